@@ -1,0 +1,1 @@
+"""From a promising pilot to decision-ready evidence."""

@@ -1,0 +1,1 @@
+"""Ids, units, errors, time and seeds: what everything stands on."""

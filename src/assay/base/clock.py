@@ -1,0 +1,39 @@
+"""Time as an argument: code that waits or measures takes a `Clock`, so a test can jump it."""
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where seconds come from."""
+
+    def now_s(self) -> float:
+        """Seconds since the Unix epoch: comparable between machines, may jump."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Seconds since some moment, never backwards: for durations."""
+        ...
+
+    def sleep_s(self, seconds: float) -> None:
+        """Wait."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_s(self) -> float:  # noqa: D102
+        return time.time()
+
+    def monotonic_s(self) -> float:  # noqa: D102
+        return time.monotonic()
+
+    def sleep_s(self, seconds: float) -> None:  # noqa: D102
+        time.sleep(seconds)
+
+
+def utc_text(seconds_since_epoch: float) -> str:
+    """ISO 8601 in UTC to the second, e.g. `2026-11-21T03:49:38Z`."""
+    return datetime.fromtimestamp(seconds_since_epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

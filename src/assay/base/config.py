@@ -1,0 +1,141 @@
+"""Configuration is a frozen value: one class beside the code that it configures, unknown keys refused.
+
+A configuration file is YAML; `a.b=value` overrides stand on the command line. `load_config` says of every
+value where it came from (the file, the command line, or a default), and answers a mistyped key with the
+key that was probably meant.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+from assay.base.errors import ConfigError
+
+
+class FrozenConfig(BaseModel):
+    """What a user may choose. Keyword-only, typed, immutable; each field's docstring is its documentation."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+    )
+
+
+ConfigT = TypeVar("ConfigT", bound=FrozenConfig)
+
+
+class LoadedConfig(NamedTuple):
+    """A configuration and where each of its given values came from."""
+
+    values: dict[str, Any]
+    """The merged tree, before validation."""
+
+    origins: dict[str, str]
+    """Dotted key -> `file.yaml` or `command line`; a key that is absent has its default."""
+
+
+def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
+    """Read a YAML mapping and lay `a.b=value` overrides over it; nothing is validated yet."""
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(values).__name__}.")
+    origins = {key: str(path) for key in _dotted_keys(values)}
+    for override in overrides:
+        key, value = parse_override(override)
+        _set_dotted(values, key, value)
+        origins[key] = "command line"
+    return LoadedConfig(values, origins)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML scalars or lists."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"'{text}' is not an override. Write key=value, e.g. optimizer.learning_rate=1e-4.")
+    try:
+        return key.strip().removeprefix("--"), _yaml_value(value)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"'{text}': the value is not readable as YAML: {error}") from error
+
+
+def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
+    """Build the configuration, or raise one `ConfigError` that names every wrong key with a cure."""
+    try:
+        return config_class.model_validate(loaded.values)
+    except ValidationError as error:
+        problems = "\n".join(
+            f"  {problem}" for problem in _problems(config_class, error.errors(), loaded.origins)
+        )
+        raise ConfigError(f"{config_class.__name__} is not valid:\n{problems}") from error
+
+
+def _problems(
+    config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
+) -> Iterator[str]:
+    known = sorted(set(_field_names(config_class)))
+    for error in errors:
+        key = ".".join(str(part) for part in error["loc"])
+        place = f" ({origins[key]})" if key in origins else ""
+        if error["type"] == "extra_forbidden":
+            guesses = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
+            hint = f" Perhaps you meant '{guesses[0]}'." if guesses else ""
+            yield f"{key}{place}: no such key.{hint}"
+        elif error["type"] == "missing":
+            yield f"{key}: required, and not given."
+        else:
+            message = error["msg"].removeprefix("Value error, ")
+            yield f"{key or 'the whole'}{place}: {message} (given: {error['input']!r:.80})"
+
+
+def _field_names(config_class: type[BaseModel]) -> Iterator[str]:
+    seen: set[type[BaseModel]] = set()
+    pending: list[Any] = [config_class]
+    while pending:
+        annotation = pending.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            if annotation in seen:
+                continue
+            seen.add(annotation)
+            for name, field in annotation.model_fields.items():
+                yield name
+                pending.append(field.annotation)
+        else:
+            pending.extend(getattr(annotation, "__args__", ()))
+
+
+def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _dotted_keys(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _set_dotted(tree: dict[str, Any], dotted_key: str, value: Any) -> None:
+    *parents, last = dotted_key.split(".")
+    for parent in parents:
+        branch = tree.setdefault(parent, {})
+        if not isinstance(branch, dict):
+            raise ConfigError(f"{dotted_key}: '{parent}' is a value in the file, not a group of keys.")
+        tree = branch
+    tree[last] = value
+
+
+def _yaml_value(text: str) -> Any:
+    value = yaml.safe_load(text)
+    # YAML 1.1 reads 1e-4 (no dot) as a string; nobody who types it means one.
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value

@@ -1,0 +1,38 @@
+"""The errors that a person may see: each names the thing, what was expected, and the cure.
+
+Exit code 2 means that we were asked wrongly (nothing has happened); 1 means that the work failed.
+"""
+
+
+class AssayError(Exception):
+    """Something that its reader can act on; shown without a traceback."""
+
+    exit_code = 1
+
+
+class ConfigError(AssayError):
+    """A recipe, an option or an argument that cannot mean anything."""
+
+    exit_code = 2
+
+
+class DataError(AssayError):
+    """Input data that is not what it must be: a missing column, a wrong type, an unreadable file."""
+
+    exit_code = 2
+
+
+class DamagedDataError(AssayError):
+    """Bytes that are not those which were indexed: a file changed, truncated or rotted since."""
+
+
+class StoreError(AssayError):
+    """A disk, an object store or a database that cannot be reached, or is full."""
+
+
+class FencedError(AssayError):
+    """This attempt was replaced by a newer one and may not commit any more."""
+
+
+class TrainingError(AssayError):
+    """A run that cannot go on: a loss that is not finite, too many failed attempts."""

@@ -1,0 +1,26 @@
+"""Numbers as a person writes them."""
+
+
+def count_text(count: float) -> str:
+    """`42_000_000` -> `42.0 M`; below ten thousand, all digits."""
+    for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(count) >= size:
+            return f"{count / (1e3 if suffix == 'k' else size):.1f} {suffix}"
+    return f"{count:,.0f}"
+
+
+def bytes_text(num_bytes: float) -> str:
+    """`1_500_000` -> `1.5 MB` (decimal units, as disks and object stores are sold)."""
+    for size, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {suffix}"
+    return f"{num_bytes:.0f} B"
+
+
+def duration_text(seconds: float) -> str:
+    """`3_725` -> `1 h 02 min`; `75` -> `1 min 15 s`; `0.25` -> `0.25 s`."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    if seconds < 3600:
+        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
+    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"

@@ -1,0 +1,53 @@
+"""The command line: one verb per stage. Each command imports what it needs when it runs, so `--help` is fast."""
+
+import importlib
+import sys
+from typing import Any
+
+import click
+
+from assay.base.errors import AssayError
+
+_COMMANDS = {
+    "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),
+    "demo": ("assay.cli.demo", "The whole story on this machine, in under five minutes."),
+    "train": ("assay.cli.train", "Train a recipe; resume it where it stopped."),
+    "runs": ("assay.cli.runs", "List the runs."),
+    "show": ("assay.cli.show", "What a run did, cost and measured."),
+    "audit": ("assay.cli.audit", "Prove that each row was learned exactly once, or name the rows."),
+    "compare": ("assay.cli.compare", "A run beside its baseline."),
+    "report": ("assay.cli.report", "One self-contained HTML page about a run."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands by name; imports the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="assay")
+def cli() -> None:
+    """Take a post-training experiment from a promising pilot to decision-ready evidence."""
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly."""
+    try:
+        return cli.main(args=arguments, prog_name="assay")
+    except AssayError as error:
+        click.secho(f"error: {error}", err=True, fg="red")
+        sys.exit(error.exit_code)

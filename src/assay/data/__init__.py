@@ -1,0 +1,1 @@
+"""Sharded Parquet in, batches of NumPy arrays out; knows no torch."""

@@ -1,0 +1,1 @@
+"""Adopt or build a dataset, describe it, split it, read its row groups."""

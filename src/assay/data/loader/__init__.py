@@ -1,0 +1,1 @@
+"""Which rows stand behind each step, and their arrays."""

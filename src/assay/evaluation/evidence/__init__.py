@@ -1,0 +1,1 @@
+"""Comparisons with their uncertainty; knows no torch."""

@@ -1,0 +1,1 @@
+"""Running a checkpoint over rows; the only part of evaluation that touches torch."""

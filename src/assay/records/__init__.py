@@ -1,0 +1,1 @@
+"""The facts that one stage hands the next: one module per arrow."""

@@ -1,0 +1,106 @@
+"""A commit: weights, optimizer, cursor and receipts that become visible together, or not at all.
+
+The run's log is a sequence of entries `log/00000000.json`, `log/00000001.json`, ... in the run's store. Each
+is put only if absent, so the log has one writer at a time without any lock: an attempt begins by taking the
+next number, and an older attempt that comes back to life finds its next number taken (it is *fenced*).
+
+    attempt 1 | commit step 100 | commit step 200 | attempt 2 | commit step 300 ...
+                                                   ^ attempt 1 wakes, tries to put its commit here: refused
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from assay.records.cursor import Cursor
+from assay.records.record import Record
+
+
+class FileDigest(Record):
+    """One file of a checkpoint."""
+
+    kind: ClassVar[str] = "file"
+
+    path: str
+    """Relative to the checkpoint's folder."""
+    num_bytes: NonNegativeInt
+    sha256: str
+
+
+class Quarantined(Record):
+    """A row group whose rows a run did not learn, and why: counted by the audit, never silent."""
+
+    kind: ClassVar[str] = "quarantined_row_group"
+
+    row_group: NonNegativeInt
+    """Index into the manifest's row groups."""
+    shard: str
+    num_rows: PositiveInt
+    reason: str
+
+
+class AttemptBegan(Record):
+    """An attempt took the log over. Earlier attempts can not append any more."""
+
+    kind: ClassVar[str] = "attempt_began"
+
+    type: Literal["attempt"] = "attempt"
+    attempt: PositiveInt
+    world_size: PositiveInt
+    began_s: float
+
+
+class Commit(Record):
+    """One durable state of a run; the last intact one is where a new attempt resumes."""
+
+    kind: ClassVar[str] = "commit"
+
+    type: Literal["commit"] = "commit"
+    attempt: PositiveInt
+    world_size: PositiveInt
+    step: NonNegativeInt
+    """Optimizer updates behind these weights, over all epochs."""
+    cursor: Cursor
+    committed_s: float
+    folder: str
+    """Of the checkpoint's files, in the run's store, e.g. `checkpoints/00000200-0001`."""
+    files: tuple[FileDigest, ...]
+    """Every file of the folder: tensors, DCP's metadata, `receipts.npz`."""
+    weights_digest: str
+    """SHA-256 over the model's tensors by name: equal weights, equal digest, whatever the world size."""
+    receipts_from_step: NonNegativeInt
+    """`receipts.npz` covers the steps (receipts_from_step, step]."""
+    rows_learned: NonNegativeInt
+    """In those steps, over all lanes."""
+    quarantined: tuple[Quarantined, ...] = ()
+    """Row groups skipped in those steps because their bytes are damaged."""
+    metric: float | None = None
+    """Of the evaluation made at this step, by the recipe's `keep_best`; None where none was made."""
+    retires: tuple[str, ...] = ()
+    """Folders of earlier commits that may be deleted once this one is visible."""
+
+
+class CommitQuarantined(Record):
+    """A commit that was found torn or changed. Its files stay for inspection and are never used again."""
+
+    kind: ClassVar[str] = "commit_quarantined"
+
+    type: Literal["quarantine"] = "quarantine"
+    attempt: PositiveInt
+    folder: str
+    step: NonNegativeInt
+    reason: str
+
+
+class RunFinished(Record):
+    """The run reached its last step. Nothing is appended after this."""
+
+    kind: ClassVar[str] = "run_finished"
+
+    type: Literal["finished"] = "finished"
+    attempt: PositiveInt
+    step: NonNegativeInt
+    weights_digest: str
+
+
+LogEntry = Annotated[AttemptBegan | Commit | CommitQuarantined | RunFinished, Field(discriminator="type")]

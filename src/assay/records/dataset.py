@@ -1,0 +1,82 @@
+"""What a dataset is: its shards, their bytes, and a profile that a person can read.
+
+A manifest is a folder of two files: `manifest.json` (this record) and `row_groups.parquet` (one line per
+row group, see `assay.data.dataset.row_groups`). The shards stay where they are.
+"""
+
+from typing import ClassVar
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from assay.records.record import Record
+
+
+class Shard(Record):
+    """One Parquet file as it was when indexed."""
+
+    kind: ClassVar[str] = "shard"
+
+    path: str
+    """Relative to the dataset's `source_url`, with forward slashes."""
+    num_bytes: PositiveInt
+    num_rows: NonNegativeInt
+    num_row_groups: NonNegativeInt
+    sha256: str
+    """Of the whole file."""
+
+
+class LengthProfile(Record):
+    """How long the sequences are, in tokens."""
+
+    kind: ClassVar[str] = "length_profile"
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: int
+    histogram_edges: tuple[int, ...]
+    """Bin k holds the lengths in [edges[k], edges[k + 1])."""
+    histogram_rows: tuple[int, ...]
+
+
+class ColumnProfile(Record):
+    """What a metadata or split column holds."""
+
+    kind: ClassVar[str] = "column_profile"
+
+    name: str
+    type: str
+    missing_rate: float
+    """Share of rows whose value is null."""
+    top_values: tuple[tuple[str, int], ...] = ()
+    """Most frequent values with their row counts, at most 20; empty for numbers and times."""
+    minimum: str | None = None
+    maximum: str | None = None
+    mean: float | None = None
+
+
+class DatasetManifest(Record):
+    """A dataset: the bytes, by digest, and what is in them."""
+
+    kind: ClassVar[str] = "dataset"
+
+    name: str
+    source_url: str
+    """Folder or object-store prefix under which the shards lie: a path or `s3://bucket/prefix`."""
+    fingerprint: str
+    """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
+    row_groups_sha256: str
+    """Of `row_groups.parquet`."""
+    columns: dict[str, str]
+    """Column name -> Arrow type, in file order."""
+    shards: tuple[Shard, ...]
+    num_rows: NonNegativeInt
+    num_row_groups: NonNegativeInt
+    num_tokens: NonNegativeInt
+    lengths: LengthProfile
+    label_counts: dict[str, int]
+    """Label -> rows; empty where the dataset has no `label` column."""
+    column_profiles: tuple[ColumnProfile, ...]
+    tokenizer_sha256: str | None = None
+    """Of the tokenizer's `tokenizer.json`, where the dataset was built by us."""

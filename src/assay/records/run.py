@@ -1,0 +1,74 @@
+"""What a user asked for (a run) and its lives (attempts), with what each phase of them cost."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from assay.records.record import Record
+
+RunStatus = Literal["running", "succeeded", "failed", "preempted"]
+
+Phase = Literal[
+    "startup",
+    "data",
+    "compute",
+    "communication",
+    "checkpoint",
+    "evaluation",
+    "lost",
+    "stalled",
+    "idle",
+]
+"""What a device is doing. `lost` is work that was rolled back; `idle`: held, with nothing to do."""
+
+
+class Run(Record):
+    """One recipe on one dataset, until it is done, over as many attempts as it takes."""
+
+    kind: ClassVar[str] = "run"
+
+    run_id: str
+    created_s: float
+    """Seconds since the Unix epoch."""
+    recipe: dict[str, Any]
+    """The resolved recipe: every value, defaults included."""
+    recipe_sha256: str
+    dataset_fingerprint: str
+    code_version: str
+    """Of assay; with the git commit where it runs from a checkout."""
+    run_dir: str
+    """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise."""
+    store_url: str
+
+
+class Attempt(Record):
+    """One life of a run: from the start of its ranks to the end of the last of them."""
+
+    kind: ClassVar[str] = "attempt"
+
+    run_id: str
+    attempt: PositiveInt
+    """1 for the first."""
+    world_size: PositiveInt
+    start_step: NonNegativeInt
+    """Step of the commit it resumed from; 0 where it began anew."""
+    started_s: float
+    ended_s: float | None = None
+    """None while it runs."""
+    end_step: NonNegativeInt | None = None
+    """Step of its last commit, or `start_step` where it made none."""
+    outcome: Literal["running", "succeeded", "failed", "preempted", "killed"] = "running"
+    reason: str = ""
+    """Why it ended, in words: `rank 1 was killed by SIGKILL`."""
+
+
+class PhaseSeconds(Record):
+    """Device time of one rank in one attempt. The phases sum to the time the device was held."""
+
+    kind: ClassVar[str] = "phase_seconds"
+
+    run_id: str
+    attempt: PositiveInt
+    rank: NonNegativeInt
+    held_s: NonNegativeFloat
+    seconds: dict[Phase, NonNegativeFloat]

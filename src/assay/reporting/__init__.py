@@ -1,0 +1,1 @@
+"""Records as pages that people would rather look at than read."""

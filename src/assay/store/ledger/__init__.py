@@ -1,0 +1,1 @@
+"""The facts about runs, in SQLite by itself or PostgreSQL by URL."""

@@ -1,0 +1,1 @@
+"""Millions of points: appended by ranks, folded for readers."""

@@ -1,0 +1,1 @@
+"""The state of a run, made durable at once."""

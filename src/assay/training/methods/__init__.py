@@ -1,0 +1,1 @@
+"""Batch to loss, one folder per method; independent of one another."""

@@ -1,0 +1,1 @@
+"""Models and what methods share about them."""
