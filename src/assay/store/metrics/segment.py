@@ -1,0 +1,427 @@
+"""The metric segment: what one rank of one attempt measured, in the order in which it happened.
+
+A segment is a file that one process appends to. Each call is one `os.write` of one frame, so there is no
+thread, no lock and no buffer of ours: what was logged survives SIGKILL, and a reader needs no permission.
+
+    frame    crc32 u32 | num_bytes u32 | kind u32 | id u32 | body, padded to 8 bytes     (little-endian)
+    header   JSON: whose segment it is, the names of the phases, both clocks at one moment
+    names    JSON: the metric names that scalar frames with this id carry
+    scalars  step i64, monotonic seconds f64, one f64 per name
+    phase    monotonic seconds f64; from here on the device is in the phase `id`
+    event    monotonic seconds f64, JSON text
+
+The CRC covers everything behind it. A reader stops before a frame that is not whole and says where, so that
+the next read goes on there; a damaged stretch that valid frames follow is stepped over and counted.
+"""
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import DamagedDataError, StoreError
+from assay.records.run import Phase
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+Steps = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+
+_HEADER, _NAMES, _SCALARS, _PHASE, _EVENT = 1, 2, 3, 4, 5
+_PREFIX = struct.Struct("<III")  # num_bytes, kind, id: what follows the CRC in every frame
+_PHASE_FRAME = struct.Struct("<IIId")
+_SMALLEST_FRAME, _LARGEST_FRAME = 16, 1 << 20
+_MAX_EVENT_CHARS = 32_000
+
+
+def segment_path(run_dir: Path, attempt: int, rank: int) -> Path:
+    """Where a rank's segment lies in the run's folder."""
+    return run_dir / "metrics" / f"attempt-{attempt:04d}" / f"rank-{rank:05d}.seg"
+
+
+def segment_paths(run_dir: Path) -> list[Path]:
+    """All segments of a run, by attempt and rank."""
+    return sorted((run_dir / "metrics").glob("attempt-*/rank-*.seg"))
+
+
+class SegmentWriter:
+    """Appends to one segment. For one thread; a call costs a few microseconds and returns when written."""
+
+    def __init__(
+        self, path: Path, *, run_id: str, attempt: int, rank: int, clock: Clock | None = None
+    ) -> None:
+        self._path = path
+        self._clock = clock or SystemClock()
+        self._packers: dict[tuple[str, ...], Callable[..., bytes]] = {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._num_bytes = _drop_torn_tail(self._fd, path)
+        except OSError as error:
+            raise _write_error(path, error) from error
+        header = {
+            "format": 1,
+            "run_id": run_id,
+            "attempt": attempt,
+            "rank": rank,
+            "phases": PHASES,
+            "wall_s": self._clock.now_s(),
+            "monotonic_s": self._clock.monotonic_s(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        self._append(_json_frame(_HEADER, 0, b"", header))
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Record metrics of the step that just ended. An empty mapping marks the step's end and no more."""
+        names = tuple(values)
+        pack = self._packers.get(names) or self._define(names)
+        try:
+            frame = pack(step, self._clock.monotonic_s(), *values.values())
+        except struct.error as error:
+            kinds = {name: type(value).__name__ for name, value in values.items()}
+            raise TypeError(f"metrics must be numbers and the step an integer: {step!r}, {kinds}") from error
+        self._append(frame)
+
+    def phase(self, name: Phase) -> None:
+        """The device enters this phase now, and is in it until the next call."""
+        self._append(_PHASE_FRAME.pack(24, _PHASE, PHASES.index(name), self._clock.monotonic_s()))
+
+    def event(self, text: str) -> None:
+        """Record a sentence about something that happened, e.g. `resumed at step 300`."""
+        at = struct.pack("<d", self._clock.monotonic_s())
+        self._append(_json_frame(_EVENT, 0, at, text[:_MAX_EVENT_CHARS]))
+
+    def sync(self) -> None:
+        """Return when all that was logged would survive a power cut."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise _write_error(self._path, error) from error
+
+    def close(self) -> None:
+        """Sync and release the file; a second call does nothing."""
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _define(self, names: tuple[str, ...]) -> Callable[..., bytes]:
+        names_id = len(self._packers)
+        layout = struct.Struct(f"<IIIqd{len(names)}d")
+        pack = partial(layout.pack, layout.size + 4, _SCALARS, names_id)
+        self._append(_json_frame(_NAMES, names_id, b"", names))
+        self._packers[names] = pack
+        return pack
+
+    def _append(self, body: bytes) -> None:
+        frame = zlib.crc32(body).to_bytes(4, "little") + body
+        try:
+            if (written := os.write(self._fd, frame)) < len(frame):
+                os.write(self._fd, frame[written:])  # raises what stopped the first write, e.g. ENOSPC
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._num_bytes)
+            raise _write_error(self._path, error) from error
+        self._num_bytes += len(frame)
+
+
+class SegmentHeader(NamedTuple):
+    """Whose segment it is, and one moment on both clocks."""
+
+    run_id: str
+    attempt: int
+    rank: int
+    wall_s: float
+    monotonic_s: float
+    host: str
+    pid: int
+    phases: tuple[Phase, ...]
+
+    def wall_of(self, monotonic_s: Numbers) -> Numbers:
+        """Seconds since the epoch of moments on this host's monotonic clock."""
+        return monotonic_s + (self.wall_s - self.monotonic_s)
+
+    def monotonic_of(self, wall_s: float) -> float:
+        """The moment on the segment's monotonic clock at which the wall clock showed `wall_s`."""
+        return wall_s - self.wall_s + self.monotonic_s
+
+
+class Position(NamedTuple):
+    """How far a segment was read, with the definitions met so far: all that a later read needs."""
+
+    offset: int = 0
+    header: SegmentHeader | None = None
+    names: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+    def to_json(self) -> str:
+        """As text, to be stored beside what was read."""
+        return json.dumps(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Position":
+        """What `to_json` wrote."""
+        offset, header, names = json.loads(text)
+        fields = header and SegmentHeader(*header[:-1], tuple(header[-1]))
+        return cls(offset, fields, tuple((names_id, tuple(some)) for names_id, some in names))
+
+
+class Points(NamedTuple):
+    """One metric's points in the order in which they were logged; three arrays of one length."""
+
+    steps: Steps
+    at_s: Numbers
+    """Monotonic seconds."""
+    values: Numbers
+
+
+class PhaseChanges(NamedTuple):
+    """When the device entered which phase."""
+
+    at_s: Numbers
+    phases: tuple[Phase, ...]
+
+
+class Event(NamedTuple):
+    """A sentence and its moment (monotonic seconds)."""
+
+    at_s: float
+    text: str
+
+
+class SegmentData(NamedTuple):
+    """What a read found. `header` is None only where not even the header is whole yet."""
+
+    header: SegmentHeader | None
+    metrics: dict[str, Points]
+    step_ends: Points
+    """One point per `log` call, its step and moment; the values are zeros."""
+    phase_changes: PhaseChanges
+    events: tuple[Event, ...]
+    next: Position
+    """Where to go on once the file has grown."""
+    damaged_bytes: int
+    """Stepped over: bytes that are no frame although frames follow. 0 unless the file was changed."""
+
+
+def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # noqa: B008 (immutable)
+    """Read all whole frames behind `after`. Safe while the segment is written."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(after.offset)
+            data = file.read()
+    except OSError as error:
+        raise StoreError(f"{path}: can not read the metric segment: {error.strerror or error}.") from error
+    if size < after.offset:
+        raise DamagedDataError(
+            f"{path}: {size} bytes long, but {after.offset} were read before. A segment only grows: the file "
+            "was cut or replaced. Restore it, or fold the run's metrics anew."
+        )
+    return _decode(data, after)
+
+
+class _Frames(NamedTuple):
+    """Whole, checked frames: offset, num_bytes, kind and id of each, in file order."""
+
+    offsets: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int64]
+    kinds: npt.NDArray[np.int64]
+    ids: npt.NDArray[np.int64]
+
+
+def _decode(data: bytes, after: Position) -> SegmentData:
+    frames, end, damaged_bytes = _whole_frames(data)
+    header, names = after.header, dict(after.names)
+    groups: dict[str, list[tuple[npt.NDArray[np.int64], Points]]] = {}
+    step_ends: list[tuple[npt.NDArray[np.int64], Points]] = []
+    definitions = np.flatnonzero(frames.kinds <= _NAMES)
+    # Definitions hold until they are made anew, which only a reopened segment does (each life of its writer
+    # begins with a header): one stretch per life, almost always a single one.
+    stretch_from = 0
+    for index in [*definitions.tolist(), len(frames.offsets)]:
+        is_last = index == len(frames.offsets)
+        if is_last or (frames.kinds[index] == _HEADER and names):
+            _collect_scalars(data, frames, slice(stretch_from, index), names, groups, step_ends)
+            stretch_from = index
+        if not is_last:
+            text = data[frames.offsets[index] + 16 : frames.offsets[index] + frames.sizes[index]]
+            if frames.kinds[index] == _HEADER:
+                header, names = _header_of(json.loads(text)), {}
+            else:
+                names[int(frames.ids[index])] = tuple(json.loads(text))
+    return SegmentData(
+        header=header,
+        metrics={name: _joined(parts) for name, parts in groups.items()},
+        step_ends=_joined(step_ends),
+        phase_changes=_phase_changes(data, frames, header),
+        events=tuple(_events(data, frames)),
+        next=Position(after.offset + end, header, tuple(names.items())),
+        damaged_bytes=damaged_bytes,
+    )
+
+
+def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
+    """All checked frames, where the last of them ends, and how many damaged bytes lie between them."""
+    parts: list[_Frames] = []
+    start, end, damaged_bytes = 0, 0, 0
+    while True:
+        frames = _checked(data, _walk(data, start))
+        if len(frames.offsets):
+            parts.append(frames)
+            end = int(frames.offsets[-1] + frames.sizes[-1])
+        resumed = _next_frame(data, end)
+        if resumed is None:
+            return _concatenated(parts), end, damaged_bytes
+        damaged_bytes += resumed - end
+        start = resumed
+
+
+def _concatenated(parts: list[_Frames]) -> _Frames:
+    nothing = np.zeros(0, np.int64)
+    return _Frames(*(np.concatenate([nothing, *(part[column] for part in parts)]) for column in range(4)))
+
+
+def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
+    """Offsets of frames, by their lengths alone, until a length is impossible."""
+    offsets: list[int] = []
+    found = offsets.append
+    size_at = struct.Struct("<I").unpack_from
+    offset, last = start, len(data) - _SMALLEST_FRAME
+    while offset <= last:
+        (size,) = size_at(data, offset + 4)
+        if size < _SMALLEST_FRAME or size > _LARGEST_FRAME or size & 7:
+            break
+        found(offset)
+        offset += size
+    if offset > len(data):
+        offsets.pop()
+    return np.array(offsets, np.int64)
+
+
+def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
+    """The frames before the first whose CRC is wrong."""
+    if not len(offsets):
+        return _Frames(*[np.zeros(0, np.int64)] * 4)
+    heads = np.frombuffer(data, "<u4", len(data) // 4)
+    words = heads[offsets[:, None] // 4 + np.arange(4)].astype(np.int64)
+    is_whole = np.zeros(len(offsets), bool)
+    for size in np.unique(words[:, 1]).tolist():
+        same_size = np.flatnonzero(words[:, 1] == size)
+        # Each frame behind its CRC as one `bytes`: cut by NumPy, at a tenth of what slicing in Python costs.
+        bodies = _rows(data, offsets[same_size] + 4, size - 4).view(f"V{size - 4}").ravel().tolist()
+        is_whole[same_size] = (
+            np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
+        )
+    num_good = len(offsets) if is_whole.all() else int(np.argmin(is_whole))
+    return _Frames(offsets[:num_good], *words[:num_good, 1:].T)
+
+
+def _rows(data: bytes, offsets: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[np.uint8]:
+    """`num_bytes` from each of `offsets` (multiples of 4, as is `num_bytes`)."""
+    words = np.frombuffer(data, "<u4", len(data) // 4)
+    rows = words[offsets[:, None] // 4 + np.arange(num_bytes // 4)]
+    return np.ascontiguousarray(rows).view(np.uint8)
+
+
+def _next_frame(data: bytes, damaged_from: int) -> int | None:
+    """Where the next whole frame begins at or behind a stretch that is none; None where there is none."""
+    words = np.frombuffer(data, "<u4", len(data) // 8 * 2).reshape(-1, 2)
+    first = damaged_from // 8
+    sizes = words[first:-1, 1].astype(np.int64)
+    kinds = words[first + 1 :, 0]
+    ends = (first + np.arange(len(sizes))) * 8 + sizes
+    plausible = (sizes >= _SMALLEST_FRAME) & (sizes % 8 == 0) & (kinds >= _HEADER) & (kinds <= _EVENT)
+    for index in np.flatnonzero(plausible & (ends <= len(data))).tolist():
+        offset = (first + index) * 8
+        if zlib.crc32(data[offset + 4 : int(ends[index])]) == int(words[first + index, 0]):
+            return offset
+    return None
+
+
+def _collect_scalars(
+    data: bytes,
+    frames: _Frames,
+    stretch: slice,
+    names: Mapping[int, tuple[str, ...]],
+    groups: dict[str, list[tuple[npt.NDArray[np.int64], Points]]],
+    step_ends: list[tuple[npt.NDArray[np.int64], Points]],
+) -> None:
+    """Add the stretch's points, each with its place in the file, under their names."""
+    kinds, ids = frames.kinds[stretch], frames.ids[stretch]
+    for names_id, some in names.items():
+        chosen = frames.offsets[stretch][(kinds == _SCALARS) & (ids == names_id)]
+        if not len(chosen):
+            continue
+        body = _rows(data, chosen + 16, 16 + 8 * len(some))
+        steps = body[:, :8].copy().view("<i8").ravel()
+        numbers = body[:, 8:].copy().view("<f8")
+        at_s = numbers[:, 0].copy()
+        step_ends.append((chosen, Points(steps, at_s, np.zeros(len(steps)))))
+        for column, name in enumerate(some, start=1):
+            groups.setdefault(name, []).append((chosen, Points(steps, at_s, numbers[:, column].copy())))
+
+
+def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
+    """Points of several frame layouts, in file order."""
+    if not parts:
+        return Points(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
+    if len(parts) == 1:
+        return parts[0][1]
+    order = np.argsort(np.concatenate([places for places, _ in parts]), kind="stable")
+    columns = zip(*(points for _, points in parts), strict=True)
+    return Points(*(np.concatenate(column)[order] for column in columns))
+
+
+def _phase_changes(data: bytes, frames: _Frames, header: SegmentHeader | None) -> PhaseChanges:
+    chosen = frames.kinds == _PHASE
+    at_s = _rows(data, frames.offsets[chosen] + 16, 8).view("<f8").ravel() if chosen.any() else np.zeros(0)
+    names = header.phases if header else PHASES
+    return PhaseChanges(at_s, tuple(names[index] for index in frames.ids[chosen].tolist()))
+
+
+def _events(data: bytes, frames: _Frames) -> list[Event]:
+    events = []
+    for index in np.flatnonzero(frames.kinds == _EVENT).tolist():
+        offset, size = int(frames.offsets[index]), int(frames.sizes[index])
+        (at_s,) = struct.unpack_from("<d", data, offset + 16)
+        events.append(Event(at_s, json.loads(data[offset + 24 : offset + size])))
+    return events
+
+
+def _header_of(tree: dict[str, Any]) -> SegmentHeader:
+    tree["phases"] = tuple(tree["phases"])
+    return SegmentHeader(**{name: tree[name] for name in SegmentHeader._fields})
+
+
+def _json_frame(kind: int, frame_id: int, before: bytes, value: object) -> bytes:
+    """Everything of a frame behind its CRC; spaces pad the JSON to a multiple of 8 bytes."""
+    text = before + json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    text += b" " * (-len(text) % 8)
+    return _PREFIX.pack(len(text) + 16, kind, frame_id) + text
+
+
+def _drop_torn_tail(fd: int, path: Path) -> int:
+    """Cut an existing segment behind its last whole frame, so that appending goes on there; its length."""
+    num_bytes = os.fstat(fd).st_size
+    if num_bytes:
+        num_bytes = read_segment(path).next.offset
+        os.ftruncate(fd, num_bytes)
+    return num_bytes
+
+
+def _write_error(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{path}: can not write the metric segment: {error.strerror or error}. Free space or fix the permissions "
+        "of the run's folder, then resume; what was logged before is kept."
+    )
