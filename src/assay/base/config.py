@@ -57,7 +57,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
 
 
 def parse_override(text: str) -> tuple[str, Any]:
-    """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML scalars or lists."""
+    """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"'{text}' is not an override. Write key=value, e.g. optimizer.learning_rate=1e-4.")

@@ -1,0 +1,118 @@
+"""What is in a dataset, for a person to read: lengths, labels, and each column's values and holes.
+
+Profiles of shards add up to the profile of the dataset.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from assay.records.dataset import ColumnProfile, LengthProfile
+
+MAX_LENGTH = 1 << 20
+"""Longer rows count as this long in the length histogram."""
+MAX_DISTINCT = 10_000
+"""Values remembered per column and shard; rarer ones past this are not among the top values."""
+NUM_TOP_VALUES = 20
+
+
+@dataclass
+class ColumnCounts:
+    """Of one column, so far."""
+
+    num_rows: int = 0
+    num_missing: int = 0
+    values: Counter[str] = field(default_factory=Counter)
+    minimum: Any = None
+    maximum: Any = None
+    total: float = 0.0
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        """Count a row group's values."""
+        self.num_rows += len(column)
+        self.num_missing += column.null_count
+        if column.null_count == len(column):
+            return
+        if pa.types.is_string(column.type) or pa.types.is_boolean(column.type):
+            counts = pc.value_counts(column.drop_null().cast(pa.string()))
+            pairs = zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)
+            self.values.update(dict(pairs))
+            if len(self.values) > MAX_DISTINCT:
+                self.values = Counter(dict(self.values.most_common(MAX_DISTINCT)))
+            return
+        limits = pc.min_max(column).as_py()
+        self._extend(limits["min"], limits["max"])
+        if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
+            self.total += float(pc.sum(pc.cast(column, pa.float64())).as_py())
+
+    def merge(self, other: "ColumnCounts") -> None:
+        """Add another shard's counts."""
+        self.num_rows += other.num_rows
+        self.num_missing += other.num_missing
+        self.values.update(other.values)
+        self.total += other.total
+        if other.minimum is not None:
+            self._extend(other.minimum, other.maximum)
+
+    def _extend(self, low: Any, high: Any) -> None:
+        self.minimum = low if self.minimum is None else min(self.minimum, low)
+        self.maximum = high if self.maximum is None else max(self.maximum, high)
+
+    def profile(self, name: str, arrow_type: pa.DataType) -> ColumnProfile:
+        """For the manifest."""
+        present = self.num_rows - self.num_missing
+        is_number = pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type)
+        return ColumnProfile(
+            name=name,
+            type=str(arrow_type),
+            missing_rate=self.num_missing / self.num_rows if self.num_rows else 0.0,
+            top_values=tuple(self.values.most_common(NUM_TOP_VALUES)),
+            minimum=None if self.minimum is None else str(self.minimum),
+            maximum=None if self.maximum is None else str(self.maximum),
+            mean=self.total / present if is_number and present else None,
+        )
+
+
+def is_profiled(arrow_type: pa.DataType) -> bool:
+    """Whether a column is one value a row (lists of tokens have a profile of their own)."""
+    return not pa.types.is_nested(arrow_type) and not pa.types.is_binary(arrow_type)
+
+
+def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:
+    """From the number of rows of each length."""
+    lengths = np.flatnonzero(rows_of_length)
+    if not len(lengths):
+        return LengthProfile(mean=0, p50=0, p95=0, p99=0, max=0, histogram_edges=(0, 1), histogram_rows=(0,))
+    counts = rows_of_length[lengths]
+    cumulative = np.cumsum(counts)
+    p50, p95, p99 = (int(lengths[np.searchsorted(cumulative, q * cumulative[-1])]) for q in (0.5, 0.95, 0.99))
+    longest = int(lengths[-1])
+    width = max(1, -(-(longest + 1) // 16))
+    edges = tuple(range(0, longest + 1 + width, width))
+    return LengthProfile(
+        mean=float((lengths * counts).sum() / cumulative[-1]),
+        p50=p50,
+        p95=p95,
+        p99=p99,
+        max=longest,
+        histogram_edges=edges,
+        histogram_rows=tuple(
+            int(rows_of_length[start:stop].sum()) for start, stop in pairwise(edges)
+        ),
+    )
+
+
+def merged_columns(parts: Iterable[dict[str, ColumnCounts]]) -> dict[str, ColumnCounts]:
+    """Of all shards together."""
+    total: dict[str, ColumnCounts] = {}
+    for part in parts:
+        for name, counts in part.items():
+            total.setdefault(name, ColumnCounts()).merge(counts)
+    return total

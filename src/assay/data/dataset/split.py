@@ -1,0 +1,170 @@
+"""Which rows are for training and which are held out: by time or by a key's hash, never by row at random.
+
+Rows that share a key (a conversation, a document, a file) are on the same side, so nothing that was trained on
+comes back in validation.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pydantic import Field
+
+from assay.base.config import FrozenConfig
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError, DataError
+from assay.base.seeds import Keys, derive_key, mix64
+from assay.data.dataset.dataset import Dataset
+
+Part = Literal["train", "validation"]
+
+
+class HashSplit(FrozenConfig):
+    """A key's hash decides: about `validation_fraction` of the keys are held out."""
+
+    type: Literal["hash"] = "hash"
+
+    column: str = "shard_id"
+    """All rows with the same value are on the same side. Null is a value."""
+
+    validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
+
+    seed: int = 0
+
+
+class TimeSplit(FrozenConfig):
+    """Rows from a moment on are held out, as the future will be."""
+
+    type: Literal["time"]
+
+    column: str = "created_at"
+
+    validation_from: datetime
+    """First moment of the validation rows. Without a time zone: UTC."""
+
+
+SplitConfig = Annotated[HashSplit | TimeSplit, Field(discriminator="type")]
+
+
+@dataclass(frozen=True)
+class DatasetView:
+    """Some rows of a dataset; what a loader reads from."""
+
+    dataset: Dataset
+    fingerprint: str
+    num_rows: npt.NDArray[np.int64]
+    """[row group]: selected rows."""
+    selection: tuple[npt.NDArray[np.bool_], ...]
+    """[row group][row]: whether it is selected."""
+
+    @property
+    def identities(self) -> Keys:
+        """[row group]."""
+        return self.dataset.identities
+
+    def row_ids(self, group: int) -> Keys:
+        """Dataset-wide ids of a group's selected rows."""
+        first = int(self.dataset.groups.first_row[group])
+        return (np.flatnonzero(self.selection[group]) + first).astype(np.uint64)
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """A group's selected rows."""
+        table = self.dataset.read_row_group(group, columns)
+        selected = self.selection[group]
+        return table if selected.all() else table.filter(pa.array(selected))
+
+    def shard_of(self, group: int) -> str:
+        """For messages."""
+        return self.dataset.shard_path(group)
+
+
+def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> DatasetView:
+    """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
+    held_out = _held_out(dataset, config)
+    borders = np.cumsum(dataset.groups.num_rows)[:-1]
+    selected = held_out if part == "validation" else ~held_out
+    selection = tuple(np.split(selected, borders))
+    return DatasetView(
+        dataset=dataset,
+        fingerprint=sha256_of_json([dataset.fingerprint, config.model_dump(mode="json"), part]),
+        num_rows=np.array([rows.sum() for rows in selection], np.int64),
+        selection=selection,
+    )
+
+
+def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
+    """[row of the dataset]: whether it is for validation."""
+    key = sha256_of_json([dataset.fingerprint, config.model_dump(mode="json")])
+    cache = dataset.folder / "splits" / f"{key[:16]}.npy"
+    num_rows = dataset.manifest.num_rows
+    if cache.is_file() and len(bits := np.load(cache)) == -(-num_rows // 8):
+        return np.unpackbits(bits, count=num_rows).astype(bool)
+    if config.column not in dataset.manifest.columns:
+        raise ConfigError(
+            f"data.split.column '{config.column}' is not in dataset '{dataset.manifest.name}', which has: "
+            f"{', '.join(dataset.manifest.columns)}."
+        )
+    groups = range(len(dataset.groups))
+    parts = [_decide(dataset.read_row_group(group, [config.column])[config.column], config) for group in groups]
+    held_out = np.concatenate(parts)
+    if held_out.all() or not held_out.any():
+        raise ConfigError(
+            f"data.split puts {'all' if held_out.all() else 'none'} of the {num_rows} rows into validation. "
+            f"Choose another {'moment' if config.type == 'time' else 'column, fraction or seed'}; 'assay data "
+            "show' prints what the columns hold."
+        )
+    _keep(cache, np.packbits(held_out))
+    return held_out
+
+
+def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
+    if config.type == "hash":
+        return _by_hash(column, config)
+    if column.null_count:
+        raise DataError(
+            f"data.split.column '{config.column}' is null in {column.null_count} rows of a row group, and a row "
+            "without a time is on neither side. Split by hash of another column, or fill it in."
+        )
+    if not pa.types.is_timestamp(column.type):
+        column = pc.strptime(column.cast(pa.string()), format="%Y-%m-%dT%H:%M:%S%z", unit="us")
+    moments = (
+        column.cast(pa.timestamp("us")) if column.type.tz is None else column.cast(pa.timestamp("us", "UTC"))
+    )
+    border = pa.scalar(_utc(config.validation_from, naive=column.type.tz is None), moments.type)
+    held_out: npt.NDArray[np.bool_] = pc.greater_equal(moments, border).to_numpy().astype(bool)
+    return held_out
+
+
+def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_]:
+    encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
+    names = [*encoded.dictionary.to_pylist(), None]
+    hashes = np.array([xxhash.xxh3_64_intdigest(repr(name).encode()) for name in names], np.uint64)
+    mixed = mix64(hashes ^ np.uint64(derive_key(config.seed, "split")))
+    held_out = mixed < np.uint64(int(config.validation_fraction * 2**64))
+    indices = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
+    decided: npt.NDArray[np.bool_] = held_out[indices]
+    return decided
+
+
+def _utc(moment: datetime, *, naive: bool) -> Any:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).replace(tzinfo=None) if naive else aware.astimezone(UTC)
+
+
+def _keep(path: Path, bits: npt.NDArray[np.uint8]) -> None:
+    """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
+    try:
+        path.parent.mkdir(exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}.npy")
+        np.save(unfinished, bits)
+        unfinished.replace(path)
+    except OSError:
+        return

@@ -1,0 +1,188 @@
+"""The run's log of commits: what is durable, who may add to it, and what can be trusted.
+
+Entries are `log/00000000.json`, `log/00000001.json`, ... each put only if absent (see `records.commit`). So
+two writers can not both append, and an attempt that was replaced learns it from the number that it lost.
+
+Knows nothing of tensors: a checkpoint is a folder of files with digests.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from pydantic import TypeAdapter, ValidationError
+
+from assay.base.digest import canonical_json
+from assay.base.errors import DataError, FencedError, StoreError
+from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
+from assay.store.objects import ObjectStore
+
+LOG_PREFIX = "log/"
+CHECKPOINT_PREFIX = "checkpoints/"
+_READ_BYTES = 8 << 20
+_ENTRY: TypeAdapter[LogEntry] = TypeAdapter(LogEntry)
+
+
+class CommitLog:
+    """Reads and appends the log of one run."""
+
+    def __init__(self, store: ObjectStore, *, attempt: int = 0) -> None:
+        """`attempt` is the writer's own number; 0 until `begin_attempt` gave it one."""
+        self.store = store
+        self.attempt = attempt
+        self._entries: list[LogEntry] = []
+
+    def entries(self) -> list[LogEntry]:
+        """Every entry so far, oldest first."""
+        known = len(self._entries)
+        keys = sorted(item.key for item in self.store.list(LOG_PREFIX))
+        for number, key in enumerate(keys):
+            if key != _entry_key(number):
+                raise DataError(
+                    f"{LOG_PREFIX}: entry {number:08d} is missing, {key} is there. The log has a hole: "
+                    "somebody deleted from the run's store. Restore the file, or start a new run."
+                )
+            if number >= known:
+                self._entries.append(_parse(self.store.get(key), key))
+        return list(self._entries)
+
+    def begin_attempt(self, *, world_size: int, now_s: float) -> int:
+        """Take the log over; every earlier attempt is fenced from this moment. Returns the attempt's number."""
+        while True:
+            number = 1 + max((entry.attempt for entry in self.entries()), default=0)
+            entry = AttemptBegan(attempt=number, world_size=world_size, began_s=now_s)
+            if self._put(entry):
+                self.attempt = number
+                return number
+
+    def append(self, entry: Commit | CommitQuarantined | RunFinished) -> None:
+        """Make an entry visible, or raise `FencedError` if a newer attempt has begun."""
+        assert entry.attempt == self.attempt, f"attempt {self.attempt} appends an entry of {entry.attempt}"
+        while not self._put(entry):
+            self.entries()
+            newest = self._entries[-1]
+            if newest.attempt > self.attempt:
+                raise FencedError(
+                    f"attempt {self.attempt} was replaced by attempt {newest.attempt} and may not commit. "
+                    "Nothing was lost: the newer attempt goes on from the last commit."
+                )
+            if newest == entry:  # our own put, whose answer got lost
+                return
+
+    def commits(self) -> list[Commit]:
+        """Commits that may be resumed from, oldest first: neither quarantined nor retired."""
+        entries = self.entries()
+        gone = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
+        for entry in entries:
+            if isinstance(entry, Commit):
+                gone.update(entry.retires)
+        return [entry for entry in entries if isinstance(entry, Commit) and entry.folder not in gone]
+
+    def last_intact_commit(self) -> Commit | None:
+        """The newest commit whose every file has its digest; the damaged ones on the way are quarantined."""
+        for commit in reversed(self.commits()):
+            problem = first_problem(self.store, commit)
+            if problem is None:
+                return commit
+            self.append(
+                CommitQuarantined(attempt=self.attempt, folder=commit.folder, step=commit.step, reason=problem)
+            )
+        return None
+
+    def finished(self) -> RunFinished | None:
+        """The entry that says that the run reached its last step, if it has."""
+        entries = self.entries()
+        return entries[-1] if entries and isinstance(entries[-1], RunFinished) else None
+
+    def sweep(self) -> None:
+        """Delete the files of retired commits, and of checkpoints that never became a commit.
+
+        Spares `receipts.npz` of retired commits (the audit needs them), whatever is quarantined, and the
+        folders of this attempt or later ones, which may be in the making.
+        """
+        entries = self.entries()
+        kept = {commit.folder for commit in self.commits()}
+        kept |= {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
+        committed = {entry.folder for entry in entries if isinstance(entry, Commit)}
+        for item in list(self.store.list(CHECKPOINT_PREFIX)):
+            folder, _, name = item.key.rpartition("/")
+            in_the_making = folder not in committed and attempt_of(folder) >= self.attempt
+            if folder in kept or in_the_making or (folder in committed and name == RECEIPTS_NAME):
+                continue
+            self.store.delete(item.key)
+
+    def _put(self, entry: LogEntry) -> bool:
+        text = canonical_json({**entry.to_tree(), "type": entry.type})
+        if not self.store.put_if_absent(_entry_key(len(self._entries)), text.encode()):
+            return False
+        self._entries.append(entry)
+        return True
+
+
+RECEIPTS_NAME = "receipts.npz"
+
+
+class _Reader(Protocol):
+    def read(self, size: int, /) -> object: ...
+
+
+def checkpoint_folder(step: int, attempt: int) -> str:
+    """Where an attempt writes the checkpoint of a step: no two attempts share a folder."""
+    return f"{CHECKPOINT_PREFIX}{step:08d}-{attempt:04d}"
+
+
+def attempt_of(folder: str) -> int:
+    """The attempt that wrote a checkpoint folder."""
+    return int(folder.rpartition("-")[2])
+
+
+def first_problem(store: ObjectStore, commit: Commit) -> str | None:
+    """What is wrong with the first file of a commit that is not as committed; None if all are."""
+    present = {item.key: item.num_bytes for item in store.list(commit.folder + "/")}
+    for file in commit.files:
+        key = f"{commit.folder}/{file.path}"
+        if key not in present:
+            return f"{key} is missing"
+        if present[key] != file.num_bytes:
+            return f"{key} has {present[key]} bytes, the commit says {file.num_bytes}"
+        if (digest := _sha256(store, key)) != file.sha256:
+            return f"{key} has sha256 {digest[:12]}…, the commit says {file.sha256[:12]}…"
+    return None
+
+
+def digest_of_file(store: ObjectStore, folder: str, path: str) -> FileDigest:
+    """Read a stored file back and say what it holds."""
+    key = f"{folder}/{path}"
+    size = sum(item.num_bytes for item in store.list(folder + "/") if item.key == key)
+    return FileDigest(path=path, num_bytes=size, sha256=_sha256(store, key))
+
+
+def _sha256(store: ObjectStore, key: str) -> str:
+    digest = hashlib.sha256()
+    for block in _blocks(store, key):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(store: ObjectStore, key: str) -> Iterator[bytes]:
+    with store.open_reader(key) as reader:
+        while block := bytes(reader.read(_READ_BYTES)):
+            yield block
+
+
+def _entry_key(number: int) -> str:
+    return f"{LOG_PREFIX}{number:08d}.json"
+
+
+def _parse(data: bytes, key: str) -> LogEntry:
+    import json
+
+    try:
+        tree = json.loads(data)
+        tree.pop("kind"), tree.pop("version")
+        return _ENTRY.validate_python(tree)
+    except (ValueError, KeyError, AttributeError, ValidationError) as error:
+        raise StoreError(
+            f"{key}: not an entry of a commit log ({error}). The file was changed after it was put; "
+            "restore it from a backup of the run's store."
+        ) from error

@@ -1,0 +1,28 @@
+"""Which commits stay: the newest few, and the best few by the metric that the recipe names."""
+
+from collections.abc import Sequence
+
+from pydantic import PositiveInt
+
+from assay.base.config import FrozenConfig
+from assay.records.commit import Commit
+
+
+class RetentionConfig(FrozenConfig):
+    """Checkpoints are large; receipts are small and always stay."""
+
+    keep_last: PositiveInt = 2
+    """Newest commits to keep. At least 2 lets a resume fall back when the newest turns out damaged."""
+
+    keep_best: int = 1
+    """Commits with the highest evaluation metric to keep besides; 0 for none."""
+
+
+def folders_to_retire(commits: Sequence[Commit], newest: Commit, retention: RetentionConfig) -> tuple[str, ...]:
+    """Folders that may go once `newest` is visible; `commits` are those before it, oldest first."""
+    everything = [*commits, newest]
+    kept = {commit.folder for commit in everything[-retention.keep_last :]}
+    measured = [commit for commit in everything if commit.metric is not None]
+    measured.sort(key=lambda commit: commit.metric or 0.0, reverse=True)
+    kept |= {commit.folder for commit in measured[: retention.keep_best]}
+    return tuple(commit.folder for commit in commits if commit.folder not in kept)

@@ -1,0 +1,205 @@
+"""Makes the state of a run durable while training goes on.
+
+    training thread        copy weights and optimizer to memory ---> next steps ...
+    saving thread, each rank             write its files (DCP), hash them
+    saving thread, rank 0                gather digests and receipts, then append the commit to the log
+
+The commit's entry in the log is written last, so a death at any moment leaves either the whole commit or none.
+One save is under way at a time; the next one waits for it (`busy_s` says how long).
+"""
+
+import io
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
+
+from assay.base.clock import Clock
+from assay.base.digest import sha256_of_bytes, sha256_of_parts
+from assay.records.commit import Commit, FileDigest, Quarantined
+from assay.records.cursor import Cursor
+from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder
+from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
+from assay.training.checkpoint.store_files import StoreReader, StoreWriter
+from assay.training.parallel.ranks import Ranks
+
+
+@dataclass
+class LaneReceipts:
+    """What a rank's lanes learned in each step since the last commit."""
+
+    steps: list[int] = field(default_factory=list)
+    lanes: list[int] = field(default_factory=list)
+    num_rows: list[int] = field(default_factory=list)
+    digests: list[int] = field(default_factory=list)
+    quarantined: list[Quarantined] = field(default_factory=list)
+
+    def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
+        """One lane's share of one step: the number of rows, and the sum of their keyed hashes mod 2^64."""
+        self.steps.append(step)
+        self.lanes.append(lane)
+        self.num_rows.append(num_rows)
+        self.digests.append(digest)
+
+
+class Saver:
+    """Saves and restores one run's state; all ranks call the same methods in the same order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        ranks: Ranks,
+        log: CommitLog,
+        retention: RetentionConfig,
+        clock: Clock,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._log = log
+        self._retention = retention
+        self._clock = clock
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self._under_way: Future[Commit | None] | None = None
+        self.weights_digest = ""
+        """Of the newest commit; known on rank 0 only."""
+
+    def begin(
+        self,
+        *,
+        step: int,
+        cursor: Cursor,
+        from_step: int,
+        receipts: LaneReceipts,
+        metric: float | None = None,
+    ) -> None:
+        """Copy the state now and make it durable in the background."""
+        self.wait()
+        state = _copied(self._state())
+        self._under_way = self._thread.submit(
+            self._save, state, step=step, cursor=cursor, from_step=from_step, receipts=receipts, metric=metric
+        )
+
+    def wait(self) -> None:
+        """Return when nothing is under way; raises what the last save raised."""
+        if self._under_way is not None:
+            under_way, self._under_way = self._under_way, None
+            under_way.result()
+
+    def is_busy(self) -> bool:
+        """Whether a save is under way on this rank."""
+        return self._under_way is not None and not self._under_way.done()
+
+    def restore(self, commit: Commit) -> None:
+        """Load a commit, at any world size, into the model and the optimizer in place."""
+        state = self._state()
+        load(
+            state,
+            storage_reader=StoreReader(self._log.store, commit.folder),
+            process_group=self._ranks.saving,
+        )
+        set_state_dict(
+            self._model,
+            self._optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+
+    def close(self) -> None:
+        """Wait for what is under way and stop the thread."""
+        try:
+            self.wait()
+        finally:
+            self._thread.shutdown()
+
+    def _state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self._model, self._optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def _save(
+        self,
+        state: dict[str, Any],
+        *,
+        step: int,
+        cursor: Cursor,
+        from_step: int,
+        receipts: LaneReceipts,
+        metric: float | None,
+    ) -> Commit | None:
+        folder = checkpoint_folder(step, self._log.attempt)
+        writer = StoreWriter(self._log.store, folder)
+        save(state, storage_writer=writer, process_group=self._ranks.saving)
+        parts: list[Any] | None = [None] * self._ranks.world_size if self._ranks.rank == 0 else None
+        dist.gather_object((writer.files.written, receipts), parts, group=self._ranks.saving)
+        if parts is None:
+            return None
+        files = [file for written, _ in parts for file in written]
+        receipts_file = self._put_receipts(folder, [part for _, part in parts])
+        self.weights_digest = weights_digest(state["model"])
+        quarantined = {item.row_group: item for _, part in parts for item in part.quarantined}
+        commit = Commit(
+            attempt=self._log.attempt,
+            world_size=self._ranks.world_size,
+            step=step,
+            cursor=cursor,
+            committed_s=self._clock.now_s(),
+            folder=folder,
+            files=tuple(sorted([*files, receipts_file], key=lambda file: file.path)),
+            weights_digest=self.weights_digest,
+            receipts_from_step=from_step,
+            rows_learned=sum(sum(part.num_rows) for _, part in parts),
+            quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
+            metric=metric,
+        )
+        commit = commit.model_copy(
+            update={"retires": folders_to_retire(self._log.commits(), commit, self._retention)}
+        )
+        self._log.append(commit)
+        self._log.sweep()
+        return commit
+
+    def _put_receipts(self, folder: str, parts: list[LaneReceipts]) -> FileDigest:
+        columns: dict[str, npt.NDArray[Any]] = {
+            "step": np.array([step for part in parts for step in part.steps], np.int64),
+            "lane": np.array([lane for part in parts for lane in part.lanes], np.int32),
+            "num_rows": np.array([rows for part in parts for rows in part.num_rows], np.int32),
+            "digest": np.array([digest for part in parts for digest in part.digests], np.uint64),
+        }
+        order = np.lexsort((columns["lane"], columns["step"]))
+        buffer = io.BytesIO()
+        np.savez(buffer, **{name: column[order] for name, column in columns.items()})
+        data = buffer.getvalue()
+        self._log.store.put(f"{folder}/{RECEIPTS_NAME}", data)
+        return FileDigest(path=RECEIPTS_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data))
+
+
+def weights_digest(model_state: Mapping[str, Any]) -> str:
+    """SHA-256 over the names and bytes of a model's tensors, in the order of the names."""
+
+    def parts() -> Any:
+        for name in sorted(model_state):
+            tensor: Tensor = model_state[name]
+            yield f"{name}:{tensor.dtype}:{tuple(tensor.shape)};".encode()
+            yield tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data
+
+    return sha256_of_parts(parts())
+
+
+def _copied(tree: Any) -> Any:
+    """The same tree with every tensor copied to host memory."""
+    if isinstance(tree, Tensor):
+        return tree.detach().to("cpu", copy=True)
+    if isinstance(tree, dict):
+        return {key: _copied(value) for key, value in tree.items()}
+    return tree

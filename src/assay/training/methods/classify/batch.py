@@ -1,0 +1,70 @@
+"""Rows of the dataset as the classifier's tensors."""
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+import xxhash
+from torch import Tensor
+
+from assay.base.errors import DataError
+from assay.data.loader.batch import MicroBatch
+from assay.training.methods.classify.config import ClassifyConfig
+
+NUMERIC_BUCKETS = 129
+"""0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""
+
+
+def classifier_tensors(batch: MicroBatch, config: ClassifyConfig, device: torch.device) -> dict[str, Tensor]:
+    """`input_ids` [row, token], `lengths` [row], `metadata_buckets` [row, column], `labels` [row].
+
+    `attention_mask` [row, token] is there only where some row is padded.
+    """
+    num_tokens = batch.input_ids.shape[1]
+    tensors = {
+        "input_ids": torch.from_numpy(batch.input_ids).long(),
+        "lengths": torch.from_numpy(batch.lengths),
+        "metadata_buckets": torch.from_numpy(metadata_buckets(batch, config)),
+        "labels": torch.from_numpy(np.asarray(batch.labels, np.float32)),
+    }
+    if (batch.lengths != num_tokens).any():
+        positions = np.arange(num_tokens)
+        tensors["attention_mask"] = torch.from_numpy(positions[None, :] < batch.lengths[:, None])
+    return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+
+
+def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> npt.NDArray[np.int64]:
+    """Each metadata value's bucket, shape [row, column]; 0 where it is missing."""
+    buckets = np.zeros((len(batch.row_ids), len(config.metadata_columns)), np.int64)
+    for index, name in enumerate(config.metadata_columns):
+        column = batch.metadata[name]
+        if name in config.numeric_columns:
+            buckets[:, index] = _numeric_buckets(column, name)
+        else:
+            buckets[:, index] = _category_buckets(column, config.category_buckets)
+    return buckets
+
+
+def _category_buckets(column: pa.Array, num_buckets: int) -> npt.NDArray[np.int64]:
+    encoded = column.cast(pa.string()).dictionary_encode()
+    hashed = [
+        1 + xxhash.xxh3_64_intdigest(value.encode()) % num_buckets for value in encoded.dictionary.to_pylist()
+    ]
+    # Nulls have the index of the entry appended for them: bucket 0.
+    indices = encoded.indices.fill_null(len(hashed)).to_numpy(zero_copy_only=False)
+    buckets: npt.NDArray[np.int64] = np.array([*hashed, 0], np.int64)[indices]
+    return buckets
+
+
+def _numeric_buckets(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        raise DataError(
+            f"metadata column '{name}' has type {column.type}, and method.numeric_columns wants numbers. "
+            "Name it in method.categorical_columns instead."
+        )
+    missing = pc.is_null(column, nan_is_null=True).to_numpy(zero_copy_only=False)
+    values = column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+    values = np.where(missing, 0.0, values)
+    octaves = np.minimum(4 * np.log2(np.abs(values) + 1), 63).astype(np.int64)
+    return np.where(missing, 0, np.where(values < 0, 1, 65) + octaves)

@@ -1,0 +1,56 @@
+"""Joins the classifier's parts to the trainer's protocol."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from assay.data.loader.batch import MicroBatch
+from assay.training.methods.classify.batch import classifier_tensors
+from assay.training.methods.classify.config import ClassifyConfig
+from assay.training.methods.classify.loss import cross_entropy_sum
+from assay.training.methods.classify.network import ClassifierNetwork
+
+
+class ClassifyMethod:
+    """Text and metadata to the probability of label 1."""
+
+    def __init__(self, config: ClassifyConfig) -> None:
+        self.config = config
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Dataset columns to read."""
+        return ("input_ids", "label", *self.config.metadata_columns)
+
+    def build_model(self) -> nn.Module:
+        """The network; its random weights come from torch's generator."""
+        return ClassifierNetwork(self.config)
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Tensor]:
+        """See `classifier_tensors`."""
+        return classifier_tensors(micro_batch, self.config, device)
+
+    def blank(self, device: torch.device) -> Mapping[str, Tensor]:
+        """One row of one token."""
+        num_columns = len(self.config.metadata_columns)
+        return {
+            "input_ids": torch.zeros(1, 1, dtype=torch.int64, device=device),
+            "lengths": torch.ones(1, dtype=torch.int32, device=device),
+            "metadata_buckets": torch.zeros(1, num_columns, dtype=torch.int64, device=device),
+            "labels": torch.zeros(1, device=device),
+        }
+
+    def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Sum of the rows' cross-entropies, in nats."""
+        return cross_entropy_sum(self.logits(model, tensors), tensors["labels"])
+
+    def logits(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The rows' log-odds of label 1."""
+        logits: Tensor = model(
+            tensors["input_ids"],
+            tensors["lengths"],
+            tensors["metadata_buckets"],
+            tensors.get("attention_mask"),
+        )
+        return logits

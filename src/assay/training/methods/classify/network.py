@@ -1,0 +1,47 @@
+"""The classifier's network: mean of the encoder's states, plus an embedding of each metadata value.
+
+Bucket 0 of every metadata column means *missing*: the model can learn what a missing value says.
+"""
+
+from typing import Any
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from assay.training.methods.classify.batch import NUMERIC_BUCKETS
+from assay.training.methods.classify.config import ClassifyConfig
+from assay.training.model.encoder import build_encoder
+
+
+class ClassifierNetwork(nn.Module):
+    """Tokens and metadata buckets in, one logit a row out."""
+
+    def __init__(self, config: ClassifyConfig) -> None:
+        super().__init__()
+        self.encoder: Any = build_encoder(config.encoder)
+        width = self.encoder.config.hidden_size
+        sizes = [config.category_buckets + 1] * len(config.categorical_columns)
+        sizes += [NUMERIC_BUCKETS] * len(config.numeric_columns)
+        self.metadata = nn.ModuleList(nn.Embedding(size, width) for size in sizes)
+        for embedding in self.metadata:
+            nn.init.normal_(embedding.weight, std=0.02)  # type: ignore[arg-type]
+        self.head = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Dropout(config.head_dropout), nn.Linear(width, 1)
+        )
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "row token"],
+        lengths: Int[Tensor, "row"],
+        metadata_buckets: Int[Tensor, "row column"],
+        attention_mask: Bool[Tensor, "row token"] | None = None,
+    ) -> Float[Tensor, "row"]:
+        """Logits in float32. No `attention_mask` says that no row is padded: attention's fastest path."""
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        if attention_mask is not None:
+            states = states * attention_mask[:, :, None]
+        pooled = states.sum(dim=1) / lengths[:, None]
+        for column, embedding in enumerate(self.metadata):
+            pooled = pooled + embedding(metadata_buckets[:, column])
+        logits: Tensor = self.head(pooled)
+        return logits.squeeze(-1).float()

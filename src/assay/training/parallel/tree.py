@@ -1,0 +1,70 @@
+"""Sums in one fixed order: a binary tree over lanes, whoever computes which part of it.
+
+Floating-point addition is commutative but not associative, so a sum has the same bits everywhere only if it
+is bracketed the same way everywhere. We bracket by lane number:
+
+    lane      0   1   2   3   4   5   6   7
+               \\ /     \\ /     \\ /     \\ /
+               (01)    (23)    (45)    (67)
+                  \\    /          \\    /
+                  (0123)          (4567)
+                       \\________/
+
+A rank that holds an aligned run of lanes (all world sizes that are powers of two) computes one whole subtree
+by itself; what crosses ranks is the top of the tree. `PartialSums` builds a subtree from lanes that come one
+after another, keeping at most log2(lanes) partial sums: a binary counter whose carries are additions.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+Gradients = list[Tensor]
+
+
+def sum_as_tree(parts: Sequence[Tensor]) -> Tensor:
+    """Add equal-shaped tensors as a balanced tree over their index; `len(parts)` is a power of two.
+
+    Destroys `parts`: their memory holds the partial sums.
+    """
+    level = list(parts)
+    assert level and len(level) & (len(level) - 1) == 0, f"{len(level)} parts are not a power of two"
+    while len(level) > 1:
+        level = [left.add_(right) for left, right in zip(level[::2], level[1::2], strict=True)]
+    return level[0]
+
+
+class PartialSums:
+    """A subtree in the making: finished partial sums of 2^k lanes each, largest first."""
+
+    def __init__(self) -> None:
+        self._sums: list[Gradients] = []
+        self._sizes: list[int] = []
+
+    def add(self, gradients: Gradients) -> None:
+        """Take the next lane's gradients; their memory may be reused."""
+        size = 1
+        while self._sizes and self._sizes[-1] == size:
+            torch._foreach_add_(gradients, self._sums.pop())
+            size += self._sizes.pop()
+        self._sums.append(gradients)
+        self._sizes.append(size)
+
+    def pop_into(self, last: Sequence[Tensor], parameter_indices: Sequence[int]) -> None:
+        """Complete the tree for some parameters: add all their partial sums to the last lane's gradients.
+
+        `last[i]` belongs to parameter `parameter_indices[i]`. With 2^n lanes in all, every partial sum is
+        a left sibling of what has been added so far, so adding them from the smallest up is the tree.
+        """
+        expected = [1 << power for power in reversed(range(len(self._sizes)))]
+        assert self._sizes == expected, (
+            f"partial sums of {self._sizes} lanes: not one lane short of a full tree"
+        )
+        for gradients in reversed(self._sums):
+            torch._foreach_add_(list(last), [gradients[index] for index in parameter_indices])
+
+    def clear(self) -> None:
+        """Forget all; the next lane is the first of a new step."""
+        self._sums.clear()
+        self._sizes.clear()

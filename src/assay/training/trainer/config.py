@@ -1,0 +1,67 @@
+"""What a user chooses about training itself; the method and the batches have their own configurations."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from assay.base.config import FrozenConfig
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+class ScheduleConfig(FrozenConfig):
+    """The learning rate over the steps: a linear rise, then a fall to `final_fraction` of the peak."""
+
+    type: Literal["constant", "linear", "cosine"] = "cosine"
+
+    warmup_steps: NonNegativeInt = 0
+    """Optimizer steps until the peak."""
+
+    final_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Of the peak, at the last step; unused by `constant`."""
+
+
+class OptimizerConfig(FrozenConfig):
+    """AdamW (Loshchilov & Hutter 2019)."""
+
+    learning_rate: PositiveFloat = 1e-4
+    """Peak."""
+
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
+
+    epsilon: PositiveFloat = 1e-8
+
+    weight_decay: NonNegativeFloat = 0.01
+    """On matrices; never on biases, norms and other vectors."""
+
+    max_gradient_norm: PositiveFloat | None = 1.0
+    """Longer gradients are scaled down to this 2-norm; null never clips."""
+
+    schedule: ScheduleConfig = ScheduleConfig()
+
+
+class TrainerConfig(FrozenConfig):
+    """How long, how precisely, and how often it is made durable."""
+
+    epochs: PositiveInt = 1
+
+    max_steps: PositiveInt | None = None
+    """Stop after this many optimizer steps, even in the midst of an epoch."""
+
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+    precision: Precision = "auto"
+    """`auto` is bfloat16 autocast on a GPU that has it, else float32. Weights stay float32."""
+
+    gradient_sum: Literal["tree", "all_reduce"] = "tree"
+    """`tree` gives the same bits at every world size; `all_reduce` is the backend's own, for comparison."""
+
+    commit_every: PositiveInt = 100
+    """Optimizer steps between commits: what a death can cost at most."""
+
+    evaluate_every: PositiveInt | None = None
+    """Optimizer steps between evaluations on the validation split (at commits only: a multiple of
+    `commit_every`); null evaluates at the end."""
+
+    threads_per_rank: PositiveInt = 1
+    """Threads of one rank's arithmetic on a CPU. Part of the numbers: another count, other bits."""

@@ -1,0 +1,156 @@
+"""One optimizer step: a micro-batch from each lane, one sum, one update.
+
+    for each of this rank's lanes:   seed the generators by (seed, step, lane); forward, backward
+    over all lanes of all ranks:     gradients are summed as a tree, losses and counts gathered
+    once:                            divide by the step's rows, clip, AdamW
+
+Nothing here remembers anything between steps but the weights and the optimizer's moments.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from assay.base.seeds import derive_key
+from assay.data.loader.batch import LaneShare, MicroBatch, StepShare
+from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.config import OptimizerConfig, Precision
+from assay.training.trainer.method import Method
+from assay.training.trainer.optimizer import average_and_clip, learning_rate
+
+
+class StepTotals(NamedTuple):
+    """What a step did, over all lanes of all ranks: the same numbers, bit for bit, on every rank."""
+
+    num_rows: int
+    num_tokens: int
+    loss_sum: float
+    gradient_norm: float
+    learning_rate: float
+    stop_asked: bool
+    """Some rank was asked to stop (SIGTERM)."""
+    exchange_s: float
+    """Seconds that this rank waited for the other ranks' gradients."""
+    bad_lanes: tuple[int, ...]
+    """Lanes whose loss is not finite; the update was not made."""
+
+    @property
+    def loss(self) -> float:
+        """Mean over the step's rows."""
+        return self.loss_sum / max(1, self.num_rows)
+
+
+class Stepper:
+    """Makes the optimizer steps of one rank."""
+
+    def __init__(
+        self,
+        method: Method,
+        lane_sum: LaneSum,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks,
+        *,
+        config: OptimizerConfig,
+        precision: Precision,
+        seed: int,
+        num_steps: int,
+    ) -> None:
+        self._method = method
+        self._lane_sum = lane_sum
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._config = config
+        self._autocast = _autocast(precision, ranks.device)
+        self._seed = seed
+        self._num_steps = num_steps
+        self._trained = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def step(self, share: StepShare, *, step: int, stop_asked: bool) -> StepTotals:
+        """Make update number `step` (from 1) from this rank's share of it."""
+        losses = [self._backward(lane, step=step, is_last=lane is share.lanes[-1]) for lane in share.lanes]
+        exchange_s = self._lane_sum.step_is_done()
+        gathered = self._gather(share, losses, stop_asked)
+        self._lane_sum.enter_phase("compute")
+        rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
+        totals = StepTotals(
+            num_rows=int(gathered[:, 1].sum()),
+            num_tokens=int(gathered[:, 2].sum()),
+            loss_sum=float(_sum_in_lane_order(gathered[:, 3])),
+            gradient_norm=float("nan"),
+            learning_rate=rate,
+            stop_asked=bool(gathered[:, 4].any()),
+            exchange_s=exchange_s,
+            bad_lanes=tuple(gathered[~gathered[:, 3].isfinite(), 0].int().tolist()),
+        )
+        if totals.bad_lanes:
+            return totals
+        norm = self._update(totals.num_rows, rate)
+        return totals._replace(gradient_norm=norm)
+
+    def _backward(self, lane: LaneShare, *, step: int, is_last: bool) -> Tensor:
+        """The lane's summed loss; its gradients are added to the tree."""
+        micro_batches: tuple[MicroBatch | None, ...] = tuple(lane.micro_batches) or (None,)
+        total = torch.zeros((), dtype=torch.float64)
+        for index, micro_batch in enumerate(micro_batches):
+            torch.manual_seed(derive_key(self._seed, "forward", step, lane.lane, index))
+            exchanges = is_last and index == len(micro_batches) - 1
+            with nullcontext() if exchanges else self._lane_sum.local():
+                with self._autocast:
+                    loss = self._loss(micro_batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach().double().cpu()
+        if not is_last:
+            self._lane_sum.lane_is_done()
+        return total
+
+    def _loss(self, micro_batch: MicroBatch | None) -> Tensor:
+        device = self._ranks.device
+        if micro_batch is None:
+            return 0.0 * self._method.loss_sum(self._lane_sum.module, self._method.blank(device))
+        return self._method.loss_sum(self._lane_sum.module, self._method.tensors(micro_batch, device))
+
+    def _gather(self, share: StepShare, losses: list[Tensor], stop_asked: bool) -> Tensor:
+        """One line per lane of all ranks, in lane order: lane, rows, tokens, loss, stop. Exact in float64."""
+        mine = torch.tensor(
+            [
+                [lane.lane, lane.num_rows, lane.num_tokens, float(loss), float(stop_asked)]
+                for lane, loss in zip(share.lanes, losses, strict=True)
+            ],
+            dtype=torch.float64,
+        )
+        everyone = mine.new_empty(self._ranks.world_size * len(mine), mine.shape[1])
+        dist.all_gather_single(everyone, mine, group=self._ranks.control)
+        return everyone
+
+    def _update(self, num_rows: int, rate: float) -> float:
+        gradients = [p.grad for p in self._trained if p.grad is not None]
+        norm = average_and_clip(gradients, num_rows=max(1, num_rows), max_norm=self._config.max_gradient_norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return norm
+
+
+def _sum_in_lane_order(losses: Tensor) -> float:
+    total = 0.0
+    for loss in losses.tolist():
+        total += loss
+    return total
+
+
+def _autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    wanted = precision == "bfloat16" or (
+        precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    )
+    return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
+
+
+def initial_model(method: Method, *, seed: int, device: torch.device) -> nn.Module:
+    """The method's model, its random weights drawn from the run's seed."""
+    torch.manual_seed(derive_key(seed, "weights"))
+    return method.build_model().to(device)

@@ -1,0 +1,143 @@
+"""The loop around the step: read, step, write down, commit; until done or asked to stop.
+
+The trainer owns the cursor. It moves only after an update was made, and becomes durable only together with
+the weights of that update; what the loader has prefetched does not matter.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Literal, NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import TrainingError
+from assay.data.loader.batch import StepShare
+from assay.data.loader.loader import Loader
+from assay.data.loader.receipts import receipt
+from assay.records.cursor import Cursor
+from assay.store.metrics.segment import SegmentWriter
+from assay.training.checkpoint.saver import LaneReceipts, Saver
+from assay.training.parallel.ranks import Ranks, lanes_of_rank
+from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.step import Stepper, StepTotals
+
+
+class Place(NamedTuple):
+    """How far training is."""
+
+    step: int
+    """Updates made."""
+    cursor: Cursor
+    """Of the next one."""
+
+
+Outcome = Literal["finished", "stopped"]
+Evaluate = Callable[[int], float | None]
+"""Called at a commit with its step; returns the metric that decides which commits are best."""
+
+
+class Trainer:
+    """Trains one rank's lanes from one place to the last step."""
+
+    def __init__(
+        self,
+        *,
+        stepper: Stepper,
+        loader: Loader,
+        saver: Saver,
+        ranks: Ranks,
+        recorder: SegmentWriter,
+        clock: Clock,
+        config: TrainerConfig,
+        evaluate: Evaluate,
+        stop_asked: Callable[[], bool],
+    ) -> None:
+        self._stepper = stepper
+        self._loader = loader
+        self._saver = saver
+        self._ranks = ranks
+        self._recorder = recorder
+        self._clock = clock
+        self._config = config
+        self._evaluate = evaluate
+        self._stop_asked = stop_asked
+        self._lanes = lanes_of_rank(ranks.rank, ranks.world_size, loader.config.lanes)
+
+    def train(self, place: Place) -> Outcome:
+        """Go on from `place`; every step up to the returned outcome is in a commit."""
+        last_step = num_steps(self._config, self._loader)
+        committed_step, receipts = place.step, LaneReceipts()
+        with closing(self._loader.shares(place.cursor, self._lanes, last_step - place.step)) as shares:
+            while place.step < last_step:
+                started_s = self._clock.monotonic_s()
+                self._recorder.phase("data")
+                share = next(shares)
+                self._recorder.phase("compute")
+                totals = self._stepper.step(share, step=place.step + 1, stop_asked=self._stop_asked())
+                self._refuse_bad_loss(totals, place)
+                place = Place(place.step + 1, self._loader.next_cursor(share.cursor))
+                self._add_receipts(receipts, share, place.step)
+                self._write_down(totals, place.step, self._clock.monotonic_s() - started_s)
+                if totals.stop_asked or self._commit_is_due(place.step, last_step):
+                    self._commit(place, committed_step, receipts)
+                    committed_step, receipts = place.step, LaneReceipts()
+                if totals.stop_asked and place.step < last_step:
+                    self._saver.wait()
+                    return "stopped"
+        self._recorder.phase("checkpoint")
+        self._saver.wait()
+        return "finished"
+
+    def _commit_is_due(self, step: int, last_step: int) -> bool:
+        return step % self._config.commit_every == 0 or step == last_step
+
+    def _commit(self, place: Place, committed_step: int, receipts: LaneReceipts) -> None:
+        metric = None
+        if self._config.evaluate_every and place.step % self._config.evaluate_every == 0:
+            self._recorder.phase("evaluation")
+            metric = self._evaluate(place.step)
+        self._recorder.phase("checkpoint")
+        self._recorder.sync()
+        self._saver.begin(
+            step=place.step,
+            cursor=place.cursor,
+            from_step=committed_step,
+            receipts=receipts,
+            metric=metric,
+        )
+
+    def _add_receipts(self, receipts: LaneReceipts, share: StepShare, step: int) -> None:
+        for lane in share.lanes:
+            num_rows, digest = 0, 0
+            for micro_batch in lane.micro_batches:
+                rows, part = receipt(micro_batch.row_ids)
+                num_rows, digest = num_rows + rows, (digest + part) % 2**64
+            receipts.add(step=step, lane=lane.lane, num_rows=num_rows, digest=digest)
+            receipts.quarantined.extend(lane.quarantined)
+
+    def _write_down(self, totals: StepTotals, step: int, seconds: float) -> None:
+        self._recorder.log(
+            step,
+            {
+                "loss": totals.loss,
+                "gradient_norm": totals.gradient_norm,
+                "learning_rate": totals.learning_rate,
+                "rows": totals.num_rows,
+                "tokens": totals.num_tokens,
+                "step_s": seconds,
+                "exchange_s": totals.exchange_s,
+            },
+        )
+
+    def _refuse_bad_loss(self, totals: StepTotals, place: Place) -> None:
+        if totals.bad_lanes:
+            raise TrainingError(
+                f"step {place.step + 1}: the loss of lanes {list(totals.bad_lanes)} is not finite. "
+                f"No update was made; the last commit is intact. The rows: epoch {place.cursor.epoch}, "
+                f"step {place.cursor.step_in_epoch} of the epoch, those lanes."
+            )
+
+
+def num_steps(config: TrainerConfig, loader: Loader) -> int:
+    """Optimizer steps of the whole run."""
+    everything = config.epochs * loader.steps_per_epoch
+    return min(everything, config.max_steps) if config.max_steps is not None else everything
