@@ -1,0 +1,79 @@
+"""`assay train`: train a recipe, or go on with a run."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.argument("overrides", nargs=-1)
+@click.option(
+    "--workers",
+    default=1,
+    show_default=True,
+    help="Ranks on this machine: a power of two, at most loader.lanes. May differ at every resume.",
+)
+@click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
+@click.option("--resume", metavar="RUN", help="Go on with this run from its last commit, instead of a RECIPE.")
+@click.option(
+    "--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder."
+)
+@click.option("--max-restarts", default=10, show_default=True, help="Attempts that may die before giving up.")
+@click.option(
+    "--after-death",
+    type=click.Choice(["same", "shrink"]),
+    default="same",
+    show_default=True,
+    help="Workers of the next attempt: as many as before, or as the survivors make up.",
+)
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check recipe, data and model sizes; print the resolved recipe; start nothing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
+def train(
+    recipe: Path | None,
+    overrides: tuple[str, ...],
+    workers: int,
+    run_id: str | None,
+    resume: str | None,
+    store: str | None,
+    max_restarts: int,
+    after_death: str,
+    check: bool,
+    as_json: bool,
+) -> None:
+    """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
+
+    A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0);
+    'assay train --resume RUN' goes on, on any number of workers, to the same weights.
+    """
+    from assay.base.config import read_config_file
+    from assay.base.errors import ConfigError
+    from assay.cli.progress import ProgressBar, print_result
+    from assay.launch.drive import drive
+    from assay.launch.run import existing_run, new_run, resolved_recipe
+    from assay.launch.supervisor import RestartPolicy
+    from assay.store.ledger.ledger import open_ledger
+
+    if (recipe is None) == (resume is None):
+        raise ConfigError("give either a RECIPE file or --resume RUN.")
+    if check and recipe is not None:
+        click.echo(resolved_recipe(read_config_file(recipe, overrides)))
+        return
+    if resume is not None:
+        if overrides:
+            raise ConfigError(
+                f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead."
+            )
+        run = existing_run(resume)
+    else:
+        assert recipe is not None
+        run = new_run(read_config_file(recipe, overrides), run_id=run_id, store_url=store)
+    with open_ledger() as ledger:
+        policy = RestartPolicy(max_restarts=max_restarts, after_death=after_death)  # type: ignore[arg-type]
+        with ProgressBar(run) as bar:
+            result = drive(run, ledger, world_size=workers, policy=policy, watchers=[bar])
+        print_result(result, ledger, as_json=as_json)

@@ -1,0 +1,70 @@
+"""A classifier's probability for every row of a split.
+
+The rows are cut into micro-batches by the same lanes as in training, so a row's probability has the same bits
+on any number of ranks.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from assay.data.loader.batch import MicroBatch
+from assay.data.loader.loader import Loader
+from assay.records.cursor import Cursor
+from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.parallel.ranks import Ranks, lanes_of_rank
+
+
+@torch.inference_mode()
+def predict(model: nn.Module, method: ClassifyMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
+    """On rank 0 a table of row_id, label, probability and the metadata columns, by row_id; None elsewhere."""
+    was_training = model.training
+    model.eval()
+    lanes = lanes_of_rank(ranks.rank, ranks.world_size, loader.config.lanes)
+    parts: list[pa.Table] = []
+    for share in loader.shares(Cursor(), lanes, loader.steps_per_epoch):
+        for lane in share.lanes:
+            parts += [_scored(model, method, batch, ranks.device) for batch in lane.micro_batches]
+    model.train(was_training)
+    mine = pa.concat_tables(parts) if parts else None
+    gathered: list[Any] | None = [None] * ranks.world_size if ranks.rank == 0 else None
+    dist.gather_object(mine, gathered, group=ranks.control)
+    if gathered is None:
+        return None
+    return pa.concat_tables([part for part in gathered if part is not None]).sort_by("row_id")
+
+
+def write_predictions(table: pa.Table, path: Path) -> None:
+    """Appears whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    pq.write_table(table, unfinished, compression="zstd")
+    unfinished.replace(path)
+
+
+def _scored(model: nn.Module, method: ClassifyMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
+    logits = method.logits(model, method.tensors(batch, device))
+    columns = {
+        "row_id": pa.array(batch.row_ids, pa.uint64()),
+        "label": pa.array(batch.labels, pa.int8()),
+        "probability": pa.array(torch.sigmoid(logits.double()).cpu().numpy(), pa.float64()),
+    }
+    for name, column in batch.metadata.items():
+        columns[name] = column
+    return pa.table(columns)
+
+
+def validation_auc(table: pa.Table) -> float | None:
+    """The metric by which commits are best; None where the split has one class only."""
+    from assay.evaluation.evidence.auc import auc
+
+    labels = np.asarray(table["label"])
+    if labels.min() == labels.max():
+        return None
+    return auc(labels, np.asarray(table["probability"]))

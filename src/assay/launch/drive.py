@@ -1,0 +1,83 @@
+"""Keeps a run going until it is done, then evaluates it, audits it, and writes it all down.
+
+Supervisor (attempts) -> predictions -> evaluation -> audit -> ledger
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import ConfigError
+from assay.evaluation.evidence.classifier import evaluate_predictions
+from assay.launch.audit import audit_run
+from assay.launch.bookkeeping import Bookkeeper
+from assay.launch.run import VALIDATION, predictions_path
+from assay.launch.supervisor import RestartPolicy, Supervisor, Watcher
+from assay.records.audit import AuditReport
+from assay.records.evaluation import ClassifierEvaluation
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.ledger.ledger import Ledger
+from assay.store.objects import open_store
+
+
+class RunResult(NamedTuple):
+    """What a finished or stopped run leaves behind."""
+
+    run: Run
+    last_attempt: Attempt
+    evaluation: ClassifierEvaluation | None
+    """None where the run was asked to stop before its end."""
+    audit: AuditReport | None
+
+
+def drive(
+    run: Run,
+    ledger: Ledger,
+    *,
+    world_size: int,
+    policy: RestartPolicy,
+    watchers: Sequence[Watcher] = (),
+    clock: Clock | None = None,
+) -> RunResult:
+    """Train until done or asked to stop; then evaluate, audit and record."""
+    clock = clock or SystemClock()
+    _check_world_sizes(run, [world_size, *policy.world_sizes])
+    ledger.record_run(run)
+    log = CommitLog(open_store(run.store_url))
+    bookkeeper = Bookkeeper(run, ledger, clock)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[bookkeeper, *watchers], clock=clock)
+    last_attempt = supervisor.run(world_size)
+    if log.finished() is None:
+        return RunResult(run, last_attempt, None, None)
+    evaluation = evaluate_run(run, log)
+    ledger.record_evaluation(evaluation)
+    audit = audit_run(run, log)
+    ledger.record_audit(audit)
+    return RunResult(run, last_attempt, evaluation, audit)
+
+
+def evaluate_run(run: Run, log: CommitLog) -> ClassifierEvaluation:
+    """The metrics of the run's last weights on its validation rows."""
+    finished = log.finished()
+    assert finished is not None, "only a finished run has its last predictions"
+    path = predictions_path(Path(run.run_dir), finished.step)
+    evaluation = evaluate_predictions(
+        path,
+        run_id=run.run_id,
+        step=finished.step,
+        weights_digest=finished.weights_digest,
+        dataset_fingerprint=run.dataset_fingerprint,
+        split=VALIDATION,
+    )
+    (path.parent / "evaluation.json").write_text(evaluation.to_json())
+    return evaluation
+
+
+def _check_world_sizes(run: Run, world_sizes: Sequence[int]) -> None:
+    num_lanes = run.recipe["loader"]["lanes"]
+    for world_size in world_sizes:
+        if world_size < 1 or world_size & (world_size - 1) or world_size > num_lanes:
+            sizes = ", ".join(str(1 << k) for k in range(num_lanes.bit_length()))
+            raise ConfigError(f"--workers {world_size}: with loader.lanes={num_lanes} it is one of {sizes}.")

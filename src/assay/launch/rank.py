@@ -1,0 +1,72 @@
+"""One rank's process: take a task, train, report how it ended.
+
+The supervisor imports this module, so what needs torch is imported when the process runs.
+"""
+
+import os
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Literal
+
+from assay.base.errors import AssayError
+from assay.records.commit import Commit
+from assay.records.run import Attempt, Run
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """All that a rank needs to know."""
+
+    run: Run
+    attempt: Attempt
+    commit: Commit | None
+    """Where to resume; None starts anew."""
+    rank: int
+    rendezvous: str
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """A rank's last words."""
+
+    outcome: Literal["finished", "stopped", "failed"]
+    summary: str = ""
+    error: AssayError | None = None
+    """What a user can act on; None where the failure is a surprise."""
+
+
+class StopFlag:
+    """Set by SIGTERM; the trainer looks at it once a step."""
+
+    def __init__(self) -> None:
+        self.is_set = False
+        signal.signal(signal.SIGTERM, self._set)
+
+    def _set(self, *_: object) -> None:
+        self.is_set = True
+
+
+def rank_main(task: RankTask, pipe: Connection) -> None:
+    """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    stop = StopFlag()
+    try:
+        from assay.launch.rank_wiring import train_rank
+
+        outcome = train_rank(task, stop)
+        pipe.send(RankReport(outcome))
+        code = 0
+    except BaseException as error:
+        known = error if isinstance(error, AssayError) else None
+        pipe.send(RankReport("failed", summary=f"{type(error).__name__}: {error}", error=known))
+        if known is None:
+            traceback.print_exc()
+        code = 1
+    pipe.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without Python's farewell: a peer's death can leave threads of the backend waiting for ever.
+    os._exit(code)

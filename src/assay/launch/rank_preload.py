@@ -1,0 +1,10 @@
+"""What a rank imports, imported once by the fork server so that each rank starts with it done.
+
+Imports only: no thread may exist and no device be touched before a fork.
+"""
+
+import transformers.models.bert.modeling_bert
+
+import assay.launch.rank_wiring
+
+__all__ = ["assay", "transformers"]

@@ -1,0 +1,118 @@
+"""A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
+
+import os
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from assay.base.clock import SystemClock
+from assay.base.code_version import code_version
+from assay.base.config import LoadedConfig, validated
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.loader import Loader
+from assay.records.run import Run
+from assay.store.objects import open_store
+from assay.training.recipe import Recipe
+
+RUN_FILE = "run.json"
+VALIDATION = "validation"
+
+
+def assay_home() -> Path:
+    """Folder of all runs and of the embedded ledger: `ASSAY_HOME`, by default `runs` in the current folder."""
+    return Path(os.environ.get("ASSAY_HOME", "runs")).resolve()
+
+
+def new_run(recipe_values: LoadedConfig, *, run_id: str | None = None, store_url: str | None = None) -> Run:
+    """Check everything that can be checked, then make the run's folder and its `run.json`."""
+    recipe, dataset = checked(recipe_values)
+    now_s = SystemClock().now_s()
+    stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
+    run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
+    run_dir = assay_home() / run_id
+    tree = recipe.model_dump(mode="json")
+    tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
+    run = Run(
+        run_id=run_id,
+        created_s=now_s,
+        recipe=tree,
+        recipe_sha256=sha256_of_json({**tree, "data": {**tree["data"], "dataset": dataset.fingerprint}}),
+        dataset_fingerprint=dataset.fingerprint,
+        code_version=code_version(),
+        run_dir=str(run_dir),
+        store_url=store_url or str(run_dir),
+    )
+    if not open_store(str(run_dir)).put_if_absent(RUN_FILE, run.to_json().encode()):
+        raise ConfigError(
+            f"run '{run_id}' exists in {assay_home()}. Continue it with 'assay train --resume {run_id}', "
+            "or choose another --run-id."
+        )
+    return run
+
+
+def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
+    """The recipe and its dataset, or an error about the first thing that can not work."""
+    recipe = validated(Recipe, recipe_values)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    _check_columns(recipe, dataset)
+    for part in ("train", "validation"):
+        split_view(dataset, recipe.data.split, part)  # type: ignore[arg-type]
+    return recipe, dataset
+
+
+def resolved_recipe(recipe_values: LoadedConfig) -> str:
+    """The whole recipe as YAML, each value that was given with where it came from."""
+    recipe, _ = checked(recipe_values)
+    given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(recipe_values.origins.items()))
+    return f"{yaml.safe_dump(recipe.model_dump(mode='json'), sort_keys=False)}# given (the rest are defaults):\n{given}"
+
+
+def planned_steps(run: Run) -> int:
+    """Optimizer steps of the whole run."""
+    recipe = Recipe.model_validate(run.recipe)
+    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    everything = recipe.trainer.epochs * Loader(view, recipe.loader, ()).steps_per_epoch
+    return min(everything, recipe.trainer.max_steps or everything)
+
+
+def existing_run(run_id: str) -> Run:
+    """A run's own record; its dataset must still be the one that it began with."""
+    path = assay_home() / run_id / RUN_FILE
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
+    run = Run.from_json(path.read_bytes(), source=path)
+    dataset = Dataset.open(Path(run.recipe["data"]["dataset"]))
+    if dataset.fingerprint != run.dataset_fingerprint:
+        raise ConfigError(
+            f"run '{run_id}' began on dataset {run.dataset_fingerprint[:12]}…, but "
+            f"{run.recipe['data']['dataset']} is now {dataset.fingerprint[:12]}…. Restore the manifest that "
+            "it began with, or start a new run."
+        )
+    return run
+
+
+def predictions_path(run_dir: Path, step: int) -> Path:
+    """Where the validation rows' probabilities at a step lie."""
+    return run_dir / "evaluations" / f"{step:08d}-{VALIDATION}" / "predictions.parquet"
+
+
+def _check_columns(recipe: Recipe, dataset: Dataset) -> None:
+    present = dataset.manifest.columns
+    for column in (*recipe.method.metadata_columns, "label"):
+        if column not in present:
+            raise ConfigError(
+                f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
+                f"{', '.join(present)}."
+            )
+    encoder = recipe.method.encoder
+    longest = dataset.manifest.lengths.max
+    if encoder.type == "new" and longest > encoder.max_tokens:
+        raise ConfigError(
+            f"method.encoder.max_tokens={encoder.max_tokens}, but the longest row of dataset "
+            f"'{dataset.manifest.name}' has {longest} tokens. Use max_tokens={longest} or more."
+        )

@@ -1,0 +1,140 @@
+"""A tiny real dataset, and runs of a tiny model on it with real processes."""
+
+import json
+import os
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig
+from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.data.dataset.tokens import train_tokenizer
+from assay.launch.run import new_run
+from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
+
+NUM_ROWS = 700
+WORDS = ["alpha", "beta", "gamma", "delta", "return", "yield", "import", "class", "lambda", "pass"]
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """700 rows of random words in 4 shards; label: does 'return' occur more often than 'yield'?"""
+    folder = tmp_path_factory.mktemp("tiny")
+    rng = random.Random(0)
+    lines = []
+    for row in range(NUM_ROWS):
+        words = rng.choices(WORDS, k=rng.randrange(3, 40))
+        label = int(words.count("return") > words.count("yield"))
+        language = rng.choice(["en", "de", None])
+        key = f"conversation-{row // 5}"
+        lines.append(
+            {"text": " ".join(words), "label": label, "language": language, "key": key, "turns": row % 7}
+        )
+    (folder / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    train_tokenizer([line["text"] for line in lines], vocab_size=300).save(str(folder / "tokenizer.json"))
+    config = BuildConfig(
+        tokenizer=str(folder / "tokenizer.json"),
+        metadata_fields=("language", "turns"),
+        key_field="key",
+        rows_per_shard=200,
+        rows_per_group=30,
+    )
+    build_dataset([folder / "rows.jsonl"], folder / "dataset", config)
+    return folder / "dataset"
+
+
+def tiny_recipe(dataset: Path, **overrides: object) -> LoadedConfig:
+    """A model of some ten thousand weights, dropout on; 20 steps an epoch."""
+    tree: dict[str, object] = {
+        "name": "tiny",
+        "data": {"dataset": str(dataset), "split": {"type": "hash", "validation_fraction": 0.1}},
+        "loader": {"lanes": 8, "global_batch_size": 32, "window_rows": 16, "threads": 1},
+        "method": {
+            "type": "classify",
+            "encoder": {
+                "type": "new", "vocab_size": 300, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
+                "intermediate_size": 32, "max_tokens": 128, "dropout": 0.1,
+            },
+            "categorical_columns": ["language"],
+            "numeric_columns": ["turns"],
+        },
+        "trainer": {"commit_every": 5, "optimizer": {"learning_rate": 1e-3}},
+    }  # fmt: skip
+    for dotted, value in overrides.items():
+        branch = tree
+        *parents, last = dotted.split("__")
+        for parent in parents:
+            branch = branch.setdefault(parent, {})  # type: ignore[assignment]
+        branch[last] = value
+    return LoadedConfig(tree, {})
+
+
+class KillAt:
+    """Kills a rank with a signal once some commits are in the log; one kill per attempt, as listed."""
+
+    def __init__(self, log: CommitLog, kills: Sequence[tuple[int, int]], number: int = 9) -> None:
+        """`kills`: for each attempt in turn, (commits that must be there, rank to kill)."""
+        self._log = log
+        self._kills = list(kills)
+        self._number = number
+        self._pids: Sequence[int] = ()
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self._armed = bool(self._kills)
+
+    def tick(self, attempt: Attempt) -> None:
+        if self._armed and len(self._log.commits()) >= self._kills[0][0]:
+            _, rank = self._kills.pop(0)
+            os.kill(self._pids[rank], self._number)
+            self._armed = False
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        pass
+
+
+RunIt = Callable[..., tuple[Run, CommitLog, list[Attempt]]]
+
+
+class _Attempts:
+    def __init__(self) -> None:
+        self.ended: list[Attempt] = []
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
+        pass
+
+    def tick(self, attempt: Attempt) -> None:
+        pass
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        self.ended.append(attempt)
+
+
+@pytest.fixture
+def run_it(tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunIt:
+    """Train the tiny recipe: `run_it(world_sizes=(1, 2), kills=[(2, 0)], **recipe overrides)`."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+
+    def train(
+        world_sizes: Sequence[int] = (1,), kills: Sequence[tuple[int, int]] = (), **overrides: object
+    ) -> tuple[Run, CommitLog, list[Attempt]]:
+        run = new_run(tiny_recipe(tiny_dataset, **overrides), run_id=f"run-{random.getrandbits(48):x}")
+        log = CommitLog(open_store(run.store_url))
+        killer, attempts = KillAt(log, kills), _Attempts()
+        supervisor = Supervisor(
+            run,
+            CommitLog(open_store(run.store_url)),
+            policy=RestartPolicy(world_sizes=tuple(world_sizes)),
+            watchers=[killer, attempts],
+            clock=SystemClock(),
+        )
+        supervisor.run(world_sizes[-1])
+        return run, log, attempts.ended
+
+    return train
