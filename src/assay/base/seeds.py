@@ -14,6 +14,8 @@ Keys = npt.NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
+_INVERSE_1 = np.uint64(pow(0xBF58476D1CE4E5B9, -1, 2**64))
+_INVERSE_2 = np.uint64(pow(0x94D049BB133111EB, -1, 2**64))
 
 
 def mix64(values: Keys) -> Keys:
@@ -25,6 +27,21 @@ def mix64(values: Keys) -> Keys:
     mixed *= _MULTIPLY_2
     mixed ^= mixed >> np.uint64(31)
     return mixed
+
+
+def unmix64(mixed: Keys) -> Keys:
+    """The values that `mix64` turns into these."""
+    values = _undo_shift(mixed, 31) * _INVERSE_2
+    values = _undo_shift(values, 27) * _INVERSE_1
+    return _undo_shift(values, 30) - _GOLDEN
+
+
+def _undo_shift(values: Keys, bits: int) -> Keys:
+    """The x of `values = x ^ (x >> bits)`; the top `bits` bits are x's own, and give away the next."""
+    x = values
+    for _ in range(64 // bits):
+        x = values ^ (x >> np.uint64(bits))
+    return x
 
 
 def derive_key(*parts: str | int) -> int:

@@ -1,0 +1,86 @@
+"""What a user chooses about the order of the rows and the shape of the batches."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig
+
+
+class PaddedLayout(FrozenConfig):
+    """Rows as they come, padded to the longest of their micro-batch."""
+
+    type: Literal["padded"] = "padded"
+
+
+class BucketedLayout(FrozenConfig):
+    """Rows of similar length share a micro-batch: little padding. All lanes are at the same length in the
+    same step, so ranks stay balanced."""
+
+    type: Literal["bucketed"] = "bucketed"
+
+
+class PackedLayout(FrozenConfig):
+    """Several rows in one sequence, with position ids and segment borders: almost no padding."""
+
+    type: Literal["packed"]
+
+    sequence_tokens: PositiveInt
+    """Length of a packed sequence; no row may be longer."""
+
+
+Layout = Annotated[PaddedLayout | BucketedLayout | PackedLayout, Field(discriminator="type")]
+
+
+class LoaderConfig(FrozenConfig):
+    """The order of the rows and how a step's rows are laid out. Part of what a run computes."""
+
+    seed: NonNegativeInt = 0
+    """Of the order."""
+
+    lanes: PositiveInt = 8
+    """Streams of rows, each with a micro-batch in every step; a power of two. The largest world size."""
+
+    global_batch_size: PositiveInt = 64
+    """Rows behind one optimizer step, over all lanes; a multiple of `lanes`."""
+
+    window_rows: PositiveInt = 4096
+    """Rows of a lane that are shuffled (and bucketed, or packed) together. More mix better, and take more
+    memory (lanes x window_rows x mean tokens x 8 bytes over all ranks) and a longer first step."""
+
+    layout: Layout = BucketedLayout()
+
+    max_micro_batch_tokens: PositiveInt | None = None
+    """Token budget: a lane's rows are cut into micro-batches of at most so many tokens, padding counted (a
+    longer row goes alone). Bounds memory; null makes one micro-batch per lane and step."""
+
+    on_damage: Literal["fail", "quarantine"] = "fail"
+    """A row group whose bytes are not those that were indexed stops the run, or is skipped, counted in
+    every commit and listed by the audit."""
+
+    prefetch_steps: NonNegativeInt = 2
+    """Steps made ready ahead. No part of the numbers."""
+
+    threads: PositiveInt = 2
+    """Threads that read and decode. No part of the numbers."""
+
+    @model_validator(mode="after")
+    def _lanes_divide(self) -> "LoaderConfig":
+        if self.lanes & (self.lanes - 1):
+            raise ValueError(f"lanes={self.lanes} is not a power of two; use {1 << self.lanes.bit_length()}")
+        if self.global_batch_size % self.lanes:
+            raise ValueError(
+                f"global_batch_size={self.global_batch_size} is not a multiple of lanes={self.lanes}; use "
+                f"{-(-self.global_batch_size // self.lanes) * self.lanes}"
+            )
+        return self
+
+    @property
+    def rows_per_lane(self) -> int:
+        """Rows of one lane in one step."""
+        return self.global_batch_size // self.lanes
+
+    @property
+    def window_steps(self) -> int:
+        """Steps that one window feeds."""
+        return max(1, self.window_rows // self.rows_per_lane)

@@ -1,0 +1,201 @@
+"""How the rows of a window become the micro-batches of its steps: pure functions of lengths and keys.
+
+A window feeds a fixed number of steps whatever the layout; only which row goes to which step differs.
+
+    padded     rows in hashed order, cut into steps
+    bucketed   rows by length, cut into steps; which slice serves which step is hashed, for all lanes alike
+    packed     rows best-fitted into sequences, the sequences dealt out to the steps
+
+Rows that are damaged take their places in padded and bucketed steps, which are then short: no other row moves
+to another step because of them, or (bucketed) at most within the window.
+"""
+
+import itertools
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.seeds import Keys, derive_key, keyed_order, mix64
+from assay.data.loader.config import BucketedLayout, PackedLayout, PaddedLayout
+
+Rows = npt.NDArray[np.intp]
+Lengths = npt.NDArray[np.int32]
+
+
+class Piece(NamedTuple):
+    """One micro-batch: the rows `order[start:stop]` of an arrangement."""
+
+    start: int
+    stop: int
+    sequence_rows: tuple[int, ...] = ()
+    """Packed: how many of these rows stand in each sequence, one after the other."""
+
+
+class Arrangement(NamedTuple):
+    """A window's rows in the order in which they are served."""
+
+    order: Rows
+    """Indices of rows; each row that is present, once."""
+    steps: list[tuple[Piece, ...]]
+    """The micro-batches of each of the window's steps; together they cover `order` from front to back."""
+
+
+class WindowKeys(NamedTuple):
+    """What the hashed choices within a window hang on."""
+
+    seed: int
+    epoch: int
+    window: int
+
+    def of_rows(self) -> int:
+        """Key of the rows' order, the same for all windows of an epoch."""
+        return derive_key(self.seed, "rows", self.epoch)
+
+    def of_steps(self) -> int:
+        """Key of what is dealt to which step, the same for all lanes."""
+        return derive_key(self.seed, "steps", self.epoch, self.window)
+
+
+def arrange(
+    row_ids: Keys,
+    lengths: Lengths,
+    present: npt.NDArray[np.bool_],
+    layout: PaddedLayout | BucketedLayout | PackedLayout,
+    keys: WindowKeys,
+    *,
+    step_rows: Sequence[int],
+    max_tokens: int | None,
+) -> Arrangement:
+    """Assign a window's rows to its steps; `step_rows` says how many each step has, damaged ones included.
+
+    Packed sequences hold the rows that fit, so their steps have other numbers of rows, and about equal tokens.
+    """
+    shuffled = keyed_order(row_ids, keys.of_rows())
+    if isinstance(layout, PackedLayout):
+        steps = _packed_steps(
+            shuffled[present[shuffled]], lengths, layout.sequence_tokens, keys, len(step_rows)
+        )
+        return _packed(steps, layout.sequence_tokens, max_tokens)
+    if isinstance(layout, BucketedLayout):
+        lengths = _with_lengths_for_damaged(lengths, present, row_ids, keys)
+        order, borders = _bucketed(shuffled, lengths, keys, step_rows)
+    else:
+        order, borders = shuffled, _borders(step_rows)
+    if not present.all():
+        stays = present[order]
+        borders = _borders(stays)[borders]
+        order = order[stays]
+    if max_tokens is None:
+        return Arrangement(order, [_pieces(start, stop) for start, stop in _pairs(borders)])
+    return _within_budget(order, lengths, borders, max_tokens)
+
+
+def _bucketed(
+    shuffled: Rows, lengths: Lengths, keys: WindowKeys, step_rows: Sequence[int]
+) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """Rows step by step, each step's from one slice of the rows sorted by length."""
+    by_length = shuffled[np.argsort(lengths[shuffled], kind="stable")]
+    # The same for all lanes: in each step every rank has rows of about the same length.
+    step_of_slice = _common_order(len(step_rows), keys.of_steps())
+    slices = np.split(by_length, np.cumsum(np.asarray(step_rows)[step_of_slice])[:-1])
+    steps: list[Rows] = [shuffled[:0]] * len(step_rows)
+    for step, rows in zip(step_of_slice.tolist(), slices, strict=True):
+        steps[step] = rows
+    return np.concatenate(steps), _borders(step_rows)
+
+
+def _with_lengths_for_damaged(
+    lengths: Lengths, present: npt.NDArray[np.bool_], row_ids: Keys, keys: WindowKeys
+) -> Lengths:
+    """A damaged row has no length; it borrows that of a hashed other row, so that all steps lose alike."""
+    intact = lengths[present]
+    if len(intact) in (0, len(lengths)):
+        return lengths
+    lenders = mix64(row_ids[~present] ^ np.uint64(keys.of_rows())) % np.uint64(len(intact))
+    filled = lengths.copy()
+    filled[~present] = intact[lenders.astype(np.intp)]
+    return filled
+
+
+def _within_budget(
+    order: Rows, lengths: Lengths, borders: npt.NDArray[np.int64], max_tokens: int
+) -> Arrangement:
+    """Each step's rows by falling length, cut where the padded tokens would exceed the budget."""
+    step_of_row = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
+    order = order[np.lexsort((-lengths[order].astype(np.int64), step_of_row))]
+    steps = []
+    for start, stop in _pairs(borders):
+        pieces = []
+        while start < stop:
+            size = max(1, max_tokens // max(1, int(lengths[order[start]])))
+            pieces.append(Piece(start, min(stop, start + size)))
+            start += size
+        steps.append(tuple(pieces))
+    return Arrangement(order, steps)
+
+
+def _packed_steps(
+    rows: Rows, lengths: Lengths, sequence_tokens: int, keys: WindowKeys, num_steps: int
+) -> list[list[Rows]]:
+    """The sequences of each step; as equal in number as can be, and none without a row if there are enough."""
+    sequences = pack(rows, lengths, sequence_tokens)
+    if len(sequences) >= num_steps:
+        dealt = _common_order(len(sequences), keys.of_steps())
+        return [[sequences[index] for index in dealt[step::num_steps]] for step in range(num_steps)]
+    # So few tokens that full sequences would leave steps empty: deal rows out, then pack each step's.
+    return [pack(rows[step::num_steps], lengths, sequence_tokens) for step in range(num_steps)]
+
+
+def pack(rows: Rows, lengths: Lengths, sequence_tokens: int) -> list[Rows]:
+    """Best-fit decreasing: the longest row first, each into the sequence that it fills best.
+
+    No row may be longer than a sequence. Ties go by the order of `rows`. Needs at most 11/9 of the fewest
+    sequences possible, and one more (Johnson 1974).
+    """
+    sequences: list[list[int]] = []
+    spaces: list[tuple[int, int]] = []  # (tokens free, sequence), sorted
+    by_length = rows[np.argsort(-lengths[rows].astype(np.int64), kind="stable")]
+    for row, length in zip(by_length.tolist(), lengths[by_length].tolist(), strict=True):
+        place = bisect_left(spaces, (length, -1))
+        if place < len(spaces):
+            space, sequence = spaces.pop(place)
+        else:
+            space, sequence = sequence_tokens, len(sequences)
+            sequences.append([])
+        sequences[sequence].append(row)
+        insort(spaces, (space - length, sequence))
+    return [np.array(sequence, np.intp) for sequence in sequences]
+
+
+def _packed(steps: list[list[Rows]], sequence_tokens: int, max_tokens: int | None) -> Arrangement:
+    pieces_of_steps, start = [], 0
+    for sequences in steps:
+        sizes = [len(rows) for rows in sequences]
+        per_piece = max(1, len(sizes) if max_tokens is None else max_tokens // sequence_tokens)
+        pieces = []
+        for first in range(0, len(sizes), per_piece):
+            sequence_rows = tuple(sizes[first : first + per_piece])
+            pieces.append(Piece(start, start + sum(sequence_rows), sequence_rows))
+            start += sum(sequence_rows)
+        pieces_of_steps.append(tuple(pieces))
+    rows = [rows for sequences in steps for rows in sequences]
+    return Arrangement(np.concatenate(rows) if rows else np.zeros(0, np.intp), pieces_of_steps)
+
+
+def _pieces(start: int, stop: int) -> tuple[Piece, ...]:
+    return (Piece(start, stop),) if stop > start else ()
+
+
+def _borders(sizes: Sequence[int] | npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _pairs(borders: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+    return list(itertools.pairwise(borders.tolist()))
+
+
+def _common_order(count: int, key: int) -> Rows:
+    return keyed_order(np.arange(count, dtype=np.uint64), key)

@@ -1,0 +1,237 @@
+"""Batches of NumPy arrays for some lanes, from any place in the global order.
+
+    shares(cursor, lanes):  windows of the lanes, read ahead by threads --> each step's micro-batches --> queue
+
+Nothing here is state that could be lost: two loaders given the same cursor and lanes yield the same arrays,
+however many threads they have and whatever was read before. The caller keeps the cursor.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.errors import DataError
+from assay.base.seeds import Keys
+from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.config import LoaderConfig, PackedLayout
+from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
+from assay.data.loader.order import EpochOrder, Geometry, Span
+from assay.data.loader.receipts import Receipt, receipt
+from assay.data.loader.source import RowSource
+from assay.data.loader.windows import LaneReader, SharedGroups, Window, WindowRows
+from assay.records.cursor import Cursor
+
+CLOSE_POLL_S = 0.05
+"""How long a prefetching thread that is ahead of its reader takes to see that the reader has gone."""
+
+
+class WindowPlace(NamedTuple):
+    """Names a window of every lane."""
+
+    epoch: int
+    window: int
+
+
+class Loader:
+    """The rows of a source, in the order that a configuration names."""
+
+    def __init__(self, source: RowSource, config: LoaderConfig, columns: Sequence[str]) -> None:
+        self.config = config
+        self._source = source
+        self._columns = tuple(columns)
+        self._geometry = Geometry(
+            num_rows=int(source.num_rows.sum()),
+            lanes=config.lanes,
+            rows_per_lane=config.rows_per_lane,
+            window_steps=config.window_steps,
+        )
+        if self._geometry.num_rows == 0:
+            raise DataError(f"dataset {source.fingerprint[:12]}…: no row is selected. Check data.split.")
+        self._order = lru_cache(maxsize=2)(
+            lambda epoch: EpochOrder(source.identities, source.num_rows, seed=config.seed, epoch=epoch)
+        )
+
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of lanes, windows and steps."""
+        return self._geometry
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in which each row is served once."""
+        return self._geometry.steps_per_epoch
+
+    def next_cursor(self, cursor: Cursor) -> Cursor:
+        """The place after a step."""
+        return self.cursor_at(cursor.epoch * self.steps_per_epoch + cursor.step_in_epoch + 1)
+
+    def cursor_at(self, step: int) -> Cursor:
+        """The place after `step` steps from the start of the first epoch."""
+        epoch, step_in_epoch = divmod(step, self.steps_per_epoch)
+        return Cursor(epoch=epoch, step_in_epoch=step_in_epoch)
+
+    def rows_in_step(self, step_in_epoch: int) -> int | None:
+        """Rows behind a step over all lanes, damaged ones included; None if packed: it depends on lengths."""
+        if isinstance(self.config.layout, PackedLayout):
+            return None
+        return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
+
+    def shares(self, cursor: Cursor, lanes: range, num_steps: int) -> Iterator[StepShare]:
+        """The lanes' shares of `num_steps` steps from the one at `cursor` on, epoch after epoch.
+
+        Nothing beyond them is read. Close the iterator to stop its threads early. A `DamagedDataError` comes
+        with the first step of the window that needs the damaged rows; the shares before it are whole.
+        """
+        steps = _Steps(self, cursor, lanes, num_steps)
+        if self.config.prefetch_steps == 0:
+            return steps.shares()
+        return _prefetched(steps, self.config.prefetch_steps)
+
+    def spans(self, place: WindowPlace, lane: int) -> list[Span]:
+        """The rows of a lane's window, as parts of row groups."""
+        return self._order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
+
+    def rows_of_window(self, epoch: int, lane: int, window: int) -> Keys:
+        """Ids of all rows of a window, in the order of the virtual sequence; reads no data."""
+        spans = self.spans(WindowPlace(epoch, window), lane)
+        ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in spans]
+        return np.concatenate(ids) if ids else np.zeros(0, np.uint64)
+
+    def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
+        """Of all rows of a window; reads no data."""
+        return receipt(self.rows_of_window(epoch, lane, window))
+
+    def lane_readers(self, lanes: range) -> dict[int, LaneReader]:
+        """A reader for each of the lanes."""
+        groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
+        return {lane: LaneReader(groups) for lane in lanes}
+
+    def read_window(self, reader: LaneReader, place: WindowPlace, lane: int) -> Window:
+        """Read, decode and arrange a lane's window."""
+        rows = reader.read(self.spans(place, lane))
+        layout = self.config.layout
+        sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
+        if sequence_tokens is not None:
+            _refuse_longer(rows, sequence_tokens)
+        arrangement = self._arrange(rows.row_ids, rows.lengths, rows.present, place, lane)
+        return Window(rows, arrangement, sequence_tokens=sequence_tokens)
+
+    def _arrange(
+        self,
+        row_ids: Keys,
+        lengths: np.ndarray[tuple[int], np.dtype[np.int32]],
+        present: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        place: WindowPlace,
+        lane: int,
+    ) -> Arrangement:
+        return arrange(
+            row_ids,
+            lengths,
+            present,
+            self.config.layout,
+            WindowKeys(self.config.seed, place.epoch, place.window),
+            step_rows=self._geometry.step_rows(lane, place.window),
+            max_tokens=self.config.max_micro_batch_tokens,
+        )
+
+
+class _Steps:
+    """One pass from a cursor on: keeps a window of each lane, and reads the next one meanwhile."""
+
+    def __init__(self, loader: Loader, cursor: Cursor, lanes: range, num_steps: int) -> None:
+        self._loader = loader
+        self._cursor = cursor
+        self._num_steps = num_steps
+        self._lanes = lanes
+        self._readers = loader.lane_readers(lanes)
+
+    def shares(self) -> Iterator[StepShare]:
+        """One step after another; a thread pool reads the windows."""
+        pool = ThreadPoolExecutor(self._loader.config.threads, thread_name_prefix="loader")
+        try:
+            yield from self._shares(pool)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _shares(self, pool: ThreadPoolExecutor) -> Iterator[StepShare]:
+        geometry = self._loader.geometry
+        cursor, left = self._cursor, self._num_steps
+        ahead: dict[int, Future[Window]] = {}
+        while left:
+            place = WindowPlace(cursor.epoch, cursor.step_in_epoch // geometry.window_steps)
+            ahead = ahead or self._submit(pool, place)
+            windows = {lane: future.result() for lane, future in ahead.items()}
+            first = cursor.step_in_epoch - place.window * geometry.window_steps
+            stop = min(geometry.steps_in_window(place.window), first + left)
+            left -= stop - first
+            is_last = place.window + 1 == geometry.num_windows
+            next_place = (
+                WindowPlace(place.epoch + 1, 0) if is_last else WindowPlace(place.epoch, place.window + 1)
+            )
+            ahead = self._submit(pool, next_place) if left else {}
+            for step in range(first, stop):
+                yield StepShare(cursor, tuple(_lane_share(lane, windows[lane], step) for lane in self._lanes))
+                cursor = self._loader.next_cursor(cursor)
+
+    def _submit(self, pool: ThreadPoolExecutor, place: WindowPlace) -> dict[int, Future[Window]]:
+        return {
+            lane: pool.submit(self._loader.read_window, self._readers[lane], place, lane)
+            for lane in self._lanes
+        }
+
+
+def _lane_share(lane: int, window: Window, step: int) -> LaneShare:
+    return LaneShare(lane, window.micro_batches(step), window.quarantined)
+
+
+def _prefetched(steps: _Steps, depth: int) -> Iterator[StepShare]:
+    """The same shares, made by a thread that is at most `depth` steps ahead."""
+    ready: queue.Queue[StepShare | BaseException | None] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def put(item: StepShare | BaseException | None) -> bool:
+        while not stopped.is_set():
+            try:
+                ready.put(item, timeout=CLOSE_POLL_S)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+    def fill() -> None:
+        shares = steps.shares()
+        try:
+            for share in shares:
+                if not put(share):
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+        finally:
+            shares.close()  # type: ignore[attr-defined]
+
+    thread = threading.Thread(target=fill, name="loader-steps", daemon=True)
+    thread.start()
+    try:
+        while (item := ready.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _refuse_longer(rows: WindowRows, sequence_tokens: int) -> None:
+    longest = int(rows.lengths.max(initial=0))
+    if longest > sequence_tokens:
+        row = int(rows.row_ids[int(rows.lengths.argmax())])
+        raise DataError(
+            f"row {row} has {longest} tokens and loader.layout.sequence_tokens is {sequence_tokens}: a row is "
+            "never cut. Raise it, or build the dataset with shorter rows."
+        )

@@ -1,0 +1,310 @@
+import threading
+import time
+from contextlib import closing
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.base.errors import DamagedDataError, DataError
+from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
+from assay.data.loader.loader import Loader
+from assay.data.loader.order import lanes_of_reader
+from assay.data.loader.receipts import NO_ROWS, receipt
+from assay.records.cursor import Cursor
+
+COLUMNS = ("input_ids", "label", "language")
+LAYOUTS = [PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=20)]
+ids = {"ids": lambda layout: layout.type}
+
+group_sizes = st.lists(st.integers(0, 25), min_size=1, max_size=12).filter(any)
+layouts = st.sampled_from(LAYOUTS)
+configs = st.builds(
+    lambda lanes, rows, **rest: LoaderConfig(
+        lanes=lanes, global_batch_size=lanes * rows, prefetch_steps=0, threads=1, **rest
+    ),
+    lanes=st.sampled_from([1, 2, 4, 8]),
+    rows=st.integers(1, 5),
+    window_rows=st.integers(1, 40),
+    layout=layouts,
+    seed=st.integers(0, 3),
+    max_micro_batch_tokens=st.sampled_from([None, 20, 60]),
+)
+
+
+def config_of(**changes):
+    return LoaderConfig(**{"lanes": 4, "global_batch_size": 8, "window_rows": 16, "threads": 1} | changes)
+
+
+def rows_of(share):
+    """The share as plain values: who stands in which micro-batch of which lane."""
+    return [
+        (lane.lane, tuple(tuple(batch.row_ids.tolist()) for batch in lane.micro_batches))
+        for lane in share.lanes
+    ]
+
+
+def all_rows(shares):
+    return [row for share in shares for _, batches in rows_of(share) for batch in batches for row in batch]
+
+
+def epoch_of(loader, lanes=None, epoch=0):
+    lanes = lanes or range(loader.config.lanes)
+    return list(loader.shares(Cursor(epoch=epoch), lanes, loader.steps_per_epoch))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=group_sizes,
+    config=configs,
+    readers=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    data=st.data(),
+)
+def test_runs_cut_anywhere_on_any_number_of_ranks_read_what_one_undisturbed_run_reads(
+    fake_source, sizes, config, readers, data
+):
+    source = fake_source(sizes)
+    whole = Loader(source, config, COLUMNS)
+    num_steps = 2 * whole.steps_per_epoch
+    expected = [rows_of(share) for share in whole.shares(Cursor(), range(config.lanes), num_steps)]
+    served, step = [], 0
+    for num_readers in readers:
+        stop = data.draw(st.integers(step, num_steps)) if num_readers is not readers[-1] else num_steps
+        loader = Loader(source, config, COLUMNS)
+        shares = [
+            loader.shares(
+                loader.cursor_at(step), lanes_of_reader(reader, num_readers, config.lanes), stop - step
+            )
+            for reader in range(num_readers)
+        ]
+        served += [[lane for part in parts for lane in rows_of(part)] for parts in zip(*shares, strict=True)]
+        step = stop
+    assert served[:num_steps] == expected
+    for epoch in (0, 1):
+        steps = expected[epoch * whole.steps_per_epoch : (epoch + 1) * whole.steps_per_epoch]
+        rows = [row for step in steps for _, batches in step for batch in batches for row in batch]
+        assert sorted(rows) == source.all_rows
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def test_a_resume_at_every_step_continues_exactly(fake_source, layout):
+    loader = Loader(fake_source([13, 40, 1, 0, 29]), config_of(layout=layout), COLUMNS)
+    num_steps = 2 * loader.steps_per_epoch + 3
+    expected = [(share.cursor, rows_of(share)) for share in loader.shares(Cursor(), range(4), num_steps)]
+    for step in range(num_steps):
+        shares = loader.shares(loader.cursor_at(step), range(4), num_steps - step)
+        assert [(share.cursor, rows_of(share)) for share in shares] == expected[step:]
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes=group_sizes, config=configs)
+def test_layouts_serve_the_same_rows_from_the_same_windows(fake_source, sizes, config):
+    source = fake_source(sizes)
+    receipts = []
+    for layout in LAYOUTS:
+        loader = Loader(source, config.model_copy(update={"layout": layout}), COLUMNS)
+        steps = config.window_steps
+        first_window = list(islice(epoch_of(loader), steps))
+        for lane in range(config.lanes):
+            rows = [row for share in first_window for row in all_rows_of_lane(share, lane)]
+            assert receipt(np.array(rows, np.uint64)) == loader.expected_receipt(0, lane, 0)
+        receipts.append([loader.expected_receipt(0, lane, 0) for lane in range(config.lanes)])
+    assert receipts[0] == receipts[1] == receipts[2]
+
+
+def all_rows_of_lane(share, lane):
+    return [row for batch in share.lanes[lane].micro_batches for row in batch.row_ids.tolist()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=group_sizes, config=configs)
+def test_every_row_comes_with_its_own_tokens_label_and_metadata(fake_source, sizes, config):
+    source = fake_source(sizes, keep=lambda row: row % 5 != 1)
+    if not source.num_rows.sum():
+        return
+    for share in epoch_of(Loader(source, config, COLUMNS)):
+        for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
+            rows = batch.row_ids.tolist()
+            assert batch.lengths.tolist() == [source.length_of(row) for row in rows]
+            assert batch.labels.tolist() == [row % 2 for row in rows]
+            languages = [None if row % 7 == 0 else f"l{row % 3}" for row in rows]
+            assert batch.metadata["language"].to_pylist() == languages
+            wanted = [token for row in rows for token in [row + 1] * source.length_of(row)]
+            assert batch.input_ids[batch.input_ids > 0].tolist() == wanted
+
+
+def test_packed_rows_are_told_apart_by_segments_positions_and_borders(fake_source):
+    loader = Loader(fake_source([60]), config_of(layout=LAYOUTS[2], global_batch_size=16), COLUMNS)
+    for share in epoch_of(loader):
+        for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
+            packing, rows = batch.packing, iter(batch.row_ids.tolist())
+            assert np.diff(packing.cu_seqlens).tolist() == batch.lengths.tolist()
+            for tokens, positions, segments in zip(
+                batch.input_ids, packing.position_ids, packing.segment_ids, strict=True
+            ):
+                for segment in range(1, segments.max() + 1):
+                    inside = segments == segment
+                    assert set(tokens[inside]) == {next(rows) + 1}
+                    assert positions[inside].tolist() == list(range(inside.sum()))
+                assert not tokens[segments == 0].any() and not positions[segments == 0].any()
+            assert next(rows, None) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("prefetch_steps", [0, 1, 7])
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def test_threads_and_prefetch_change_nothing(fake_source, layout, prefetch_steps, threads):
+    source = fake_source([17, 31, 8, 50])
+    plain = Loader(source, config_of(layout=layout, prefetch_steps=0), COLUMNS)
+    other = Loader(source, config_of(layout=layout, prefetch_steps=prefetch_steps, threads=threads), COLUMNS)
+    for one, two in zip(epoch_of(plain), epoch_of(other), strict=True):
+        assert rows_of(one) == rows_of(two)
+        for a, b in zip(one.lanes, two.lanes, strict=True):
+            for batch, same in zip(a.micro_batches, b.micro_batches, strict=True):
+                np.testing.assert_array_equal(batch.input_ids, same.input_ids)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], **ids)
+def test_steps_have_the_rows_that_were_promised_and_only_the_last_is_short(fake_source, layout):
+    loader = Loader(fake_source([50, 37]), config_of(layout=layout), COLUMNS)
+    rows = [len(all_rows([share])) for share in epoch_of(loader)]
+    assert rows == [loader.rows_in_step(step) for step in range(loader.steps_per_epoch)]
+    assert rows == [8] * 10 + [7]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def test_fewer_rows_than_lanes_leave_some_lanes_without_a_micro_batch(fake_source, layout):
+    loader = Loader(fake_source([0, 1, 2]), config_of(layout=layout, max_micro_batch_tokens=20), COLUMNS)
+    (share,) = epoch_of(loader)
+    assert sorted(all_rows([share])) == [0, 1, 2]
+    assert [lane.num_rows for lane in share.lanes] == [0, 1, 1, 1]
+
+
+def test_epochs_have_orders_of_their_own(fake_source):
+    loader = Loader(fake_source([50, 37]), config_of(), COLUMNS)
+    assert all_rows(epoch_of(loader, epoch=0)) != all_rows(epoch_of(loader, epoch=1))
+
+
+def test_a_view_without_rows_is_refused(fake_source):
+    with pytest.raises(DataError, match="no row is selected"):
+        Loader(fake_source([0, 0]), config_of(), COLUMNS)
+
+
+def test_a_row_longer_than_a_packed_sequence_is_named(fake_source):
+    layout = PackedLayout(type="packed", sequence_tokens=5)
+    with pytest.raises(DataError, match=r"row \d+ has 9 tokens and loader.layout.sequence_tokens is 5"):
+        epoch_of(Loader(fake_source([200]), config_of(layout=layout), COLUMNS))
+
+
+@pytest.mark.parametrize("prefetch_steps", [0, 4])
+def test_damage_reaches_the_reader_with_the_window_that_needs_it_and_not_before(fake_source, prefetch_steps):
+    source = fake_source([32] * 8)
+    loader = Loader(source, config_of(prefetch_steps=prefetch_steps, window_rows=16), COLUMNS)
+    whole = [rows_of(share) for share in epoch_of(loader)]
+    victim = loader._order(0).spans(40, 41)[0].group  # of lane 0, in its third window
+    source.damaged = {victim}
+    served = []
+    shares = loader.shares(Cursor(), range(1), loader.steps_per_epoch)
+    with pytest.raises(DamagedDataError, match=f"shard-{victim}"):
+        served.extend(rows_of(share) for share in shares)
+    assert served == [step[:1] for step in whole[: 2 * loader.config.window_steps]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def test_quarantined_rows_are_absent_and_reported_and_all_others_stay_in_their_windows(fake_source, layout):
+    source = fake_source([16] * 8)
+    config = config_of(layout=layout, on_damage="quarantine", window_rows=8)
+    whole = epoch_of(Loader(source, config, COLUMNS))
+    source.damaged = {3}
+    hurt = epoch_of(Loader(source, config, COLUMNS))
+    assert sorted(all_rows(hurt)) == [row for row in source.all_rows if row // 16 != 3]
+    reports = {item for share in hurt for lane in share.lanes for item in lane.quarantined}
+    assert [(item.row_group, item.shard, item.num_rows) for item in reports] == [(3, "shard-3.parquet", 16)]
+    for start in range(0, len(whole), config.window_steps):
+        window = slice(start, start + config.window_steps)
+        assert set(all_rows(hurt[window])) == {row for row in all_rows(whole[window]) if row // 16 != 3}
+    if layout.type == "padded":
+        for one, two in zip(whole, hurt, strict=True):
+            assert all_rows([two]) == [row for row in all_rows([one]) if row // 16 != 3]
+
+
+def test_a_dataset_that_is_damaged_all_over_still_has_its_steps(fake_source):
+    source = fake_source([16] * 4)
+    source.damaged = {0, 1, 2, 3}
+    for layout in LAYOUTS:
+        loader = Loader(source, config_of(layout=layout, on_damage="quarantine"), COLUMNS)
+        assert [all_rows([share]) for share in epoch_of(loader)] == [[]] * loader.steps_per_epoch
+
+
+def test_closing_a_half_read_iterator_stops_its_threads(fake_source):
+    before = threading.active_count()
+    loader = Loader(fake_source([50] * 10), config_of(prefetch_steps=3, threads=2), COLUMNS)
+    with closing(loader.shares(Cursor(), range(4), 10 * loader.steps_per_epoch)) as shares:
+        next(shares)
+        assert threading.active_count() > before
+    deadline = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def test_a_row_group_is_read_once_an_epoch_and_at_the_borders_of_lanes_once_more(fake_source):
+    source = fake_source([10] * 100)
+    loader = Loader(source, config_of(window_rows=12), COLUMNS)
+    epoch_of(loader)
+    assert set(source.reads) == set(range(100))
+    assert source.reads.total() <= 100 + loader.config.lanes
+
+
+def test_nothing_beyond_the_steps_that_were_asked_for_is_read(fake_source):
+    source = fake_source([8] * 100)
+    loader = Loader(source, config_of(window_rows=8), COLUMNS)
+    list(loader.shares(Cursor(), range(1), loader.config.window_steps))
+    assert source.reads.total() <= 2
+
+
+def test_a_resume_reads_as_much_at_the_end_of_ten_million_rows_as_at_the_start(fake_source):
+    loader, source = ten_million_rows(fake_source)
+    reads = []
+    for share_done in (0.01, 0.99):
+        source.reads.clear()
+        cursor = loader.cursor_at(int(share_done * loader.steps_per_epoch))
+        (share,) = loader.shares(cursor, range(8), 1)
+        assert sum(lane.num_rows for lane in share.lanes) == 64
+        reads.append(source.reads.total())
+    assert max(reads) <= 8 * (1024 // 1000 + 2)
+    assert abs(reads[0] - reads[1]) <= 8
+
+
+def ten_million_rows(fake_source):
+    """10,000 row groups of 1,000 rows; rows are made up when read."""
+    source = fake_source([1])
+
+    class Large(type(source)):
+        def __init__(self):
+            super().__init__([1])
+            self.identities = np.arange(10_000, dtype=np.uint64)
+            self.num_rows = np.full(10_000, 1000, np.int64)
+            self._rows = _Ranges()
+            self.max_length = 2
+
+    large = Large()
+    config = LoaderConfig(lanes=8, global_batch_size=64, window_rows=1024, prefetch_steps=0)
+    return Loader(large, config, COLUMNS), large
+
+
+class _Ranges:
+    def __getitem__(self, group):
+        return np.arange(group * 1000, (group + 1) * 1000, dtype=np.uint64)
+
+
+def test_an_epochs_receipts_add_up_to_that_of_all_rows(fake_source):
+    source = fake_source([13, 40, 1, 0, 29])
+    loader = Loader(source, config_of(), COLUMNS)
+    total = NO_ROWS
+    for lane in range(4):
+        for window in range(loader.geometry.num_windows):
+            total = total.plus(loader.expected_receipt(0, lane, window))
+    assert total == receipt(np.array(source.all_rows, np.uint64))
