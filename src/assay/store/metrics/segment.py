@@ -57,9 +57,7 @@ def segment_paths(run_dir: Path) -> list[Path]:
 class SegmentWriter:
     """Appends to one segment. For one thread; a call costs a few microseconds and returns when written."""
 
-    def __init__(
-        self, path: Path, *, run_id: str, attempt: int, rank: int, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, run_id: str, attempt: int, rank: int, clock: Clock | None = None) -> None:
         self._path = path
         self._clock = clock or SystemClock()
         self._packers: dict[tuple[str, ...], Callable[..., bytes]] = {}
@@ -172,7 +170,7 @@ class Position(NamedTuple):
     def from_json(cls, text: str) -> "Position":
         """What `to_json` wrote."""
         offset, header, names = json.loads(text)
-        fields = header and SegmentHeader(*header[:-1], tuple(header[-1]))
+        fields = header and SegmentHeader(*[*header[:-1], tuple(header[-1])])
         return cls(offset, fields, tuple((names_id, tuple(some)) for names_id, some in names))
 
 
@@ -320,9 +318,7 @@ def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
         same_size = np.flatnonzero(words[:, 1] == size)
         # Each frame behind its CRC as one `bytes`: cut by NumPy, at a tenth of what slicing in Python costs.
         bodies = _rows(data, offsets[same_size] + 4, size - 4).view(f"V{size - 4}").ravel().tolist()
-        is_whole[same_size] = (
-            np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
-        )
+        is_whole[same_size] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
     num_good = len(offsets) if is_whole.all() else int(np.argmin(is_whole))
     return _Frames(offsets[:num_good], *words[:num_good, 1:].T)
 
@@ -422,6 +418,6 @@ def _drop_torn_tail(fd: int, path: Path) -> int:
 
 def _write_error(path: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"{path}: can not write the metric segment: {error.strerror or error}. Free space or fix the permissions "
-        "of the run's folder, then resume; what was logged before is kept."
+        f"{path}: can not write the metric segment: {error.strerror or error}. Free space or fix the "
+        "permissions of the run's folder, then resume; what was logged before is kept."
     )

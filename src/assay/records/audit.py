@@ -1,0 +1,30 @@
+"""Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
+
+from typing import ClassVar, Literal
+
+from pydantic import NonNegativeInt
+
+from assay.records.record import Record
+
+
+class AuditReport(Record):
+    """A run's receipts against its dataset's order."""
+
+    kind: ClassVar[str] = "audit_report"
+
+    run_id: str
+    verdict: Literal["pass", "fail", "incomplete"]
+    """`incomplete`: nothing is wrong so far, but the run is not finished."""
+    epochs: NonNegativeInt
+    """Epochs that were audited, the last perhaps in part."""
+    rows_expected: NonNegativeInt
+    """Rows that the committed steps should have learned, over all epochs."""
+    rows_learned: NonNegativeInt
+    rows_quarantined: NonNegativeInt
+    """Skipped because their bytes are damaged, and reported in a commit; part of `rows_expected`."""
+    missing: tuple[str, ...] = ()
+    """Rows that were expected and not learned, in words: `epoch 0 row 1234 (a.parquet, row 34)`."""
+    repeated: tuple[str, ...] = ()
+    """Rows that were learned more than once, likewise."""
+    problems: tuple[str, ...] = ()
+    """Everything else that keeps the audit from passing: a changed shard, a receipt that is not there."""

@@ -1,0 +1,171 @@
+"""Which database the ledger lies in, and how it is opened: a SQLite file by itself, PostgreSQL by URL.
+
+    no URL        $ASSAY_LEDGER, else $ASSAY_HOME/ledger.db, else runs/ledger.db
+    sqlite:///…   that file
+    postgresql:// a server that a team shares
+
+SQLite runs in WAL mode: readers and the one writer do not wait for each other. It syncs at checkpoints only
+(`synchronous=NORMAL`): a power cut may take the last facts, never the file; they are in the run's folder still.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, ProgrammingError
+
+from assay.base.errors import ConfigError, StoreError
+from assay.store.ledger import tables
+
+BUSY_TIMEOUT_S = 30
+"""How long a SQLite writer waits for another before it gives up."""
+
+_WRITES = {"assay_writes": True}
+_CREATION_LOCK = 0x61737361  # any number that every assay agrees on
+
+
+def assay_home() -> Path:
+    """Where runs and the ledger lie: $ASSAY_HOME, else `runs` in the current folder."""
+    return Path(os.environ.get("ASSAY_HOME") or "runs")
+
+
+def ledger_url(url: str | None) -> URL:
+    """The database that `url` means; None means the default."""
+    url = url or os.environ.get("ASSAY_LEDGER") or f"sqlite:///{assay_home().absolute() / 'ledger.db'}"
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise _wrong_url(url) from error
+    if parsed.drivername in ("postgresql", "postgres"):
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
+        raise _wrong_url(url)
+    if parsed.drivername == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise _wrong_url(url)
+    return parsed
+
+
+def sqlite_file(url: URL) -> Path | None:
+    """The file behind a SQLite URL; None for a server."""
+    return Path(url.database) if url.drivername == "sqlite" and url.database else None
+
+
+def open_engine(url: URL) -> Engine:
+    """An engine on tables of this assay's layout, made if there are none."""
+    if (path := sqlite_file(url)) is not None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{path}: can not make the ledger's folder: {error.strerror}.") from error
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+        event.listen(engine, "connect", _set_pragmas)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        try:
+            engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"a PostgreSQL ledger needs {error.name}: pip install 'assay[postgres]'."
+            ) from error
+    try:
+        _make_tables(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+@contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """One consistent view of the ledger."""
+    with _named_errors(engine), engine.connect() as connection, connection.begin():
+        yield connection
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction: everything in it is written, or nothing."""
+    with _named_errors(engine), engine.connect() as connection:
+        connection = connection.execution_options(**_WRITES)
+        with connection.begin():
+            yield connection
+
+
+def _set_pragmas(connection: Any, _: object) -> None:
+    # The driver would begin transactions by itself, and too late; `_begin_sqlite` does it instead.
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A transaction that reads first and then writes would fail, not wait, when another has written in between.
+    writes = connection.get_execution_options().get("assay_writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _make_tables(engine: Engine) -> None:
+    with reading(engine) as connection:
+        if sqlalchemy.inspect(connection).has_table(tables.layout.name):
+            _check_layout(connection)
+            return
+    with writing(engine) as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+        if not sqlalchemy.inspect(connection).has_table(tables.layout.name):
+            tables.metadata.create_all(connection)
+            connection.execute(tables.layout.insert().values(version=tables.LAYOUT_VERSION))
+        _check_layout(connection)
+
+
+def _check_layout(connection: Connection) -> None:
+    found = connection.execute(sqlalchemy.select(tables.layout.c.version)).scalars().all()
+    if found != [tables.LAYOUT_VERSION]:
+        shown = ", ".join(map(str, found)) or "none"
+        raise StoreError(
+            f"ledger {_shown(connection.engine)}: its tables have layout {shown}; this assay reads layout "
+            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger with --ledger."
+        )
+
+
+@contextmanager
+def _named_errors(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except (IntegrityError, ProgrammingError):
+        raise  # our own mistakes
+    except DatabaseError as error:
+        reason = str(error.orig).strip() or type(error.orig).__name__
+        raise StoreError(f"ledger {_shown(engine)}: {reason}. {_cure(reason)}") from error
+
+
+def _cure(reason: str) -> str:
+    cures = {
+        "locked": f"Another process has held it for over {BUSY_TIMEOUT_S} s: wait for it, or stop it.",
+        "disk is full": "Free space on its disk; what was recorded before is intact.",
+        "No space left": "Free space on its disk; what was recorded before is intact.",
+        "readonly": "Make the file and its folder writable.",
+        "unable to open": "Make its folder readable and writable, or name another ledger with --ledger.",
+        "not a database": "Another file is in its place: move it away.",
+        "malformed": "The file is damaged: move it away; the runs' folders hold all facts still.",
+        "authentication": "Give the right user and password in the URL.",
+        "does not exist": "Create the database, or name an existing one with --ledger.",
+    }
+    return next(
+        (cure for sign, cure in cures.items() if sign in reason), "Is the server running and reachable?"
+    )
+
+
+def _shown(engine: Engine) -> str:
+    return str(sqlite_file(engine.url) or engine.url.render_as_string(hide_password=True))
+
+
+def _wrong_url(url: str) -> ConfigError:
+    return ConfigError(
+        f"'{url}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
+    )

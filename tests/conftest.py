@@ -1,0 +1,57 @@
+"""What several kinds of tests need. What a machine lacks is skipped with its reason, unless it is required."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def require(part: str, present: bool, reason: str) -> None:
+    """Skip the test where `part` is absent; fail instead where $ASSAY_REQUIRE (comma-separated) names it."""
+    if present:
+        return
+    if part in os.environ.get("ASSAY_REQUIRE", "").split(","):
+        pytest.fail(f"{part} is required here (ASSAY_REQUIRE), but {reason}", pytrace=False)
+    pytest.skip(f"{part}: {reason}")
+
+
+@pytest.fixture(scope="session")
+def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A throw-away PostgreSQL cluster on a Unix socket; one per session."""
+    programs = _postgres_programs()
+    require("postgres", programs is not None, "initdb is not installed (apt-get install postgresql)")
+    assert programs is not None
+    folder = tmp_path_factory.mktemp("postgres")
+    cluster, sockets = folder / "cluster", folder / "sockets"
+    sockets.mkdir()
+    if os.geteuid() == 0:  # the server refuses to run as root
+        for parent in folder.parents:
+            if parent.stat().st_uid == 0 and parent != Path(parent.anchor) and "pytest-of" in str(parent):
+                parent.chmod(parent.stat().st_mode | 0o011)
+        shutil.chown(folder, "postgres")
+        shutil.chown(sockets, "postgres")
+    _as_postgres(programs / "initdb", "-D", cluster, "-A", "trust", "-U", "assay", "-E", "UTF8", "--no-sync")
+    options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}' -c fsync=off"
+    _as_postgres(programs / "pg_ctl", "-D", cluster, "-w", "-l", folder / "log", "-o", options, "start")
+    try:
+        yield f"postgresql://assay@/postgres?host={sockets}"
+    finally:
+        _as_postgres(programs / "pg_ctl", "-D", cluster, "-m", "immediate", "stop")
+
+
+def _postgres_programs() -> Path | None:
+    in_path = shutil.which("initdb")
+    candidates = [Path(in_path).parent] if in_path else []
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in candidates if (folder / "initdb").exists()), None)
+
+
+def _as_postgres(*command: str | Path) -> None:
+    prefix = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    finished = subprocess.run(
+        [*prefix, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/"
+    )
+    assert finished.returncode == 0, f"{command}: {finished.stderr}"

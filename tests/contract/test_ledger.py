@@ -1,0 +1,272 @@
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from assay.base.errors import ConfigError, StoreError
+from assay.records.audit import AuditReport
+from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, LogEntry, RunFinished
+from assay.records.cursor import Cursor
+from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.store.ledger import tables
+from assay.store.ledger.ledger import Ledger, find_ledger, open_ledger
+
+
+def run(run_id: str, created_s: float = 1.0) -> Run:
+    return Run(
+        run_id=run_id,
+        created_s=created_s,
+        recipe={"name": "tiny", "seed": 7, "text": "naïve ✓\x00"},
+        recipe_sha256="r" * 64,
+        dataset_fingerprint="d" * 64,
+        code_version="0.1.0",
+        run_dir="runs/" + run_id,
+        store_url="runs/" + run_id,
+    )
+
+
+def attempt(number: int, **fields: object) -> Attempt:
+    defaults: dict[str, object] = {"world_size": 2, "start_step": 0, "started_s": 5.0}
+    return Attempt.model_validate({"run_id": "a", "attempt": number, **defaults, **fields})
+
+
+def evaluation(step: int, auc: float | None) -> ClassifierEvaluation:
+    metrics = ClassifierMetrics(
+        num_rows=10,
+        num_positive=2,
+        auc=None if auc is None else Estimate(value=auc, low=auc - 0.1, high=auc + 0.1, method="DeLong"),
+        average_precision=None,
+        log_loss=Estimate(value=0.5),
+        expected_calibration_error=0.1,
+        calibration=(),
+    )
+    return ClassifierEvaluation(
+        run_id="a",
+        step=step,
+        weights_digest="w",
+        dataset_fingerprint="d",
+        split="validation",
+        overall=metrics,
+        slices=(),
+        predictions_sha256="p",
+    )
+
+
+def commit(step: int) -> Commit:
+    return Commit(
+        attempt=1,
+        world_size=2,
+        step=step,
+        cursor=Cursor(epoch=0, step_in_epoch=step),
+        committed_s=9.0,
+        folder=f"checkpoints/{step:08d}-0001",
+        files=(),
+        weights_digest="w",
+        receipts_from_step=0,
+        rows_learned=8 * step,
+    )
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'home' / 'ledger.db'}"
+        return
+    url = request.getfixturevalue("postgres_url")
+    yield url
+    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    tables.metadata.drop_all(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def ledger(url: str) -> Iterator[Ledger]:
+    with open_ledger(url) as ledger:
+        yield ledger
+
+
+class TestLedger:
+    def test_a_run_comes_back_as_it_was_written(self, ledger: Ledger) -> None:
+        ledger.record_run(run("a"))
+        assert ledger.run("a") == run("a")
+
+    def test_writing_everything_twice_changes_nothing(self, ledger: Ledger) -> None:
+        def write_all() -> None:
+            ledger.record_run(run("a"))
+            ledger.record_attempt(attempt(1))
+            ledger.record_log_entry("a", 0, AttemptBegan(attempt=1, world_size=2, began_s=5.0))
+            ledger.record_phase_seconds(
+                PhaseSeconds(run_id="a", attempt=1, rank=0, held_s=3.0, seconds={"compute": 2.0, "idle": 1.0})
+            )
+            ledger.record_evaluation(evaluation(3, 0.9))
+
+        write_all()
+        before = self.everything(ledger)
+        write_all()
+        assert self.everything(ledger) == before
+        assert all(len(facts) == 1 for facts in before)
+
+    def everything(self, ledger: Ledger) -> list[list[object]]:
+        return [
+            [*ledger.runs()],
+            [*ledger.attempts("a")],
+            [*ledger.log_entries("a")],
+            [*ledger.phase_seconds("a")],
+            [*ledger.evaluations("a")],
+        ]
+
+    def test_an_attempt_that_ended_replaces_the_one_that_ran(self, ledger: Ledger) -> None:
+        ledger.record_attempt(attempt(2, start_step=100))
+        ledger.record_attempt(attempt(1))
+        ended = attempt(1, ended_s=9.0, end_step=100, outcome="killed", reason="rank 1 was killed by SIGKILL")
+        ledger.record_attempt(ended)
+        assert ledger.attempts("a") == [ended, attempt(2, start_step=100)]
+
+    def test_the_log_comes_back_in_order_whatever_the_order_of_writing(self, ledger: Ledger) -> None:
+        entries: list[LogEntry] = [
+            AttemptBegan(attempt=1, world_size=2, began_s=5.0),
+            commit(100),
+            commit(200),
+            CommitQuarantined(
+                attempt=2, folder="checkpoints/00000200-0001", step=200, reason="a digest differs"
+            ),
+            RunFinished(attempt=2, step=300, weights_digest="w"),
+        ]
+        ledger.record_log_entries("a", {index: entries[index] for index in (3, 0, 4)})
+        ledger.record_log_entries("a", {index: entries[index] for index in (2, 1, 0)})
+        ledger.record_log_entries("a", {})
+        assert ledger.log_entries("a") == entries
+
+    def test_runs_are_listed_newest_first(self, ledger: Ledger) -> None:
+        for created_s, run_id in ((2.0, "b"), (3.0, "c"), (1.0, "a")):
+            ledger.record_run(run(run_id, created_s))
+        assert [some.run_id for some in ledger.runs()] == ["c", "b", "a"]
+
+    def test_a_unique_prefix_names_a_run(self, ledger: Ledger) -> None:
+        for run_id in ("tiny-1", "tiny-10", "large_2", "largeX2"):
+            ledger.record_run(run(run_id))
+        assert ledger.run("large_").run_id == "large_2"
+        assert ledger.run("tiny-1").run_id == "tiny-1"
+
+    @pytest.mark.parametrize(
+        ("wanted", "message"),
+        [
+            ("tiny", "begins the ids of 2 runs: tiny-1, tiny-2"),
+            ("tinny-1", "Perhaps you meant tiny-1"),
+            ("zzz", "'assay runs' lists those"),
+            ("", "no run ''"),
+        ],
+    )
+    def test_an_unclear_run_is_refused_with_what_may_be_meant(
+        self, ledger: Ledger, wanted: str, message: str
+    ) -> None:
+        ledger.record_run(run("tiny-1"))
+        ledger.record_run(run("tiny-2"))
+        with pytest.raises(ConfigError, match=message):
+            ledger.run(wanted)
+
+    def test_an_empty_ledger_says_so(self, ledger: Ledger) -> None:
+        with pytest.raises(ConfigError, match="holds no runs"):
+            ledger.run("a")
+        assert ledger.runs() == [] and ledger.attempts("a") == [] and ledger.audit("a") is None
+
+    def test_evaluations_come_by_step(self, ledger: Ledger) -> None:
+        for step, auc in ((300, 0.9), (100, None), (200, 0.8)):
+            ledger.record_evaluation(evaluation(step, auc))
+        assert [some.step for some in ledger.evaluations("a")] == [100, 200, 300]
+        assert ledger.evaluations("a")[2] == evaluation(300, 0.9)
+
+    def test_a_comparison_is_found_from_both_of_its_runs(self, ledger: Ledger) -> None:
+        comparison = AucComparison(
+            baseline_run_id="a",
+            candidate_run_id="b",
+            num_rows=10,
+            baseline_auc=0.9,
+            candidate_auc=0.89,
+            difference=Estimate(value=-0.01, low=-0.02, high=0.0),
+            allowed_loss=0.01,
+            verdict="undecided",
+            weights_equal=False,
+        )
+        ledger.record_comparison(comparison)
+        assert ledger.comparisons("a") == ledger.comparisons("b") == [comparison]
+        assert ledger.comparisons("c") == []
+
+    def test_the_latest_audit_is_kept(self, ledger: Ledger) -> None:
+        first = AuditReport(
+            run_id="a", verdict="incomplete", epochs=1, rows_expected=5, rows_learned=5, rows_quarantined=0
+        )
+        last = first.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",), "rows_learned": 4})
+        ledger.record_audit(first)
+        ledger.record_audit(last)
+        assert ledger.audit("a") == last
+
+    def test_what_is_written_is_there_after_reopening(self, url: str) -> None:
+        with open_ledger(url) as ledger:
+            ledger.record_run(run("a"))
+        with open_ledger(url) as ledger:
+            assert ledger.run("a") == run("a")
+
+    def test_writers_and_openers_in_many_threads_do_not_disturb_each_other(self, url: str) -> None:
+        failures: list[BaseException] = []
+
+        def write(writer: int) -> None:
+            try:
+                with open_ledger(url) as ledger:
+                    for number in range(5):
+                        ledger.record_run(run(f"{writer}-{number}"))
+                        ledger.runs()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        with open_ledger(url) as ledger:
+            assert len(ledger.runs()) == 20
+
+    def test_a_transaction_that_fails_writes_nothing(self, ledger: Ledger) -> None:
+        with pytest.raises(RuntimeError, match="half-way"), ledger.writing() as connection:
+            connection.execute(tables.runs.insert().values(run_id="a", created_s=1.0, record="{}"))
+            raise RuntimeError("half-way")
+        assert ledger.runs() == []
+
+    def test_another_layout_is_refused_and_left_alone(self, url: str) -> None:
+        with open_ledger(url) as ledger, ledger.writing() as connection:
+            connection.execute(tables.layout.update().values(version=99))
+        with pytest.raises(StoreError, match="layout 99; this assay reads layout 1"):
+            open_ledger(url)
+
+
+def test_looking_for_a_ledger_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ASSAY_LEDGER", raising=False)
+    assert find_ledger() is None
+    assert not (tmp_path / "home").exists()
+    open_ledger().close()
+    assert (tmp_path / "home" / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("url", ["ledger.db", "mysql://host/x", "sqlite://", "not a url at all"])
+def test_a_url_that_names_no_ledger_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="names no ledger"):
+        open_ledger(url)
+
+
+def test_an_unreachable_server_is_one_clear_error_without_the_password() -> None:
+    with pytest.raises(StoreError, match=r"Is the server running") as caught:
+        open_ledger("postgresql://user:secret@127.0.0.1:9/x")
+    assert "secret" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"not SQLite at all, " * 100)
+    with pytest.raises(StoreError, match=r"ledger\.db: file is not a database"):
+        open_ledger(f"sqlite:///{path}")
