@@ -10,6 +10,7 @@ import queue
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -224,6 +225,9 @@ def _prefetched(steps: _Steps, depth: int) -> Iterator[StepShare]:
             yield item
     finally:
         stopped.set()
+        with suppress(queue.Empty):
+            while True:
+                ready.get_nowait()  # lets a waiting thread go on, and see that it may stop
         thread.join()
 
 

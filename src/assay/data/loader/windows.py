@@ -1,6 +1,6 @@
 """A window of a lane, read, decoded and arranged: what is left to do for a step is to slice and to pad.
 
-spans of row groups --read, verify, decode--> flat tokens, [start, length] of each row, other columns
+spans of row groups --read, verify, decode--> tokens as decoded, [place, length] of each row
                     --arrange-->              the same rows in the order in which they are served
 """
 
@@ -37,9 +37,12 @@ class WindowRows:
     """[row]: tokens; 0 for a damaged row."""
     present: npt.NDArray[np.bool_]
     """[row]: not damaged."""
+    parts: npt.NDArray[np.int32]
+    """[row]: which of `tokens` holds it."""
     starts: npt.NDArray[np.int64]
-    """[row]: of its tokens in `tokens`."""
-    tokens: npt.NDArray[np.int32]
+    """[row]: of its tokens in there."""
+    tokens: list[npt.NDArray[np.int32]]
+    """As decoded, one array per row group: nothing is copied until a row's tokens go to their batch."""
     columns: pa.Table
     """The other columns of the rows that are present."""
     quarantined: tuple[Quarantined, ...]
@@ -56,6 +59,7 @@ class Window:
         self._tokens = rows.tokens
         self._row_ids = rows.row_ids[order]
         self._lengths = rows.lengths[order]
+        self._parts = rows.parts[order]
         self._starts = rows.starts[order]
         in_table = order if rows.present.all() else (np.cumsum(rows.present) - 1)[order]
         self._columns = {
@@ -91,9 +95,9 @@ class Window:
         lengths = self._lengths[rows]
         input_ids = np.zeros((len(lengths), int(lengths.max())), np.int32)
         # One copy of a row's bytes each: half the time of gathering tokens by an index array.
-        starts = self._starts[rows].tolist()
-        for line, start, length in zip(input_ids, starts, lengths.tolist(), strict=True):
-            line[:length] = self._tokens[start : start + length]
+        places = zip(self._parts[rows].tolist(), self._starts[rows].tolist(), lengths.tolist(), strict=True)
+        for line, (part, start, length) in zip(input_ids, places, strict=True):
+            line[:length] = self._tokens[part][start : start + length]
         return input_ids
 
     def _packed(self, piece: Piece, sequence_tokens: int) -> tuple[npt.NDArray[np.int32], Packing]:
@@ -105,7 +109,8 @@ class Window:
             place = 0
             for segment in range(1, num_rows + 1):
                 start, length = int(self._starts[row]), int(self._lengths[row])
-                input_ids[line, place : place + length] = self._tokens[start : start + length]
+                tokens = self._tokens[self._parts[row]][start : start + length]
+                input_ids[line, place : place + length] = tokens
                 position_ids[line, place : place + length] = counted[:length]
                 segment_ids[line, place : place + length] = segment
                 place, row = place + length, row + 1
@@ -208,18 +213,15 @@ def _part(row_ids: Keys, span: Span, group: Group) -> _Part:
 
 
 def _joined(parts: Sequence[_Part], quarantined: tuple[Quarantined, ...]) -> WindowRows:
-    bases = np.cumsum([0, *(len(part.tokens) for part in parts)])
+    sizes = [len(part.row_ids) for part in parts]
     tables = [part.columns for part in parts if part.columns is not None]
     return WindowRows(
         row_ids=_concatenated([part.row_ids for part in parts], np.uint64),
         lengths=_concatenated([np.diff(part.offsets) for part in parts], np.int32),
-        present=np.repeat(
-            np.array([part.columns is not None for part in parts], bool), [len(part.row_ids) for part in parts]
-        ),
-        starts=_concatenated(
-            [part.offsets[:-1] + base for part, base in zip(parts, bases[:-1], strict=True)], np.int64
-        ),
-        tokens=_concatenated([part.tokens for part in parts], np.int32),
+        present=np.repeat(np.array([part.columns is not None for part in parts], bool), sizes),
+        parts=np.repeat(np.arange(len(parts), dtype=np.int32), sizes),
+        starts=_concatenated([part.offsets[:-1] for part in parts], np.int64),
+        tokens=[part.tokens for part in parts],
         columns=pa.concat_tables(tables) if tables else pa.table({}),
         quarantined=tuple({item.row_group: item for item in quarantined}.values()),
     )
@@ -235,5 +237,9 @@ def _label_array(column: pa.Array) -> npt.NDArray[np.int8]:
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    combined = column.combine_chunks()
-    return combined.chunk(0) if isinstance(combined, pa.ChunkedArray) else combined
+    # `combine_chunks` copies even a single chunk.
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column)])
+
+
+def _empty(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array([], column.type)

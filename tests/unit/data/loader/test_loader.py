@@ -239,15 +239,18 @@ def test_a_dataset_that_is_damaged_all_over_still_has_its_steps(fake_source):
 
 
 def test_closing_a_half_read_iterator_stops_its_threads(fake_source):
-    before = threading.active_count()
     loader = Loader(fake_source([50] * 10), config_of(prefetch_steps=3, threads=2), COLUMNS)
     with closing(loader.shares(Cursor(), range(4), 10 * loader.steps_per_epoch)) as shares:
         next(shares)
-        assert threading.active_count() > before
+        assert loader_threads()
     deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
+    while loader_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert threading.active_count() == before
+    assert not loader_threads()
+
+
+def loader_threads():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("loader")]
 
 
 def test_a_row_group_is_read_once_an_epoch_and_at_the_borders_of_lanes_once_more(fake_source):
