@@ -59,7 +59,7 @@ def tiny_recipe(dataset: Path, **overrides: object) -> LoadedConfig:
             "type": "classify",
             "encoder": {
                 "type": "new", "vocab_size": 300, "hidden_size": 16, "num_layers": 1, "num_heads": 2,
-                "intermediate_size": 32, "max_tokens": 128, "dropout": 0.1,
+                "intermediate_size": 32, "max_tokens": 128, "dropout": 0.1, "attention_dropout": 0.1,
             },
             "categorical_columns": ["language"],
             "numeric_columns": ["turns"],

@@ -79,3 +79,9 @@ def _rows(tree: ast.Module) -> Iterator[dict[str, object]]:
             "num_parameters": len(node.args.args) + len(node.args.kwonlyargs),
             "num_statements": sum(isinstance(child, ast.stmt) for child in ast.walk(node)) - 1,
         }
+
+
+def read_texts(path: Path, *, max_texts: int) -> list[str]:
+    """The first functions' code."""
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line)["text"] for line, _ in zip(file, range(max_texts), strict=False)]

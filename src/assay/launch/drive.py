@@ -10,9 +10,10 @@ from typing import NamedTuple
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
 from assay.evaluation.evidence.classifier import evaluate_predictions
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.run import VALIDATION, predictions_path
+from assay.launch.run import VALIDATION
 from assay.launch.supervisor import RestartPolicy, Supervisor, Watcher
 from assay.records.audit import AuditReport
 from assay.records.evaluation import ClassifierEvaluation
@@ -62,16 +63,16 @@ def evaluate_run(run: Run, log: CommitLog) -> ClassifierEvaluation:
     """The metrics of the run's last weights on its validation rows."""
     finished = log.finished()
     assert finished is not None, "only a finished run has its last predictions"
-    path = predictions_path(Path(run.run_dir), finished.step)
+    folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
     evaluation = evaluate_predictions(
-        path,
+        folder / PREDICTIONS_FILE,
         run_id=run.run_id,
         step=finished.step,
         weights_digest=finished.weights_digest,
         dataset_fingerprint=run.dataset_fingerprint,
         split=VALIDATION,
     )
-    (path.parent / "evaluation.json").write_text(evaluation.to_json())
+    save_evaluation(folder, evaluation)
     return evaluation
 
 

@@ -7,6 +7,7 @@ from assay.base.clock import SystemClock
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.classification import predict, validation_auc, write_predictions
 from assay.launch.rank import RankTask, StopFlag
 from assay.records.commit import RunFinished
@@ -63,8 +64,8 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
         table = predict(model, method, validation, ranks)
         if table is None:
             return None
-        folder = Path(run.run_dir) / "evaluations" / f"{step:08d}-validation"
-        write_predictions(table, folder / "predictions.parquet")
+        folder = evaluation_folder(Path(run.run_dir), step=step, split="validation")
+        write_predictions(table, folder / PREDICTIONS_FILE)
         metric = validation_auc(table)
         if metric is not None:
             recorder.log(step, {"validation_auc": metric})

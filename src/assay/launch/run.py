@@ -1,6 +1,5 @@
 """A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
 
-import os
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +15,12 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.records.run import Run
+from assay.store.ledger.database import assay_home
 from assay.store.objects import open_store
 from assay.training.recipe import Recipe
 
 RUN_FILE = "run.json"
 VALIDATION = "validation"
-
-
-def assay_home() -> Path:
-    """Folder of all runs and of the embedded ledger: `ASSAY_HOME`, by default `runs` in the current folder."""
-    return Path(os.environ.get("ASSAY_HOME", "runs")).resolve()
 
 
 def new_run(recipe_values: LoadedConfig, *, run_id: str | None = None, store_url: str | None = None) -> Run:
@@ -34,7 +29,7 @@ def new_run(recipe_values: LoadedConfig, *, run_id: str | None = None, store_url
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
-    run_dir = assay_home() / run_id
+    run_dir = (assay_home() / run_id).resolve()
     tree = recipe.model_dump(mode="json")
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
     run = Run(
@@ -69,7 +64,8 @@ def resolved_recipe(recipe_values: LoadedConfig) -> str:
     """The whole recipe as YAML, each value that was given with where it came from."""
     recipe, _ = checked(recipe_values)
     given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(recipe_values.origins.items()))
-    return f"{yaml.safe_dump(recipe.model_dump(mode='json'), sort_keys=False)}# given (the rest are defaults):\n{given}"
+    whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
+    return f"{whole}# given (the rest are defaults):\n{given}"
 
 
 def planned_steps(run: Run) -> int:
@@ -94,11 +90,6 @@ def existing_run(run_id: str) -> Run:
             "it began with, or start a new run."
         )
     return run
-
-
-def predictions_path(run_dir: Path, step: int) -> Path:
-    """Where the validation rows' probabilities at a step lie."""
-    return run_dir / "evaluations" / f"{step:08d}-{VALIDATION}" / "predictions.parquet"
 
 
 def _check_columns(recipe: Recipe, dataset: Dataset) -> None:

@@ -103,9 +103,7 @@ def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:
         p99=p99,
         max=longest,
         histogram_edges=edges,
-        histogram_rows=tuple(
-            int(rows_of_length[start:stop].sum()) for start, stop in pairwise(edges)
-        ),
+        histogram_rows=tuple(int(rows_of_length[start:stop].sum()) for start, stop in pairwise(edges)),
     )
 
 

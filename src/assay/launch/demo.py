@@ -1,0 +1,146 @@
+"""The whole story on one machine: real rows in, an audited and restart-safe distributed classifier out.
+
+functions of the installed packages -> dataset
+baseline on 1 worker   .............................. undisturbed
+candidate on 2 workers ......X one is killed ........ recovers
+audit of both, digests compared, AUC compared, report
+"""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.config import LoadedConfig, read_config_file
+from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.data.dataset.tokens import train_tokenizer
+from assay.evaluation.evidence.compare import compare_auc
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, read_predictions
+from assay.launch.demo_corpus import read_texts, write_corpus
+from assay.launch.drive import RunResult, drive
+from assay.launch.run import VALIDATION, new_run, planned_steps
+from assay.launch.supervisor import RestartPolicy, Watcher
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import AucComparison
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.ledger.ledger import Ledger
+from assay.store.objects import open_store
+
+VOCABULARY = 4096
+MAX_TOKENS = 128
+CANDIDATE_WORKERS = 2
+Say = Callable[[str], None]
+WatcherOf = Callable[[Run], Watcher]
+
+
+class DemoResult(NamedTuple):
+    """What the demo's last screen shows."""
+
+    dataset: DatasetManifest
+    baseline: RunResult
+    candidate: RunResult
+    killed_at_step: int
+    comparison: AucComparison
+
+
+@dataclass
+class KillOnce:
+    """A watcher that kills one rank with SIGKILL when half of the steps are committed."""
+
+    log: CommitLog
+    at_step: int
+    killed_at_step: int = 0
+    _pids: Sequence[int] = ()
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """Remember whom to kill."""
+        self._pids = pids
+
+    def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
+        """Kill the last rank, once."""
+        commits = self.log.commits()
+        if not self.killed_at_step and commits and commits[-1].step >= self.at_step:
+            self.killed_at_step = commits[-1].step
+            os.kill(self._pids[-1], signal.SIGKILL)
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """Nothing to do."""
+
+
+def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> DatasetManifest:
+    """Functions of the installed packages as a dataset in `folder`."""
+    corpus = folder / "corpus"
+    count = write_corpus(corpus, max_functions=num_functions)
+    say(f"read {count:,} functions from the installed packages")
+    source, tokenizer = corpus / "functions.jsonl", corpus / "tokenizer.json"
+    train_tokenizer(read_texts(source, max_texts=4_000), vocab_size=VOCABULARY).save(str(tokenizer))
+    config = BuildConfig(
+        tokenizer=str(tokenizer),
+        metadata_fields=("package", "kind", "returns", "decorator", "num_parameters", "num_statements"),
+        time_field="created_at",
+        key_field="shard_id",
+        max_tokens=MAX_TOKENS,
+        rows_per_shard=2_000,
+        rows_per_group=250,
+    )
+    return build_dataset([source], folder, config, name="docstrings")
+
+
+def demo_recipe(dataset: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
+    """The packaged recipe on this dataset."""
+    with as_file(files("assay.launch") / "demo.yaml") as path:
+        return read_config_file(path, [f"data.dataset={dataset}", *overrides])
+
+
+def run_demo(
+    folder: Path,
+    ledger: Ledger,
+    *,
+    num_functions: int,
+    overrides: Sequence[str],
+    watcher_of: WatcherOf,
+    say: Say,
+) -> DemoResult:
+    """Run it; `watcher_of` makes what follows a run on the screen."""
+    dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
+    recipe = demo_recipe(folder / "dataset", overrides)
+    say("baseline: 1 worker, undisturbed")
+    baseline_run = new_run(recipe)
+    baseline = drive(
+        baseline_run, ledger, world_size=1, policy=RestartPolicy(), watchers=[watcher_of(baseline_run)]
+    )
+    say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
+    run = new_run(recipe)
+    killer = KillOnce(CommitLog(open_store(run.store_url)), at_step=planned_steps(run) // 2)
+    candidate = drive(
+        run,
+        ledger,
+        world_size=CANDIDATE_WORKERS,
+        policy=RestartPolicy(),
+        watchers=[watcher_of(run), killer],
+    )
+    comparison = compare_runs(baseline, candidate)
+    ledger.record_comparison(comparison)
+    return DemoResult(dataset, baseline, candidate, killer.killed_at_step, comparison)
+
+
+def compare_runs(baseline: RunResult, candidate: RunResult) -> AucComparison:
+    """The two runs' validation AUC, paired on rows."""
+    assert baseline.evaluation is not None and candidate.evaluation is not None
+    tables = [
+        read_predictions(
+            evaluation_folder(Path(result.run.run_dir), step=evaluation.step, split=VALIDATION)
+            / PREDICTIONS_FILE
+        )
+        for result, evaluation in ((baseline, baseline.evaluation), (candidate, candidate.evaluation))
+    ]
+    return compare_auc(
+        *tables,
+        baseline_run_id=baseline.run.run_id,
+        candidate_run_id=candidate.run.run_id,
+        weights_equal=baseline.evaluation.weights_digest == candidate.evaluation.weights_digest,
+    )
