@@ -9,7 +9,7 @@ import io
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
@@ -215,7 +215,7 @@ class FolderStore:
         with self._named("delete", key):
             path = self._root / key
             path.unlink(missing_ok=True)
-            if path.parent != self._root and not any(path.parent.iterdir()):
+            with suppress(OSError):  # the folder goes with its last file
                 path.parent.rmdir()
 
     @contextmanager

@@ -1,0 +1,86 @@
+"""What every object store must do: a folder, memory, and a real S3 endpoint on loopback."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import StoreError
+from assay.store.objects import ObjectStore, open_store
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStore]:
+    if request.param == "folder":
+        yield open_store(str(tmp_path))
+    elif request.param == "memory":
+        yield open_store("memory:")
+    else:
+        yield open_store(request.getfixturevalue("s3_url"))
+
+
+def test_what_was_put_is_got_and_can_be_replaced_and_deleted(store: ObjectStore) -> None:
+    store.put("a/b", b"one")
+    store.put("a/b", b"two")
+    assert store.get("a/b") == b"two"
+    assert store.exists("a/b")
+    store.delete("a/b")
+    store.delete("a/b")
+    assert not store.exists("a/b")
+    with pytest.raises(StoreError, match="a/b"):
+        store.get("a/b")
+
+
+def test_of_many_writers_that_put_if_absent_exactly_one_wins(store: ObjectStore) -> None:
+    results: list[tuple[int, bool]] = []
+    threads = [
+        threading.Thread(target=lambda n=n: results.append((n, store.put_if_absent("key", b"%d" % n))))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [number for number, won in results if won]
+    assert store.get("key") == b"%d" % winner
+
+
+def test_a_listing_has_every_object_under_a_prefix_with_its_size(store: ObjectStore) -> None:
+    for key in ("log/1", "log/2", "checkpoints/1/x", "logs"):
+        store.put(key, key.encode())
+    assert sorted(store.list("log/")) == [("log/1", 5), ("log/2", 5)]
+    assert len(list(store.list(""))) == 4
+    assert list(store.list("none/")) == []
+
+
+def test_ranges_are_the_bytes_asked_for(store: ObjectStore) -> None:
+    store.put("key", bytes(range(100)))
+    parts = store.get_ranges("key", [90, 0, 5], [100, 3, 6])
+    assert [bytes(part) for part in parts] == [bytes(range(90, 100)), b"\0\1\2", b"\5"]
+
+
+def test_a_streamed_write_appears_only_when_it_is_whole(store: ObjectStore) -> None:
+    with store.open_writer("key") as writer:
+        writer.write(b"x" * 100)
+        assert not store.exists("key")
+    with store.open_reader("key") as reader:
+        reader.seek(98)
+        assert reader.read() == b"xx"
+
+
+def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
+    with pytest.raises(RuntimeError), store.open_writer("key") as writer:
+        writer.write(b"half")
+        raise RuntimeError
+    assert not store.exists("key")
+    assert list(store.list("")) == []
+
+
+def test_an_endpoint_that_does_not_answer_is_one_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with pytest.raises(StoreError, match=r"s3://bucket/run/key: cannot read it.*AWS_ENDPOINT_URL"):
+        open_store("s3://bucket/run").get("key")

@@ -1,0 +1,129 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assay.base.errors import DamagedDataError, DataError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.index import index_dataset
+
+
+def index(tmp_path: Path, **options: object):
+    return index_dataset(str(tmp_path / "source"), tmp_path / "dataset", **options)
+
+
+def test_a_manifest_says_what_the_shards_hold(tmp_path: Path, write_shard) -> None:
+    paths = [write_shard("a", 50, seed=1), write_shard("b", 20, seed=2)]
+    manifest = index(tmp_path)
+    tables = [pq.read_table(path) for path in paths]
+    labels = np.concatenate([table["label"].to_numpy() for table in tables])
+    lengths = np.concatenate([[len(row) for row in table["input_ids"].to_pylist()] for table in tables])
+    assert manifest.num_rows == 70
+    assert manifest.num_row_groups == 4 + 2
+    assert manifest.num_tokens == lengths.sum()
+    assert manifest.lengths.max == lengths.max()
+    assert manifest.lengths.mean == pytest.approx(lengths.mean())
+    assert sum(manifest.lengths.histogram_rows) == 70
+    assert manifest.label_counts == {"0": int((labels == 0).sum()), "1": int(labels.sum())}
+    language = next(column for column in manifest.column_profiles if column.name == "language")
+    assert language.missing_rate == pytest.approx(sum(table["language"].null_count for table in tables) / 70)
+
+
+def test_the_fingerprint_depends_on_bytes_and_names_and_nothing_else(tmp_path: Path, write_shard) -> None:
+    path = write_shard("a")
+    first = index(tmp_path).fingerprint
+    assert index(tmp_path, workers=1, name="another").fingerprint == first
+    write_shard("a", seed=3)
+    changed = index(tmp_path).fingerprint
+    path.rename(path.with_name("c.parquet"))
+    assert len({first, changed, index(tmp_path).fingerprint}) == 3
+
+
+def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_for(
+    tmp_path: Path, write_shard
+) -> None:
+    table = pq.read_table(write_shard("a"))
+    index(tmp_path)
+    dataset = Dataset.open(tmp_path / "dataset")
+    for group in range(len(dataset.groups)):
+        start = int(dataset.groups.first_row[group])
+        for columns in (["input_ids"], ["label", "language"], table.column_names):
+            read = dataset.read_row_group(group, columns)
+            expected = table.slice(start, int(dataset.groups.num_rows[group]))
+            assert read.to_pydict() == {name: expected[name].to_pylist() for name in read.column_names}
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"input_ids": pa.array(["text"] * 50)}, "'input_ids' has type string"),
+        ({"input_ids": pa.array([[0.5]] * 50)}, "'input_ids' has type list<element: double>"),
+        ({"label": pa.array(["yes"] * 50)}, "'label' has type string"),
+        ({"label": None}, "'label' is missing"),
+        ({"input_ids": None}, "'input_ids' is missing"),
+        ({"label": pa.array([0, 1, 2, 0, 1] * 10)}, "label has the value 2"),
+        ({"label": pa.array([0, None] * 25)}, "have no label"),
+        ({"input_ids": pa.array([[1], []] * 25, pa.list_(pa.int32()))}, "has no tokens"),
+        ({"input_ids": pa.array([[1], None] * 25, pa.list_(pa.int32()))}, "have no input_ids"),
+        ({"attention_mask": pa.array([[1, 0]] * 50)}, "attention_mask is not one 1 for each"),
+    ],
+)
+def test_what_training_could_not_use_is_one_error_that_names_the_shard(
+    tmp_path: Path, write_shard, columns: dict[str, pa.Array | None], says: str
+) -> None:
+    write_shard("good", 10)
+    write_shard("odd", 50, **columns)
+    with pytest.raises(DataError, match="odd.parquet") as caught:
+        index(tmp_path)
+    assert says in str(caught.value)
+    assert caught.value.exit_code == 2
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_shards_of_different_schemas_are_refused(tmp_path: Path, write_shard) -> None:
+    write_shard("a")
+    write_shard("b", language=pa.array([1] * 50))
+    with pytest.raises(DataError, match=r"b.parquet.*'language' is int64 here and string there"):
+        index(tmp_path)
+
+
+def test_empty_and_truncated_shards_are_refused(tmp_path: Path, write_shard) -> None:
+    path = write_shard("a", 0)
+    with pytest.raises(DataError, match=r"a.parquet: has no rows"):
+        index(tmp_path)
+    whole = write_shard("a").read_bytes()
+    for size in (0, 3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match=r"a.parquet: not a whole Parquet file"):
+            index(tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"no \*.parquet file there"):
+        index(tmp_path)
+
+
+def test_a_byte_that_changes_after_indexing_is_found_when_its_column_is_read(
+    tmp_path: Path, write_shard
+) -> None:
+    path = write_shard("a")
+    index(tmp_path)
+    dataset = Dataset.open(tmp_path / "dataset")
+    data = bytearray(path.read_bytes())
+    label = list(pq.read_schema(path).names).index("label")
+    data[int(dataset.groups.chunk_start[1, label]) + 5] ^= 1
+    path.write_bytes(data)
+    dataset.read_row_group(0, ["label"])
+    dataset.read_row_group(1, ["input_ids"])
+    with pytest.raises(DamagedDataError, match=r"a.parquet: row group 1, column 'label'"):
+        dataset.read_row_group(1, ["label"])
+    assert list(dataset.changed_shards()) == ["a.parquet"]
+
+
+def test_a_manifest_whose_table_was_replaced_is_refused(tmp_path: Path, write_shard) -> None:
+    write_shard("a")
+    index(tmp_path)
+    table = tmp_path / "dataset" / "row_groups.parquet"
+    table.write_bytes(table.read_bytes()[:-1])
+    with pytest.raises(DataError, match="Index the dataset anew"):
+        Dataset.open(tmp_path / "dataset")
