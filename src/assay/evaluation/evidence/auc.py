@@ -64,13 +64,9 @@ def auc_estimate(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimat
         return None
     placed = placements(rows)
     if min(placed.of_positives.size, placed.of_negatives.size) < 2:
-        return Estimate(
-            value=placed.auc, confidence=confidence, method="DeLong: undefined, one row of a class"
-        )
+        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, one row of a class")
     if placed.auc in (0.0, 1.0):
-        return Estimate(
-            value=placed.auc, confidence=confidence, method="DeLong: undefined, perfect separation"
-        )
+        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, perfect separation")
     low, high = logit_interval(
         placed.auc, _variance(placed.of_positives, placed.of_negatives), confidence=confidence
     )

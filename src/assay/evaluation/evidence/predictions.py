@@ -81,9 +81,7 @@ def _with_score_types(table: pa.Table, path: Path) -> pa.Table:
         try:
             cast = column.cast(wanted)
         except pa.ArrowInvalid as error:
-            raise DataError(
-                f"{path}: column {name} is {column.type}, expected {wanted} ({error})."
-            ) from error
+            raise DataError(f"{path}: column {name} is {column.type}, expected {wanted} ({error}).") from error
         table = table.set_column(table.column_names.index(name), name, cast)
     return table
 

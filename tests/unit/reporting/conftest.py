@@ -1,0 +1,257 @@
+"""Runs that were never made, in enough detail to fill a page."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from assay.evaluation.evidence.classifier import slice_metrics
+from assay.evaluation.evidence.compare import compare_auc, compare_slices
+from assay.evaluation.evidence.curves import roc_curve, score_histogram
+from assay.evaluation.evidence.metrics import classifier_metrics
+from assay.evaluation.evidence.predictions import scores_of
+from assay.records.audit import AuditReport
+from assay.records.commit import Commit
+from assay.records.cursor import Cursor
+from assay.records.evaluation import ClassifierEvaluation
+from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.reporting.pages import Candidate, ComparisonPage, RunPage, Series
+
+BEGAN_S = 1_795_000_000.0
+STEPS = 400
+KILLED_AT, COMMITTED_AT = 228, 200
+
+
+def made_up_predictions(noise: float = 0.0, num_rows: int = 6000) -> pa.Table:
+    """A usable model on rows with metadata; some of it missing."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(num_rows) < 0.2
+    surface = rng.choice(["chat", "api", "batch", "voice"], num_rows, p=[0.5, 0.3, 0.195, 0.005])
+    signal = rng.normal(size=num_rows) + np.where(surface == "batch", 0.8, 1.6) * labels - 1.9
+    scores = signal + noise * np.random.default_rng(1).normal(size=num_rows)
+    language = rng.choice(["de", "en", "fr", "pt"], num_rows).astype(object)
+    language[rng.random(num_rows) < 0.06] = None
+    return pa.table(
+        {
+            "row_id": pa.array(np.arange(num_rows), pa.uint64()),
+            "label": pa.array(labels.astype(np.int8)),
+            "probability": pa.array(1 / (1 + np.exp(-scores))),
+            "language": pa.array(language, pa.string()),
+            "source_surface": pa.array(surface),
+            "prompt_length": pa.array(rng.lognormal(5, 1, num_rows).astype(int)),
+        }
+    )
+
+
+def made_up_attempts(run_id: str, world_sizes: tuple[int, ...]) -> list[Attempt]:
+    if len(world_sizes) == 1:
+        return [
+            Attempt(
+                run_id=run_id,
+                attempt=1,
+                world_size=world_sizes[0],
+                start_step=0,
+                started_s=BEGAN_S,
+                ended_s=BEGAN_S + 105,
+                end_step=STEPS,
+                outcome="succeeded",
+            )
+        ]
+    first, second = world_sizes
+    return [
+        Attempt(
+            run_id=run_id,
+            attempt=1,
+            world_size=first,
+            start_step=0,
+            started_s=BEGAN_S,
+            ended_s=BEGAN_S + 34,
+            end_step=COMMITTED_AT,
+            outcome="killed",
+            reason="rank 1 was killed by SIGKILL",
+        ),
+        Attempt(
+            run_id=run_id,
+            attempt=2,
+            world_size=second,
+            start_step=COMMITTED_AT,
+            started_s=BEGAN_S + 34.4,
+            ended_s=BEGAN_S + 66,
+            end_step=STEPS,
+            outcome="succeeded",
+        ),
+    ]
+
+
+def made_up_commits(attempts: list[Attempt]) -> list[Commit]:
+    commits = []
+    for attempt in attempts:
+        steps = range(attempt.start_step + 50, (attempt.end_step or 0) + 1, 50)
+        for step in steps:
+            share = (step - attempt.start_step) / (STEPS * 1.02 - attempt.start_step)
+            length = (attempt.ended_s or 0) - attempt.started_s
+            share = share if attempt.outcome == "succeeded" else step / KILLED_AT
+            commits.append(
+                Commit(
+                    attempt=attempt.attempt,
+                    world_size=attempt.world_size,
+                    step=step,
+                    cursor=Cursor(step_in_epoch=step),
+                    committed_s=attempt.started_s + 3 + (length - 3) * share,
+                    folder=f"checkpoints/{step:08d}-{attempt.attempt:04d}",
+                    files=(),
+                    weights_digest="5f0c" * 16,
+                    receipts_from_step=step - 50,
+                    rows_learned=50 * 64,
+                )
+            )
+    return commits
+
+
+def made_up_curve(name: str, is_interrupted: bool, *, level: float, noise: float, falls: bool) -> Series:
+    rng = np.random.default_rng(7)
+    steps = np.arange(1, STEPS + 1)
+    values = level * (0.42 + 0.58 * np.exp(-steps / 90) if falls else 1) + noise * rng.normal(size=STEPS)
+    lost = np.zeros(STEPS, bool)
+    if is_interrupted:
+        again = slice(COMMITTED_AT, KILLED_AT)
+        steps = np.concatenate([steps[:KILLED_AT], steps[COMMITTED_AT:]])
+        values = np.concatenate([values[:KILLED_AT], values[COMMITTED_AT:]])
+        lost = np.zeros(steps.size, bool)
+        lost[again] = True
+    return Series(name, steps.tolist(), values.tolist(), lost.tolist())
+
+
+def made_up_phases(attempts: list[Attempt]) -> list[PhaseSeconds]:
+    shares = {
+        "startup": 0.06,
+        "data": 0.02,
+        "compute": 0.74,
+        "communication": 0.08,
+        "checkpoint": 0.015,
+        "evaluation": 0.05,
+        "idle": 0.005,
+    }
+    phases = []
+    for attempt in attempts:
+        held_s = (attempt.ended_s or 0) - attempt.started_s
+        own = {**shares, "lost": 0.03} if attempt.outcome == "killed" else {**shares, "compute": 0.77}
+        seconds = {name: held_s * share for name, share in own.items()}
+        phases += [
+            PhaseSeconds(
+                run_id=attempt.run_id, attempt=attempt.attempt, rank=rank, held_s=held_s, seconds=seconds
+            )
+            for rank in range(attempt.world_size)
+        ]
+    return phases
+
+
+def made_up_evaluation(run_id: str, table: pa.Table) -> ClassifierEvaluation:
+    rows = scores_of(table, source="test")
+    return ClassifierEvaluation(
+        run_id=run_id,
+        step=STEPS,
+        weights_digest="5f0c" * 16,
+        dataset_fingerprint="d1ce" * 16,
+        split="validation",
+        overall=classifier_metrics(rows),
+        slices=slice_metrics(table, rows),
+        predictions_sha256="9a3e" * 16,
+    )
+
+
+def make_run_page(
+    run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0
+) -> RunPage:
+    attempts = made_up_attempts(run_id, world_sizes)
+    is_interrupted = len(attempts) > 1
+    table = made_up_predictions(noise)
+    rows = scores_of(table, source="test")
+    speed = 1.93 if is_interrupted else 1.0
+    return RunPage(
+        run=Run(
+            run_id=run_id,
+            created_s=BEGAN_S,
+            recipe={"name": "demo", "loader": {"lanes": 8, "global_batch_size": 64}, "trainer": {"epochs": 1}},
+            recipe_sha256="c0de" * 16,
+            dataset_fingerprint="d1ce" * 16,
+            code_version="0.1.0",
+            run_dir="runs/demo",
+            store_url="runs/demo",
+        ),
+        status="succeeded",
+        attempts=attempts,
+        commits=made_up_commits(attempts),
+        quarantined_commits=[],
+        phases=made_up_phases(attempts),
+        reached_steps={1: KILLED_AT, 2: STEPS} if is_interrupted else {1: STEPS},
+        loss=made_up_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
+        throughput=made_up_curve(
+            "tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False
+        ),
+        rows_per_second=240.0 * speed,
+        validation_auc=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
+        evaluation=made_up_evaluation(run_id, table),
+        audit=AuditReport(
+            run_id=run_id,
+            verdict="pass",
+            epochs=1,
+            rows_expected=25_600,
+            rows_learned=25_600,
+            rows_quarantined=0,
+        ),
+        roc=roc_curve(rows),
+        histogram=score_histogram(rows),
+    )
+
+
+def make_comparison_page(noise: float = 0.05) -> ComparisonPage:
+    baseline = make_run_page("demo-baseline", (1,))
+    candidate = make_run_page("demo-candidate", (2, 2), noise)
+    before, after = made_up_predictions(), made_up_predictions(noise)
+    comparison = compare_auc(
+        before,
+        after,
+        baseline_run_id=baseline.run.run_id,
+        candidate_run_id=candidate.run.run_id,
+        weights_equal=noise == 0,
+    )
+    return ComparisonPage(baseline, [Candidate(candidate, comparison, compare_slices(before, after))])
+
+
+@pytest.fixture(scope="session")
+def run_page() -> RunPage:
+    return make_run_page()
+
+
+@pytest.fixture(scope="session")
+def comparison_page() -> ComparisonPage:
+    return make_comparison_page()
+
+
+@pytest.fixture(scope="session")
+def empty_page(run_page: RunPage) -> RunPage:
+    """A run of which nothing is known yet but that it was asked for."""
+    return replace(
+        run_page,
+        status="running",
+        attempts=[],
+        commits=[],
+        phases=[],
+        reached_steps={},
+        loss=None,
+        throughput=None,
+        rows_per_second=None,
+        validation_auc=None,
+        evaluation=None,
+        audit=None,
+        roc=None,
+        histogram=None,
+    )
+
+
+@pytest.fixture(scope="session")
+def compared() -> Callable[[float], ComparisonPage]:
+    return make_comparison_page
