@@ -1,8 +1,10 @@
 """What several kinds of tests need. What a machine lacks is skipped with its reason, unless it is required."""
 
 import os
+import secrets
 import shutil
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,3 +57,33 @@ def _as_postgres(*command: str | Path) -> None:
         [*prefix, *map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, cwd="/"
     )
     assert finished.returncode == 0, f"{command}: {finished.stderr}"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """A real S3 endpoint on loopback."""
+    try:
+        import moto.server as moto_server
+    except ImportError:
+        moto_server = None
+    require("s3", moto_server is not None, "moto is not installed (pip install 'moto[server]')")
+    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_url(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A fresh bucket's URL, with the environment that reaches it."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{secrets.token_hex(4)}"
+    urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{bucket}", method="PUT")).close()
+    return f"s3://{bucket}/prefix"

@@ -102,6 +102,18 @@ class KillAt:
 RunIt = Callable[..., tuple[Run, CommitLog, list[Attempt]]]
 
 
+@pytest.fixture
+def new_tiny_run(tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+    """Make a run of the tiny recipe: `new_tiny_run(store_url=..., **recipe overrides)`."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+
+    def make(store_url: str | None = None, **overrides: object) -> Run:
+        recipe = tiny_recipe(tiny_dataset, **overrides)
+        return new_run(recipe, run_id=f"run-{random.getrandbits(48):x}", store_url=store_url)
+
+    return make
+
+
 class _Attempts:
     def __init__(self) -> None:
         self.ended: list[Attempt] = []

@@ -75,10 +75,10 @@ def _speed(metrics: dict[str, Points]) -> str:
 
 def print_result(result: RunResult, ledger: Ledger, *, as_json: bool) -> None:
     """What the run came to."""
-    from assay.cli.show import run_tree
-
     if as_json:
         import json
+
+        from assay.cli.show import run_tree
 
         click.echo(json.dumps(run_tree(ledger, result.run.run_id)))
         return

@@ -99,7 +99,7 @@ class Supervisor:
             signal.signal(signal.SIGTERM, previous)
 
     def _attempts(self, world_size: int) -> Attempt:
-        failures: list[tuple[str, int | None]] = []
+        failures: list[tuple[str, int | None]] = []  # (outcome, last committed step)
         sizes = list(self._policy.world_sizes)
         while True:
             if sizes:
@@ -109,12 +109,16 @@ class Supervisor:
                 return attempt
             if end.error is not None:
                 raise end.error
-            failures.append((end.reason, attempt.end_step))
+            failures.append((end.outcome, attempt.end_step))
             repeats = end.outcome == "failed" and failures.count(failures[-1]) > 1
             if repeats or len(failures) > self._policy.max_restarts:
                 raise TrainingError(
                     f"run {self._run.run_id}: {len(failures)} attempts died, the last with: {end.reason}. "
-                    + ("The same twice at the same step, so it was not tried again. " if repeats else "")
+                    + (
+                        "It failed twice without a commit in between, so it was not tried again. "
+                        if repeats
+                        else ""
+                    )
                     + f"All commits up to step {attempt.end_step} are intact: 'assay train --resume "
                     f"{self._run.run_id}' goes on from there."
                 )

@@ -71,6 +71,7 @@ class ObjectStore(Protocol):
 
 
 _S3_CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
+_MAX_REQUEST_BYTES = 32 * 1024 * 1024
 _S3_RETRY: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
 
 
@@ -100,7 +101,15 @@ class RemoteStore:
 
     def get(self, key: str) -> bytes:
         with self._named("read", key):
-            return bytes(obstore.get(self._store, key).bytes())
+            found = obstore.get(self._store, key)
+            num_bytes = found.meta["size"]
+            if num_bytes <= _MAX_REQUEST_BYTES:
+                return bytes(found.bytes())
+            # A request has a time limit, so a large object on a slow line takes several.
+            starts = range(0, num_bytes, _MAX_REQUEST_BYTES)
+            ends = [min(num_bytes, start + _MAX_REQUEST_BYTES) for start in starts]
+            parts = zip(starts, ends, strict=True)
+            return b"".join(obstore.get_range(self._store, key, start=a, end=b) for a, b in parts)
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
         with self._named("read", key):
@@ -236,7 +245,7 @@ class FolderStore:
     @contextmanager
     def _unfinished(self, path: Path) -> Iterator[Path]:
         """A name beside `path` under which to write; gone afterwards, whatever happens."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{threading.get_ident()}")
         try:
             yield unfinished
@@ -263,6 +272,15 @@ _CURES = {
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and its parents, and have their names on the disk."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -26,6 +27,7 @@ from torch.optim import Optimizer
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
+from assay.base.errors import AssayError
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder
@@ -139,7 +141,10 @@ class Saver:
     ) -> Commit | None:
         folder = checkpoint_folder(step, self._log.attempt)
         writer = StoreWriter(self._log.store, folder)
-        save(state, storage_writer=writer, process_group=self._ranks.saving)
+        try:
+            save(state, storage_writer=writer, process_group=self._ranks.saving)
+        except CheckpointException as error:
+            raise _cause(error) from error
         parts: list[Any] | None = [None] * self._ranks.world_size if self._ranks.rank == 0 else None
         dist.gather_object((writer.files.written, receipts), parts, group=self._ranks.saving)
         if parts is None:
@@ -194,6 +199,11 @@ def weights_digest(model_state: Mapping[str, Any]) -> str:
             yield tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data
 
     return sha256_of_parts(parts())
+
+
+def _cause(error: CheckpointException) -> BaseException:
+    """What went wrong on the first rank that failed: a full disk is worth more than DCP's word for it."""
+    return next((failure for failure, _ in error.failures.values() if isinstance(failure, AssayError)), error)
 
 
 def _copied(tree: Any) -> Any:

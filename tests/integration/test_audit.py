@@ -1,0 +1,116 @@
+"""What the audit says of a real run after somebody tampered with it."""
+
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from assay.base.digest import sha256_of_bytes
+from assay.launch.audit import audit_run
+from assay.store.commit_log import RECEIPTS_NAME, CommitLog
+from assay.store.objects import open_store
+
+
+@pytest.fixture
+def finished(run_it, tiny_dataset: Path, tmp_path: Path):
+    """A finished run whose dataset is a copy that a test may damage."""
+    copy = tmp_path / "dataset"
+    shutil.copytree(tiny_dataset, copy)
+    manifest = copy / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(copy)))
+    run, log, _ = run_it(data__dataset=str(copy))
+    assert audit_run(run, log).verdict == "pass"
+    return run, log, copy
+
+
+def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> int:
+    """Take one row out of a receipt; returns the row."""
+    commit = log.commits()[-1]
+    path = Path(run_dir) / commit.folder / RECEIPTS_NAME
+    with np.load(path) as file:
+        columns = dict(file)
+    from assay.base.seeds import mix64
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.split import split_view
+    from assay.data.loader.loader import Loader
+    from assay.records.cursor import Cursor
+    from assay.records.run import Run
+    from assay.training.recipe import Recipe
+
+    run = Run.from_json((Path(run_dir) / "run.json").read_bytes(), source="run.json")
+    recipe = Recipe.model_validate(run.recipe)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
+    place = Cursor(epoch=0, step_in_epoch=int(columns["step"][0]) - 1)
+    share = next(iter(loader.shares(place, range(int(columns["lane"][0]), int(columns["lane"][0]) + 1), 1)))
+    row = int(share.lanes[0].micro_batches[0].row_ids[0])
+    columns["num_rows"][0] -= 1
+    columns["digest"][:1] -= mix64(np.array([row], np.uint64))
+    buffer = io.BytesIO()
+    np.savez(buffer, **columns)
+    path.write_bytes(buffer.getvalue())
+    if fix_digest:
+        entry = next(p for p in sorted((Path(run_dir) / "log").iterdir()) if commit.folder in p.read_text())
+        old = next(file.sha256 for file in commit.files if file.path == RECEIPTS_NAME)
+        entry.write_text(entry.read_text().replace(old, sha256_of_bytes(buffer.getvalue())))
+    return row
+
+
+@pytest.mark.parametrize("fix_digest", [False, True])
+def test_a_row_taken_out_of_a_receipt_is_named(finished, fix_digest: bool) -> None:
+    run, log, _ = finished
+    row = tamper_with_receipts(run.run_dir, log, fix_digest=fix_digest)
+    report = audit_run(run, CommitLog(open_store(run.store_url)))
+    assert report.verdict == "fail"
+    assert [line.split(":")[0] for line in report.missing] == [f"row {row}"]
+    assert bool(report.problems) is not fix_digest
+
+
+def test_a_shard_that_changed_after_indexing_is_named(finished) -> None:
+    run, log, dataset = finished
+    shard = sorted((dataset / "shards").glob("*.parquet"))[1]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    report = audit_run(run, log)
+    assert report.verdict == "fail"
+    assert any(shard.name in problem for problem in report.problems)
+
+
+def test_deleted_receipts_leave_their_steps_unproved(finished) -> None:
+    run, log, _ = finished
+    commit = log.commits()[-1]
+    (Path(run.run_dir) / commit.folder / RECEIPTS_NAME).unlink()
+    report = audit_run(run, log)
+    assert report.verdict == "fail"
+    assert any("not proved" in problem for problem in report.problems)
+
+
+def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(
+    run_it, tiny_dataset: Path, tmp_path
+) -> None:
+    copy = tmp_path / "damaged"
+    shutil.copytree(tiny_dataset, copy)
+    manifest = copy / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(copy)))
+    # The split's column is read from the cache; only token chunks are damaged.
+    run_it(data__dataset=str(copy), trainer__max_steps=1)
+    from assay.data.dataset.dataset import Dataset
+
+    dataset = Dataset.open(copy)
+    shard = copy / "shards" / dataset.shard_path(2)
+    data = bytearray(shard.read_bytes())
+    data[int(dataset.groups.chunk_start[2, 0]) + 8] ^= 1
+    shard.write_bytes(data)
+
+    from assay.base.errors import DamagedDataError
+
+    with pytest.raises(DamagedDataError, match=r"row group 2, column 'input_ids.*on_damage=quarantine"):
+        run_it(data__dataset=str(copy))
+    run, log, _ = run_it(data__dataset=str(copy), loader__on_damage="quarantine", world_sizes=(2,))
+    report = audit_run(run, log)
+    assert report.verdict == "pass"
+    assert 0 < report.rows_quarantined <= 30
+    assert report.rows_learned + report.rows_quarantined == report.rows_expected
