@@ -5,7 +5,7 @@ import secrets
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,12 @@ def require(part: str, present: bool, reason: str) -> None:
     if part in os.environ.get("ASSAY_REQUIRE", "").split(","):
         pytest.fail(f"{part} is required here (ASSAY_REQUIRE), but {reason}", pytrace=False)
     pytest.skip(f"{part}: {reason}")
+
+
+@pytest.fixture
+def requires() -> Callable[[str, bool, str], None]:
+    """`require`, for tests in folders below."""
+    return require
 
 
 @pytest.fixture(scope="session")
