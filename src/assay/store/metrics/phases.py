@@ -1,0 +1,69 @@
+"""Where a device's time went: every moment between its being taken and its being given back is in one phase.
+
+    taken      phase("data")  phase("compute")   ...    last frame            given back
+      | startup   | data         | compute  ...            | as it was            |
+
+Work that no commit kept is `lost`: data, compute and communication of steps behind the committed one, and the
+evaluations and checkpoints made for such steps. Nanoseconds are counted in integers, so that the phases sum to
+the held time exactly.
+"""
+
+import numpy as np
+
+from assay.records.run import Phase
+from assay.store.metrics.segment import SegmentData
+
+_WORK: frozenset[Phase] = frozenset({"data", "compute", "communication"})
+_UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
+
+
+def device_seconds(
+    segment: SegmentData | None, *, held_from_s: float, held_to_s: float, committed_step: int
+) -> dict[Phase, float]:
+    """Seconds by phase of the device that was held in [held_from_s, held_to_s) (seconds since the epoch).
+
+    `committed_step` is the attempt's last commit, or the step it began from. Where a rank was gone before it
+    wrote anything (`segment` is None), all was startup. Phases in which no time was spent are left out.
+    """
+    spent = device_nanoseconds(
+        segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step
+    )
+    return {phase: nanoseconds / 1e9 for phase, nanoseconds in spent.items()}
+
+
+def device_nanoseconds(
+    segment: SegmentData | None, *, held_from_s: float, held_to_s: float, committed_step: int
+) -> dict[Phase, int]:
+    """Likewise in integers, whose sum is the held time to the nanosecond."""
+    held_from, held_to = _nanoseconds(held_from_s), max(_nanoseconds(held_from_s), _nanoseconds(held_to_s))
+    moments: list[int] = [held_from]
+    phases: list[Phase] = ["startup"]
+    if segment is not None and segment.header is not None:
+        changes = segment.phase_changes
+        wall_s = segment.header.wall_of(changes.at_s)
+        moments += [min(max(_nanoseconds(at_s), held_from), held_to) for at_s in wall_s.tolist()]
+        phases += _without_rolled_back(segment, committed_step)
+    spent: dict[Phase, int] = {}
+    for phase, begins, ends in zip(phases, moments, [*moments[1:], held_to], strict=True):
+        if ends > begins:
+            spent[phase] = spent.get(phase, 0) + ends - begins
+    return spent
+
+
+def _without_rolled_back(segment: SegmentData, committed_step: int) -> list[Phase]:
+    """The phases as entered, but `lost` where the work was for a step that was not committed."""
+    steps, ended_at_s, _ = segment.step_ends
+    kept_until_s = np.max(ended_at_s[steps <= committed_step], initial=-np.inf)
+    # A commit is made, and its weights are evaluated, while its step is the last one; once a further step has
+    # ended, checkpoints and evaluations are that step's.
+    upkeep_until_s = np.min(ended_at_s[steps > committed_step], initial=np.inf)
+    return [
+        "lost"
+        if (phase in _WORK and at_s >= kept_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
+        else phase
+        for at_s, phase in zip(*segment.phase_changes, strict=True)
+    ]
+
+
+def _nanoseconds(seconds: float) -> int:
+    return round(seconds * 1e9)

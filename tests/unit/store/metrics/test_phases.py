@@ -1,0 +1,110 @@
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.records.run import Phase
+from assay.store.metrics.phases import device_nanoseconds, device_seconds
+from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
+
+
+class Hand:
+    """A clock that stands until it is moved; the wall is 1000 s ahead."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now_s(self) -> float:
+        return self.seconds + 1000
+
+    def monotonic_s(self) -> float:
+        return self.seconds
+
+    def sleep_s(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def lived(path: Path, story: list[tuple[float, Phase | int]]) -> SegmentData:
+    """A segment in which, each after so many seconds, a phase is entered or a step ends."""
+    clock = Hand()
+    writer = SegmentWriter(path / "a.seg", run_id="r", attempt=1, rank=0, clock=clock)
+    for after_s, what in story:
+        clock.sleep_s(after_s)
+        if isinstance(what, int):
+            writer.log(what, {})
+        else:
+            writer.phase(what)
+    writer.close()
+    return read_segment(path / "a.seg")
+
+
+TWO_STEPS: list[tuple[float, Phase | int]] = [
+    (5, "data"),
+    (1, "compute"),
+    (10, 1),
+    (0, "checkpoint"),
+    (2, "data"),
+    (1, "compute"),
+    (10, 2),
+    (0, "checkpoint"),
+    (3, "idle"),
+]
+
+
+def test_time_before_the_first_word_is_startup_and_the_rest_goes_by_phase(tmp_path: Path) -> None:
+    seconds = device_seconds(lived(tmp_path, TWO_STEPS), held_from_s=998, held_to_s=1033, committed_step=2)
+    assert seconds == {"startup": 7, "data": 2, "compute": 20, "checkpoint": 5, "idle": 1}
+
+
+def test_work_behind_the_last_commit_is_lost_with_the_checkpoint_that_failed(tmp_path: Path) -> None:
+    seconds = device_seconds(lived(tmp_path, TWO_STEPS), held_from_s=1000, held_to_s=1033, committed_step=1)
+    assert seconds == {"startup": 5, "data": 1, "compute": 10, "checkpoint": 2, "lost": 14, "idle": 1}
+
+
+def test_all_work_is_lost_where_nothing_was_committed(tmp_path: Path) -> None:
+    seconds = device_seconds(lived(tmp_path, TWO_STEPS), held_from_s=1000, held_to_s=1033, committed_step=0)
+    assert seconds == {"startup": 5, "lost": 27, "idle": 1}
+
+
+def test_an_attempt_that_resumed_counts_its_steps_from_there(tmp_path: Path) -> None:
+    story: list[tuple[float, Phase | int]] = [(5, "data"), (1, "compute"), (10, 101), (0, "data")]
+    seconds = device_seconds(lived(tmp_path, story), held_from_s=1000, held_to_s=1020, committed_step=100)
+    assert seconds == {"startup": 5, "lost": 15}
+
+
+def test_a_rank_that_never_wrote_was_starting_up() -> None:
+    assert device_seconds(None, held_from_s=10, held_to_s=12.5, committed_step=0) == {"startup": 2.5}
+
+
+def test_what_happened_outside_the_held_time_does_not_count(tmp_path: Path) -> None:
+    seconds = device_seconds(lived(tmp_path, TWO_STEPS), held_from_s=1006, held_to_s=1010, committed_step=2)
+    assert seconds == {"compute": 4}
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    story=st.lists(
+        st.tuples(
+            st.floats(0, 1e4),
+            st.one_of(st.sampled_from(get_args(Phase)), st.integers(min_value=0, max_value=20)),
+        ),
+        max_size=40,
+    ),
+    held=st.tuples(st.floats(0, 2e4), st.floats(0, 1e5)),
+    committed_step=st.integers(0, 20),
+)
+def test_the_phases_sum_to_the_held_time_to_the_nanosecond(
+    tmp_path_factory: pytest.TempPathFactory,
+    story: list[tuple[float, Phase | int]],
+    held: tuple[float, float],
+    committed_step: int,
+) -> None:
+    segment = lived(tmp_path_factory.mktemp("segment"), story)
+    held_from_s, held_to_s = held[0], held[0] + held[1]
+    spent = device_nanoseconds(
+        segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step
+    )
+    assert sum(spent.values()) == round(held_to_s * 1e9) - round(held_from_s * 1e9)
+    assert all(nanoseconds > 0 for nanoseconds in spent.values())
