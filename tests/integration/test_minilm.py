@@ -26,7 +26,8 @@ def animals_or_machines(tmp_path: Path, requires) -> Path:
     for row in range(160):
         label = row % 2
         sentences = rng.choices(ANIMALS if label else MACHINES, k=rng.randrange(1, 4))
-        lines.append({"text": ". ".join(sentences), "label": label, "language": "en", "turns": row, "key": f"k{row}"})
+        line = {"text": ". ".join(sentences), "label": label}
+        lines.append({**line, "language": "en", "turns": row, "key": f"k{row}"})
     source = tmp_path / "rows.jsonl"
     source.write_text("\n".join(json.dumps(line) for line in lines))
     config = BuildConfig(

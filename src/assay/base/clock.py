@@ -24,13 +24,13 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's clock."""
 
-    def now_s(self) -> float:  # noqa: D102
+    def now_s(self) -> float:
         return time.time()
 
-    def monotonic_s(self) -> float:  # noqa: D102
+    def monotonic_s(self) -> float:
         return time.monotonic()
 
-    def sleep_s(self, seconds: float) -> None:  # noqa: D102
+    def sleep_s(self, seconds: float) -> None:
         time.sleep(seconds)
 
 

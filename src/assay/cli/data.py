@@ -1,5 +1,6 @@
 """`assay data`: adopt, build, describe and split datasets."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -118,7 +119,7 @@ def show(dataset: Path, as_json: bool) -> None:
     type=click.DateTime(),
     help="Hold out the rows from this moment on (UTC), instead of by hash.",
 )
-def split(dataset: Path, column: str, fraction: float, seed: int, moment: object) -> None:
+def split(dataset: Path, column: str, fraction: float, seed: int, moment: datetime | None) -> None:
     """How DATASET would split: by hash of a key or by time, never by row at random, so that nothing leaks.
 
     Prints the lines to put under 'data:' in a recipe.
@@ -129,11 +130,11 @@ def split(dataset: Path, column: str, fraction: float, seed: int, moment: object
     opened = Dataset.open(dataset)
     config: HashSplit | TimeSplit
     if moment is not None:
-        config = TimeSplit(type="time", column=column, validation_from=moment)  # type: ignore[arg-type]
+        config = TimeSplit(type="time", column=column, validation_from=moment)
     else:
         config = HashSplit(column=column, validation_fraction=fraction, seed=seed)
     for part in ("train", "validation"):
-        view = split_view(opened, config, part)  # type: ignore[arg-type]
+        view = split_view(opened, config, part)
         click.echo(f"{part:<11} {_side(view)}")
     fields = ", ".join(f"{key}: {value}" for key, value in config.model_dump(mode="json").items())
     click.echo(f"\ndata:\n  dataset: {dataset}\n  split: {{{fields}}}")

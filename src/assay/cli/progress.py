@@ -15,7 +15,7 @@ from assay.launch.run import planned_steps
 from assay.launch.supervisor import describe
 from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger
-from assay.store.metrics.segment import Position, Points, read_segment, segment_path
+from assay.store.metrics.segment import Points, Position, read_segment, segment_path
 
 
 class ProgressBar:
@@ -46,7 +46,7 @@ class ProgressBar:
     ) -> None:
         self._progress.stop()
 
-    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
         """Start from the attempt's commit."""
         self._position = Position()
         self._progress.update(self._task, completed=attempt.start_step, speed="starting")

@@ -48,7 +48,8 @@ class _Window(NamedTuple):
 
     epoch: int
     lane: int
-    index: int
+    place: int
+    """Of the window in its lane."""
     num_steps: int
     """Committed; fewer than the window has only where the run has not got further."""
 
@@ -176,8 +177,8 @@ class _Auditor:
     def _steps(self, window: _Window) -> tuple[int, int]:
         """Steps of the run that were made before the window, and those that the whole window has."""
         geometry = self._loader.geometry
-        before = window.epoch * geometry.steps_per_epoch + window.index * geometry.window_steps
-        return before, geometry.steps_in_window(window.index)
+        before = window.epoch * geometry.steps_per_epoch + window.place * geometry.window_steps
+        return before, geometry.steps_in_window(window.place)
 
     def _check_window(self, window: _Window, receipts: _Receipts) -> None:
         first, whole = self._steps(window)
@@ -189,7 +190,7 @@ class _Auditor:
         if window.num_steps < whole:
             self._check_steps(window, receipts)
             return
-        rows = self._loader.rows_of_window(window.epoch, window.lane, window.index)
+        rows = self._loader.rows_of_window(window.epoch, window.lane, window.place)
         present = self._without_damaged(rows)
         self._rows_expected += len(rows)
         self._rows_quarantined += len(rows) - len(present)
@@ -202,7 +203,7 @@ class _Auditor:
     def _check_steps(self, window: _Window, receipts: _Receipts) -> None:
         """Step by step, which takes reading the rows' lengths: to name rows, and where a window is not done."""
         first, _ = self._steps(window)
-        at = Cursor(epoch=window.epoch, step_in_epoch=window.index * self._loader.geometry.window_steps)
+        at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
         learned: dict[int, Receipt] = {}
         for step, num_rows, digest in zip(
             receipts.step.tolist(), receipts.num_rows.tolist(), receipts.digest.tolist(), strict=True

@@ -3,8 +3,6 @@
 Imports only: no thread may exist and no device be touched before a fork.
 """
 
-import transformers.models.bert.modeling_bert
-
 import assay.launch.rank_wiring
 
-__all__ = ["assay", "transformers"]
+__all__ = ["assay"]

@@ -56,7 +56,7 @@ def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
     dataset = Dataset.open(Path(recipe.data.dataset))
     _check_columns(recipe, dataset)
     for part in ("train", "validation"):
-        split_view(dataset, recipe.data.split, part)  # type: ignore[arg-type]
+        split_view(dataset, recipe.data.split, part)
     return recipe, dataset
 
 

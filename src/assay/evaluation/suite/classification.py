@@ -55,9 +55,7 @@ def _scored(model: nn.Module, method: ClassifyMethod, batch: MicroBatch, device:
         "label": pa.array(batch.labels, pa.int8()),
         "probability": pa.array(torch.sigmoid(logits.double()).cpu().numpy(), pa.float64()),
     }
-    for name, column in batch.metadata.items():
-        columns[name] = column
-    return pa.table(columns)
+    return pa.table({**columns, **batch.metadata})
 
 
 def validation_auc(table: pa.Table) -> float | None:

@@ -183,7 +183,7 @@ class Saver:
         }
         order = np.lexsort((columns["lane"], columns["step"]))
         buffer = io.BytesIO()
-        np.savez(buffer, **{name: column[order] for name, column in columns.items()})
+        np.savez(buffer, allow_pickle=False, **{name: column[order] for name, column in columns.items()})
         data = buffer.getvalue()
         self._log.store.put(f"{folder}/{RECEIPTS_NAME}", data)
         return FileDigest(path=RECEIPTS_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data))

@@ -1,69 +1,21 @@
 """Transformer encoders: new ones from a few numbers, or any Hugging Face checkpoint folder."""
 
+import importlib.util
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import Field, PositiveInt, model_validator
+from transformers import AutoConfig, AutoModel
+from transformers.models.bert.configuration_bert import BertConfig
+from transformers.models.bert.modeling_bert import BertModel
 
-from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
-
-
-class NewEncoderConfig(FrozenConfig):
-    """A BERT encoder with random weights (drawn from the run's seed)."""
-
-    type: Literal["new"] = "new"
-
-    vocab_size: PositiveInt
-    """Of the dataset's tokenizer."""
-
-    hidden_size: PositiveInt = 128
-    """Width of the residual stream."""
-
-    num_layers: PositiveInt = 2
-
-    num_heads: PositiveInt = 4
-
-    intermediate_size: PositiveInt = 512
-    """Width of the feed-forward layers."""
-
-    max_tokens: PositiveInt = 2048
-    """Longest sequence; the size of the position table."""
-
-    dropout: float = Field(default=0.1, ge=0.0, lt=1.0)
-
-    attention_dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """On attention's weights. Anything but 0 keeps attention from its fast path (CPU: twice the step)."""
-
-    @model_validator(mode="after")
-    def _heads_divide_width(self) -> "NewEncoderConfig":
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size={self.hidden_size} does not divide into num_heads={self.num_heads}")
-        return self
-
-
-class PretrainedEncoderConfig(FrozenConfig):
-    """A checkpoint folder as `save_pretrained` writes it."""
-
-    type: Literal["pretrained"]
-
-    path: str
-    """Folder with `config.json` and `model.safetensors`; `package:NAME/FOLDER` is a folder inside an
-    installed Python package."""
-
-    dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Overrides the checkpoint's own; None keeps it."""
-
-
-EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(discriminator="type")]
+from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig
 
 
 def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
     """The Hugging Face model: `input_ids, attention_mask, position_ids -> last_hidden_state`."""
     if isinstance(config, PretrainedEncoderConfig):
         return _pretrained(config)
-    from transformers import BertConfig, BertModel
-
     return BertModel(
         BertConfig(
             vocab_size=config.vocab_size,
@@ -84,8 +36,6 @@ def checkpoint_path(path: str) -> Path:
     """The folder behind a path or a `package:NAME/FOLDER`."""
     if not path.startswith("package:"):
         return Path(path)
-    import importlib.util
-
     name, _, folder = path.removeprefix("package:").partition("/")
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
@@ -94,8 +44,6 @@ def checkpoint_path(path: str) -> Path:
 
 
 def _pretrained(config: PretrainedEncoderConfig) -> Any:
-    from transformers import AutoConfig, AutoModel
-
     folder = checkpoint_path(config.path)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")

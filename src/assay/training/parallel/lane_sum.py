@@ -46,7 +46,9 @@ class LaneSum:
         enter_phase: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._index_of = {parameter: index for index, parameter in enumerate(self._parameters)}
+        self._index_of: dict[Tensor, int] = {
+            parameter: index for index, parameter in enumerate(self._parameters)
+        }
         self._partial_sums = PartialSums()
         self._ranks = ranks
         self._gradient_sum = gradient_sum

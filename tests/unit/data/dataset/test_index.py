@@ -75,7 +75,7 @@ def test_what_training_could_not_use_is_one_error_that_names_the_shard(
 ) -> None:
     write_shard("good", 10)
     write_shard("odd", 50, **columns)
-    with pytest.raises(DataError, match="odd.parquet") as caught:
+    with pytest.raises(DataError, match=r"odd\.parquet") as caught:
         index(tmp_path)
     assert says in str(caught.value)
     assert caught.value.exit_code == 2

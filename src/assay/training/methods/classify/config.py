@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
-from assay.training.model.encoder import EncoderConfig
+from assay.training.model.config import EncoderConfig
 
 
 class ClassifyConfig(FrozenConfig):
