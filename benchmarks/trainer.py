@@ -1,0 +1,345 @@
+"""Our trainer beside a bare DDP loop, HF Trainer and Lightning: `python benchmarks/trainer.py [--quick]`.
+
+Each competitor trains the same network on the same rows in a fresh process with one thread; rounds go through
+all competitors in turn, so that a change of the machine's mood meets everybody. Three questions:
+
+    what do the protections cost?       ours / a bare DDP loop, same micro-batches, 1 and 2 processes; then each
+                                        protection by itself
+    what does length bucketing bring?   samples/s of one epoch: ours, HF Trainer, by length too, Lightning
+    what do two workers bring?          samples/s of 2 processes / of 1, a model where compute dominates; beside
+                                        two runs that know nothing of each other, which is all that the machine
+                                        can do
+
+The last line printed is one JSON object.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.clock import SystemClock
+from assay.store.commit_log import CommitLog
+from assay.store.objects import open_store
+from trainer_rows import write_rows
+from trainer_task import LANES, Report, Task, Who
+
+PROCESS = Path(__file__).with_name("trainer_process.py")
+WARM_UP_STEPS = 5
+"""The first steps allocate; nobody's are counted."""
+
+PEERS: dict[Who, tuple[str, ...]] = {
+    "hf_trainer": ("transformers", "accelerate"),
+    "hf_group_by_length": ("transformers", "accelerate"),
+    "lightning": ("lightning",),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    """Of ours and bare DDP, and of one and two workers."""
+    peer_rounds: int
+    num_rows: int
+    """Of the dataset: one epoch of all peers."""
+    batch_rows: int
+    steps: int
+    """Measured steps of ours and bare DDP, with one commit among them."""
+    hidden_size: int
+    num_layers: int
+    worker_steps: int
+    """Measured steps of one and two workers, with one commit among them."""
+    worker_hidden_size: int
+    worker_layers: int
+
+
+FULL = Plan(
+    rounds=5, peer_rounds=3, num_rows=2048, batch_rows=32, steps=50, hidden_size=128, num_layers=2,
+    worker_steps=20, worker_hidden_size=256, worker_layers=3,
+)  # fmt: skip
+QUICK = replace(FULL, rounds=1, peer_rounds=1, num_rows=512, steps=10, worker_steps=3)
+
+
+class Bench:
+    """Starts processes and gathers what they report."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder = folder
+        self.plan = plan
+        self.dataset = write_rows(folder, plan.num_rows)
+        self._num_runs = 0
+
+    def task(self, who: Who, *, steps: int) -> Task:
+        plan = self.plan
+        return Task(
+            who=who,
+            dataset=str(self.dataset),
+            folder="",
+            num_steps=steps,
+            batch_rows=plan.batch_rows,
+            hidden_size=plan.hidden_size,
+            num_layers=plan.num_layers,
+            commit_every=WARM_UP_STEPS + steps + 1,
+        )
+
+    def run(self, task: Task, world_size: int = 1) -> list[Report]:
+        """The reports of all ranks, when all are done."""
+        return self.finish(self.start(task, world_size))
+
+    def start(self, task: Task, world_size: int = 1) -> list[subprocess.Popen[str]]:
+        self._num_runs += 1
+        folder = self._folder / f"run-{self._num_runs:03d}"
+        folder.mkdir()
+        CommitLog(open_store(str(folder))).begin_attempt(world_size=world_size, now_s=SystemClock().now_s())
+        task = replace(task, folder=str(folder), world_size=world_size)
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        return [
+            subprocess.Popen(
+                [sys.executable, str(PROCESS), replace(task, rank=rank).to_json()],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=environment,
+            )
+            for rank in range(world_size)
+        ]
+
+    def finish(self, processes: Sequence[subprocess.Popen[str]]) -> list[Report]:
+        reports = []
+        for process in processes:
+            out, errors = process.communicate()
+            if process.returncode:
+                raise SystemExit(f"{PROCESS.name} ended with exit code {process.returncode}:\n{errors[-3000:]}")
+            reports.append(Report.from_json(out.splitlines()[-1]))
+        return reports
+
+
+# Ours beside a bare DDP loop.
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Milliseconds of each step, [round, step]."""
+
+    wall: npt.NDArray[np.float64]
+    cpu: npt.NDArray[np.float64]
+    """Of all ranks together."""
+
+    @classmethod
+    def of(cls, rounds: Sequence[Sequence[Report]], steps: int) -> "StepTimes":
+        measured = slice(WARM_UP_STEPS, WARM_UP_STEPS + steps)
+        return cls(
+            wall=np.array([1000 * np.diff(ranks[0].wall_s)[measured] for ranks in rounds]),
+            cpu=np.array([1000 * sum(np.diff(rank.cpu_s)[measured] for rank in ranks) for ranks in rounds]),
+        )
+
+
+def per_step(times: npt.NDArray[np.float64]) -> float:
+    """Mean over steps of the median over rounds: all rounds have the same rows in the same step."""
+    return float(np.median(times, axis=0).mean())
+
+
+def against_bare_ddp(bench: Bench) -> dict[str, float]:
+    """Ratios of step times, ours / bare, by world size."""
+    steps = bench.plan.steps
+    runs: dict[tuple[Who, int], list[list[Report]]] = {
+        (who, size): [] for size in (1, 2) for who in ("bare_ddp", "ours")
+    }
+    for turn in range(bench.plan.rounds):
+        for who, size in sorted(runs, reverse=bool(turn % 2)):
+            task = bench.task(who, steps=WARM_UP_STEPS + steps + 1)
+            task = replace(task, commit_every=WARM_UP_STEPS + steps // 2)
+            runs[who, size].append(bench.run(task, size))
+    figures = {}
+    for size in (1, 2):
+        ours = StepTimes.of(runs["ours", size], steps)
+        bare = StepTimes.of(runs["bare_ddp", size], steps)
+        wall, cpu = per_step(ours.wall) / per_step(bare.wall), per_step(ours.cpu) / per_step(bare.cpu)
+        by_round = np.sort(ours.wall.mean(axis=1) / bare.wall.mean(axis=1))
+        print(
+            f"  {processes(size)}  bare {per_step(bare.wall):6.1f} ms wall, {per_step(bare.cpu):6.1f} CPU    "
+            f"ours {per_step(ours.wall):6.1f} wall, {per_step(ours.cpu):6.1f} CPU    "
+            f"ratio {wall:.3f} wall ({by_round[0]:.3f} to {by_round[-1]:.3f} by round), {cpu:.3f} CPU"
+        )
+        name = "vs_bare_ddp" if size == 2 else "vs_bare_ddp_1_process"
+        figures |= {name: wall, f"{name}_cpu": cpu}
+    return figures
+
+
+def cost_of_each(bench: Bench) -> dict[str, float]:
+    """CPU of each protection, as a share of the bare step."""
+    steps = WARM_UP_STEPS + bench.plan.steps // 2
+    figures = {}
+    for size in (1, 2):
+        task = replace(bench.task("protections", steps=steps), commit_every=bench.plan.steps)
+        reports = bench.run(task, size)
+        costs = {name: sum(report.costs_ms[name] for report in reports) for name in reports[0].costs_ms}
+        bare = costs.pop("bare")
+        line = [f"{name} {ms:+.2f} ms ({ms / bare:+.2%})" for name, ms in costs.items()]
+        print(f"  {processes(size)}  bare {bare:.1f} ms CPU; " + ", ".join(line))
+        figures |= {f"cost_{name}_{size}": ms / bare for name, ms in costs.items()}
+    return figures
+
+
+def processes(count: int) -> str:
+    return f"{count} process" + ("es" if count > 1 else "  ")
+
+
+# Ours beside HF Trainer and Lightning.
+
+
+def against_peers(bench: Bench) -> dict[str, float]:
+    """Ratios of samples/s over an epoch, ours / theirs."""
+    steps = bench.plan.num_rows // bench.plan.batch_rows
+    names: list[Who] = ["ours", *(name for name in PEERS if is_installed(name))]
+    seconds: dict[Who, list[float]] = {name: [] for name in names}
+    cpu_s: dict[Who, list[float]] = {name: [] for name in names}
+    counts: dict[Who, Report] = {}
+    for turn in range(bench.plan.peer_rounds):
+        for name in names if turn % 2 == 0 else names[::-1]:
+            report = bench.run(bench.task(name, steps=steps))[0]
+            seconds[name].append(report.wall_s[-1] - report.wall_s[0])
+            cpu_s[name].append(report.cpu_s[-1] - report.cpu_s[0])
+            counts[name] = report
+    rates = {name: counts[name].num_rows / statistics.median(seconds[name]) for name in names}
+    for name in names:
+        tokens = rates[name] * counts[name].num_tokens / counts[name].num_rows
+        cpu_ms = 1000 * statistics.median(cpu_s[name]) / counts[name].num_rows
+        print(
+            f"  {name:<20}{rates[name]:8.1f} samples/s {tokens:9.0f} useful tokens/s {cpu_ms:7.2f} ms CPU"
+            f"/sample    ours is {rates['ours'] / rates[name]:.2f} x"
+        )
+    figures = {f"vs_{name}": rates["ours"] / rates[name] for name in names[1:]}
+    tokens_per_row = counts["ours"].num_tokens / counts["ours"].num_rows
+    return figures | {"samples_per_s": rates["ours"], "useful_tokens_per_s": rates["ours"] * tokens_per_row}
+
+
+def is_installed(name: Who) -> bool:
+    """Whether a peer's packages are here; says so if not."""
+    missing = [package for package in PEERS[name] if importlib.util.find_spec(package) is None]
+    if missing:
+        print(f"  {name}: skipped, {' and '.join(missing)} not installed ('make bench' installs it)")
+    return not missing
+
+
+# One worker and two.
+
+
+def two_workers(bench: Bench) -> dict[str, float]:
+    """Ratio of samples/s, two processes / one; and where the rest went."""
+    plan = bench.plan
+    steps = plan.worker_steps
+    task = replace(
+        bench.task("ours", steps=WARM_UP_STEPS + steps + 1),
+        hidden_size=plan.worker_hidden_size,
+        num_layers=plan.worker_layers,
+        commit_every=WARM_UP_STEPS + steps // 2,
+    )
+    one, two, apart = [], [], []
+    for turn in range(plan.rounds):
+        one.append(bench.run(task))
+        two.append(bench.run(task, 2))
+        if turn % 2 == 0:
+            both = [bench.start(task), bench.start(task)]
+            apart += [bench.finish(processes) for processes in both]
+    wall = {
+        name: per_step(StepTimes.of(runs, steps).wall)
+        for name, runs in {"1": one, "2": two, "apart": apart}.items()
+    }
+    ratio, ceiling = wall["1"] / wall["2"], 2 * wall["1"] / wall["apart"]
+    rate = 1000 * plan.batch_rows
+    print(
+        f"  1 worker {rate / wall['1']:.1f} samples/s, 2 workers {rate / wall['2']:.1f}: {ratio:.3f} x. "
+        f"Two separate runs at once: {ceiling:.3f} x, the most that this machine has in it."
+    )
+    for name, runs in (("1 worker ", one), ("2 workers", two)):
+        shares = phase_shares(runs, steps)
+        print(f"  {name}: " + ", ".join(f"{phase} {share:.2%}" for phase, share in shares.items()))
+    return {"workers_2_vs_1": ratio, "workers_2_vs_1_ceiling": ceiling}
+
+
+def phase_shares(runs: Sequence[Sequence[Report]], steps: int) -> dict[str, float]:
+    """Of the measured steps' time, over all ranks and rounds, by phase."""
+    seconds: dict[str, float] = {}
+    for report in (report for ranks in runs for report in ranks):
+        start_s, stop_s = report.wall_s[WARM_UP_STEPS], report.wall_s[WARM_UP_STEPS + steps]
+        ends = [at_s for at_s, _ in report.phases[1:]] + [stop_s]
+        for (entered_s, phase), left_s in zip(report.phases, ends, strict=True):
+            spent_s = min(left_s, stop_s) - max(entered_s, start_s)
+            if spent_s > 0:
+                seconds[phase] = seconds.get(phase, 0.0) + spent_s
+    total = sum(seconds.values())
+    return {phase: spent / total for phase, spent in sorted(seconds.items(), key=lambda item: -item[1])}
+
+
+# The whole.
+
+
+def describe_machine() -> None:
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [
+            line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line
+        ]
+        model = names[0] if names else model
+    print(f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}")
+    packages = ["torch", "assay", "transformers", "accelerate", "lightning", "numpy", "pyarrow"]
+    found = [name for name in packages if importlib.util.find_spec(name)]
+    print(", ".join(f"{name} {importlib.metadata.version(name)}" for name in found))
+    load = os.getloadavg()[0]
+    print(f"load average {load:.2f}" + (": NOT QUIET, do not quote these figures" if load > 0.5 else ""))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="under a minute; shows that it runs, no more")
+    plan = QUICK if parser.parse_args().quick else FULL
+    began_s = time.monotonic()
+    describe_machine()
+    folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
+    figures: dict[str, Any] = {}
+    try:
+        bench = Bench(folder, plan)
+        print(
+            f"{plan.num_rows} rows of 4 to 512 tokens; {plan.num_layers} layers of {plan.hidden_size}; "
+            f"{plan.batch_rows} rows a step in {LANES} lanes; 1 thread a process"
+        )
+        print(f"\nStep time against a bare DDP loop, equal batches, a commit in {plan.steps} steps:")
+        figures |= against_bare_ddp(bench)
+        print("\nCPU of each protection, per step of all ranks:")
+        figures |= cost_of_each(bench)
+        print("\nOne epoch, rows of very different lengths, 1 process:")
+        figures |= against_peers(bench)
+        print(f"\nTwo workers, {plan.worker_layers} layers of {plan.worker_hidden_size}:")
+        figures |= two_workers(bench)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(f"\n{time.monotonic() - began_s:.0f} s")
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()
