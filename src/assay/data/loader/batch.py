@@ -28,8 +28,9 @@ class MicroBatch:
 
     row_ids: npt.NDArray[np.uint64]
     """[row]: place in the dataset."""
-    input_ids: npt.NDArray[np.int32]
-    """[row, token], padded with 0 to the longest; if packed: [sequence, token]."""
+    input_ids: npt.NDArray[np.int64]
+    """[row, token], padded with 0 to the longest; if packed: [sequence, token]. As wide as embeddings want
+    them, so that nobody copies them again."""
     lengths: npt.NDArray[np.int32]
     """[row]: tokens."""
     labels: npt.NDArray[np.int8] | None

@@ -46,7 +46,7 @@ class LoaderConfig(FrozenConfig):
 
     window_rows: PositiveInt = 4096
     """Rows of a lane that are shuffled (and bucketed, or packed) together. More mix better, and take more
-    memory (lanes x window_rows x mean tokens x 8 bytes over all ranks) and a longer first step."""
+    memory (2 x lanes x window_rows x mean tokens x 4 bytes over all ranks) and a longer first step."""
 
     layout: Layout = BucketedLayout()
 
@@ -58,8 +58,10 @@ class LoaderConfig(FrozenConfig):
     """A row group whose bytes are not those that were indexed stops the run, or is skipped, counted in
     every commit and listed by the audit."""
 
-    prefetch_steps: NonNegativeInt = 2
-    """Steps made ready ahead. No part of the numbers."""
+    prefetch_steps: NonNegativeInt = 0
+    """Steps whose batches a further thread makes ready ahead; no part of the numbers. The next window is
+    decoded ahead in any case, and making a batch costs microseconds a row, so 0 is the cheapest. Worth more
+    only where the device would wait for the making of large batches."""
 
     threads: PositiveInt = 2
     """Threads that read and decode. No part of the numbers."""
