@@ -1,12 +1,17 @@
 """What every object store must do: a folder, memory, and a real S3 endpoint on loopback."""
 
+import io
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from assay.base.errors import StoreError
+from assay.base.errors import DamagedDataError, StoreError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.index import index_dataset
 from assay.store.objects import ObjectStore, open_store
 
 
@@ -75,6 +80,41 @@ def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
         raise RuntimeError
     assert not store.exists("key")
     assert list(store.list("")) == []
+
+
+def test_an_object_larger_than_one_request_is_whole(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("assay.store.objects._MAX_REQUEST_BYTES", 1000)
+    for size in (0, 999, 1000, 1001, 3500):
+        data = bytes(byte % 251 for byte in range(size))
+        store.put("key", data)
+        assert store.get("key") == data
+
+
+def test_a_dataset_on_the_store_reads_as_it_was_written(store: ObjectStore, tmp_path: Path) -> None:
+    if store.url.startswith("memory:"):
+        pytest.skip("memory: a second store at the same URL would be another one")
+    table = pa.table({"input_ids": pa.array([[1, 2], [3]] * 50, pa.list_(pa.int32())), "label": [0, 1] * 50})
+    content = io.BytesIO()
+    pq.write_table(table, content, row_group_size=30)
+    store.put("shards/a.parquet", content.getvalue())
+    manifest = index_dataset(f"{store.url}/shards", tmp_path / "manifest")
+    dataset = Dataset.open(tmp_path / "manifest")
+    assert manifest.num_rows == 100
+    assert dataset.read_row_group(3, ["label", "input_ids"]).to_pydict() == table.slice(90).to_pydict()
+    assert dataset.changed_shards() == {}
+    store.put("shards/a.parquet", content.getvalue()[:200])
+    with pytest.raises(DamagedDataError, match=r"a.parquet has 200 bytes|a.parquet ends before byte"):
+        dataset.read_row_group(3, ["label"])
+    store.delete("shards/a.parquet")
+    with pytest.raises(DamagedDataError, match=r"a.parquet is missing"):
+        dataset.read_row_group(3, ["label"])
+
+
+def test_a_bucket_that_is_not_there_is_one_error(s3_url: str) -> None:
+    with pytest.raises(StoreError, match=r"s3://none/x/.*cannot list it.*and the bucket"):
+        list(open_store("s3://none/x").list(""))
 
 
 def test_an_endpoint_that_does_not_answer_is_one_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """What a dataset is: its shards, their bytes, and a profile that a person can read.
 
-A manifest is a folder of two files: `manifest.json` (this record) and `row_groups.parquet` (one line per
-row group, see `assay.data.dataset.row_groups`). The shards stay where they are.
+A manifest is a folder of three files: `manifest.json` (this record), `row_groups.parquet` (one line per row
+group, see `assay.data.dataset.row_groups`) and `footers.arrow`. The shards stay where they are.
 """
 
 from typing import ClassVar
@@ -48,7 +48,7 @@ class ColumnProfile(Record):
     name: str
     type: str
     missing_rate: float
-    """Share of rows whose value is null."""
+    """Share of rows whose value is null, or not a number (NaN)."""
     top_values: tuple[tuple[str, int], ...] = ()
     """Most frequent values with their row counts, at most 20; empty for numbers and times."""
     minimum: str | None = None
@@ -63,17 +63,21 @@ class DatasetManifest(Record):
 
     name: str
     source_url: str
-    """Folder or object-store prefix under which the shards lie: a path or `s3://bucket/prefix`."""
+    """Where the shards lie: `s3://bucket/prefix`, a path, or (inside the manifest's folder) a relative path."""
     fingerprint: str
     """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
     row_groups_sha256: str
     """Of `row_groups.parquet`."""
+    footers_sha256: str
+    """Of `footers.arrow`: the shards' Parquet footers, so that reading asks no shard for one."""
     columns: dict[str, str]
     """Column name -> Arrow type, in file order."""
     shards: tuple[Shard, ...]
     num_rows: NonNegativeInt
     num_row_groups: NonNegativeInt
     num_tokens: NonNegativeInt
+    max_token_id: NonNegativeInt
+    """A model's vocabulary must be larger."""
     lengths: LengthProfile
     label_counts: dict[str, int]
     """Label -> rows; empty where the dataset has no `label` column."""

@@ -1,6 +1,7 @@
 """A dataset that is ready to be read: its manifest, its row groups, and verified access to their rows."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import Self
@@ -10,10 +11,10 @@ import pyarrow.parquet as pq
 import xxhash
 
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import DamagedDataError, DataError
+from assay.base.errors import DamagedDataError, DataError, StoreError
 from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_identities
 from assay.data.dataset.shard_file import SparseFile, parse_footer
-from assay.records.dataset import DatasetManifest
+from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import open_store
 
 MANIFEST_FILE = "manifest.json"
@@ -30,7 +31,7 @@ class Dataset:
         self.manifest = manifest
         self.groups = groups
         self.identities = row_group_identities([shard.path for shard in manifest.shards], groups)
-        self._store = open_store(manifest.source_url)
+        self._store = open_store(source_url(folder, manifest))
         self._footers = pa.memory_map(str(folder / FOOTERS_FILE))
         self._footer_column = pa.ipc.open_file(self._footers).read_all()["footer"]
         self._metadata = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._parse_footer)
@@ -45,12 +46,14 @@ class Dataset:
                 "'assay data build'."
             )
         manifest = DatasetManifest.from_json(path.read_bytes(), source=path)
-        table = folder / ROW_GROUPS_FILE
-        if not table.is_file() or sha256_of_bytes(table.read_bytes()) != manifest.row_groups_sha256:
-            raise DataError(
-                f"{table}: not the table that {MANIFEST_FILE} was written with. Index the dataset anew."
-            )
-        return cls(folder, manifest, read_row_groups(table))
+        digests = {ROW_GROUPS_FILE: manifest.row_groups_sha256, FOOTERS_FILE: manifest.footers_sha256}
+        for name, sha256 in digests.items():
+            file = folder / name
+            if not file.is_file() or sha256_of_bytes(file.read_bytes()) != sha256:
+                raise DataError(
+                    f"{file}: not the file that {MANIFEST_FILE} was written with. Index the dataset anew."
+                )
+        return cls(folder, manifest, read_row_groups(folder / ROW_GROUPS_FILE))
 
     @property
     def fingerprint(self) -> str:
@@ -72,16 +75,15 @@ class Dataset:
         ends = [
             start + int(groups.chunk_bytes[group, leaf]) for start, leaf in zip(starts, wanted, strict=True)
         ]
-        parts = self._store.get_ranges(shard.path, starts, ends)
+        parts = self._fetch(shard, starts, ends)
         for leaf, part in zip(wanted, parts, strict=True):
             digest = xxhash.xxh3_64_intdigest(part)
             if digest != int(groups.chunk_digest[group, leaf]):
                 name = metadata.schema.column(leaf).path
                 raise DamagedDataError(
                     f"{shard.path}: row group {in_shard}, column '{name}' has digest {digest:016x}, the "
-                    f"manifest says {int(groups.chunk_digest[group, leaf]):016x}. The file changed after it was indexed. "
-                    "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on "
-                    "without its rows."
+                    f"manifest says {int(groups.chunk_digest[group, leaf]):016x}. The "
+                    f"file changed after it was indexed. {_CURE}"
                 )
         file = pq.ParquetFile(
             pa.PythonFile(SparseFile(starts, parts, shard.num_bytes), mode="r"),
@@ -90,20 +92,56 @@ class Dataset:
         )
         return file.read_row_group(in_shard, columns=list(columns), use_threads=False)
 
-    def changed_shards(self) -> dict[str, str]:
+    def leaf_columns(self, shard: int) -> list[str]:
+        """Names behind the columns of the row groups' chunk arrays, e.g. `input_ids.list.element`."""
+        schema = self._metadata(shard).schema
+        return [schema.column(leaf).path for leaf in range(len(schema))]
+
+    def changed_shards(self, *, workers: int = 4) -> dict[str, str]:
         """Shards whose bytes are not those that were indexed, with what is wrong; reads everything."""
-        changed = {}
-        for shard in self.manifest.shards:
-            if not self._store.exists(shard.path):
-                changed[shard.path] = "is missing"
-                continue
-            digest = sha256_of_bytes(self._store.get(shard.path))
-            if digest != shard.sha256:
-                changed[shard.path] = f"has sha256 {digest[:12]}…, the manifest says {shard.sha256[:12]}…"
-        return changed
+        shards = self.manifest.shards
+        with ThreadPoolExecutor(workers) as pool:
+            found = pool.map(self._what_changed, shards)
+            return {shard.path: what for shard, what in zip(shards, found, strict=True) if what}
+
+    def _what_changed(self, shard: Shard) -> str | None:
+        if not self._store.exists(shard.path):
+            return "is missing"
+        digest = sha256_of_bytes(self._store.get(shard.path))
+        if digest == shard.sha256:
+            return None
+        return f"has sha256 {digest[:12]}…, the manifest says {shard.sha256[:12]}…"
+
+    def _fetch(self, shard: Shard, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
+        """The bytes; a shard that is gone or has another size is damage, a store that fails is not."""
+        cause = None
+        try:
+            parts = self._store.get_ranges(shard.path, starts, ends)
+        except StoreError as error:
+            sizes = {item.key: item.num_bytes for item in self._store.list(shard.path)}
+            if sizes.get(shard.path) == shard.num_bytes:
+                raise
+            cause, seen = error, f"has {sizes[shard.path]} bytes" if shard.path in sizes else "is missing"
+        else:
+            if all(len(part) == end - start for part, start, end in zip(parts, starts, ends, strict=True)):
+                return parts
+            seen = f"ends before byte {max(ends)}"
+        raise DamagedDataError(
+            f"{shard.path} {seen}; it was indexed with {shard.num_bytes} bytes. {_CURE}"
+        ) from cause
 
     def _parse_footer(self, shard: int) -> pq.FileMetaData:
         return parse_footer(self._footer_column[shard].as_buffer().to_pybytes())
+
+
+_CURE = "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on without its rows."
+
+
+def source_url(folder: Path, manifest: DatasetManifest) -> str:
+    """Where the shards are; a dataset that holds its own shards can be moved as a whole."""
+    if "://" in manifest.source_url:
+        return manifest.source_url
+    return str((folder / manifest.source_url).resolve())
 
 
 def _leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:

@@ -5,11 +5,13 @@
 The manifest is written last, so an interrupted index leaves nothing that could be taken for a dataset.
 """
 
+import functools
+import io
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,14 @@ from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import DataError
 from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema
 from assay.data.dataset.dataset import FOOTERS_FILE, MANIFEST_FILE, ROW_GROUPS_FILE
-from assay.data.dataset.profile import MAX_LENGTH, ColumnCounts, is_profiled, length_profile, merged_columns
+from assay.data.dataset.profile import (
+    MAX_LENGTH,
+    ColumnCounts,
+    added,
+    is_profiled,
+    length_profile,
+    merged_columns,
+)
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import chunk_ranges, footer_of
 from assay.records.dataset import DatasetManifest, Shard
@@ -46,6 +55,8 @@ class ShardScan:
     chunk_bytes: list[list[int]]
     chunk_digest: list[list[int]]
     rows_of_length: npt.NDArray[np.int64]
+    """[number of tokens]: rows."""
+    max_token_id: int
     label_counts: Counter[str]
     columns: dict[str, ColumnCounts]
 
@@ -64,7 +75,7 @@ def index_dataset(
     if "://" not in source_url:
         source_url = str(Path(source_url).resolve())
     store = open_store(source_url)
-    paths = sorted(item.key for item in store.list("") if item.key.endswith(".parquet"))
+    paths = shard_paths(item.key for item in store.list(""))
     if not paths:
         raise DataError(f"{source_url}: no *.parquet file there. Check the path or the prefix.")
     scans = []
@@ -83,10 +94,32 @@ def index_dataset(
     return _write(scans, source_url, out, name or _name_of(source_url), tokenizer_sha256)
 
 
+def shard_paths(keys: Iterable[str]) -> list[str]:
+    """The Parquet files among `keys`, sorted.
+
+    Left out, as Spark and pyarrow do: what has a part that starts with `_` or `.` (unfinished writes, logs);
+    and the table of row groups of a manifest that was put among the shards.
+    """
+    keys = set(keys)
+    own = {
+        key for key in keys if key.rpartition("/")[2] == ROW_GROUPS_FILE and _beside(key, MANIFEST_FILE) in keys
+    }
+    return sorted(
+        key
+        for key in keys - own
+        if key.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in key.split("/"))
+    )
+
+
+def _beside(key: str, name: str) -> str:
+    folder, slash, _ = key.rpartition("/")
+    return f"{folder}{slash}{name}"
+
+
 def scan_shard(store: ObjectStore, path: str, *, needs_label: bool) -> ShardScan:
     """Read one shard whole; raises `DataError` for the first thing that is wrong with it."""
     data = memoryview(store.get(path))
-    footer = footer_of(bytes(data))
+    footer = footer_of(data)
     if footer is None:
         raise DataError(
             f"{path}: not a whole Parquet file ({len(data)} bytes, no footer at the end). It was cut short "
@@ -104,7 +137,8 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
     metadata, schema = file.metadata, file.schema_arrow
     if metadata.num_rows == 0:
         raise DataError(f"{path}: has no rows. Delete the file: an empty shard is a sign of a failed write.")
-    rows_of_length = np.zeros(MAX_LENGTH + 1, np.int64)
+    rows_of_length = np.zeros(0, np.int64)
+    max_token_id = 0
     labels: Counter[str] = Counter()
     columns = {field.name: ColumnCounts() for field in schema if is_profiled(field.type)}
     scan = ShardScan(
@@ -122,7 +156,8 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
         chunk_start=[],
         chunk_bytes=[],
         chunk_digest=[],
-        rows_of_length=rows_of_length,
+        rows_of_length=np.zeros(0, np.int64),
+        max_token_id=0,
         label_counts=labels,
         columns=columns,
     )
@@ -139,7 +174,8 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
         table = file.read_row_group(group, columns=[TOKENS, *columns], use_threads=False)
         where = f"{path}: row group {group}"
         lengths = _lengths(table[TOKENS], where)
-        np.add.at(rows_of_length, np.minimum(lengths, MAX_LENGTH), 1)
+        rows_of_length = added(rows_of_length, np.bincount(np.minimum(lengths, MAX_LENGTH)))
+        max_token_id = max(max_token_id, _max_token_id(table[TOKENS], where))
         scan.num_rows.append(len(table))
         scan.num_tokens.append(int(lengths.sum()))
         if LABEL in columns:
@@ -148,7 +184,7 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
             counts.add(table[name])
     if MASK in schema.names:
         _check_mask(file, path)
-    return scan
+    return replace(scan, rows_of_length=rows_of_length, max_token_id=max_token_id)
 
 
 def _lengths(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:
@@ -158,6 +194,18 @@ def _lengths(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:
     if len(lengths) and lengths.min() == 0:
         raise DataError(f"{where}: row {int(lengths.argmin())} has no tokens. Drop empty rows first.")
     return lengths
+
+
+def _max_token_id(column: pa.ChunkedArray, where: str) -> int:
+    tokens = pc.list_flatten(column)
+    if tokens.null_count:
+        raise DataError(f"{where}: {tokens.null_count} tokens in {TOKENS} are null. Drop or mend these rows.")
+    limits = pc.min_max(tokens).as_py()
+    if limits["min"] < 0:
+        raise DataError(
+            f"{where}: {TOKENS} holds {limits['min']}; tokens are 0 or more. Mend these rows first."
+        )
+    return int(limits["max"])
 
 
 def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
@@ -179,8 +227,8 @@ def _check_mask(file: pq.ParquetFile, path: str) -> None:
     for row, (tokens, mask) in enumerate(zip(table[TOKENS].to_pylist(), table[MASK].to_pylist(), strict=True)):
         if mask is None or len(mask) != len(tokens) or not all(mask):
             raise DataError(
-                f"{path}: row {row}: {MASK} is not one 1 for each of the {len(tokens)} tokens. Rows must hold no "
-                "padding: cut input_ids where the mask ends."
+                f"{path}: row {row}: {MASK} is not one 1 for each of the {len(tokens)} tokens. Rows must hold "
+                "no padding: cut input_ids where the mask ends."
             )
 
 
@@ -189,13 +237,11 @@ def _write(
 ) -> DatasetManifest:
     groups = _row_groups(scans)
     schema = scans[0].schema
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MANIFEST_FILE).unlink(missing_ok=True)
-    footers = pa.table({"footer": pa.array([scan.footer for scan in scans], pa.large_binary())})
-    with pa.OSFile(str(out / FOOTERS_FILE), "wb") as file, pa.ipc.new_file(file, footers.schema) as writer:
-        writer.write_table(footers)
-    pq.write_table(groups.table(), out / ROW_GROUPS_FILE)
-    row_groups_sha256 = sha256_of_bytes((out / ROW_GROUPS_FILE).read_bytes())
+    row_groups, footers = io.BytesIO(), io.BytesIO()
+    pq.write_table(groups.table(), row_groups)
+    footer_table = pa.table({"footer": pa.array([scan.footer for scan in scans], pa.large_binary())})
+    with pa.ipc.new_file(footers, footer_table.schema) as writer:
+        writer.write_table(footer_table)
     columns = merged_columns(scan.columns for scan in scans)
     identity = {
         "columns": {field.name: str(field.type) for field in schema},
@@ -203,23 +249,33 @@ def _write(
     }
     manifest = DatasetManifest(
         name=name,
-        source_url=source_url,
+        source_url=_relative_to(out, source_url),
         fingerprint=sha256_of_json(identity),
-        row_groups_sha256=row_groups_sha256,
+        row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
+        footers_sha256=sha256_of_bytes(footers.getvalue()),
         columns={field.name: str(field.type) for field in schema},
         shards=tuple(scan.shard for scan in scans),
         num_rows=int(groups.num_rows.sum()),
         num_row_groups=len(groups),
         num_tokens=int(groups.num_tokens.sum()),
-        lengths=length_profile(sum((scan.rows_of_length for scan in scans), np.zeros(1, np.int64))),
+        max_token_id=max(scan.max_token_id for scan in scans),
+        lengths=length_profile(functools.reduce(added, (scan.rows_of_length for scan in scans))),
         label_counts=dict(sum((scan.label_counts for scan in scans), Counter())),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
         tokenizer_sha256=tokenizer_sha256,
     )
-    unfinished = out / f"{MANIFEST_FILE}.unfinished"
-    unfinished.write_text(manifest.to_json())
-    unfinished.replace(out / MANIFEST_FILE)
+    folder = open_store(str(out))
+    folder.delete(MANIFEST_FILE)
+    folder.put(FOOTERS_FILE, footers.getvalue())
+    folder.put(ROW_GROUPS_FILE, row_groups.getvalue())
+    folder.put(MANIFEST_FILE, manifest.to_json().encode())
     return manifest
+
+
+def _relative_to(out: Path, source_url: str) -> str:
+    if "://" in source_url or not Path(source_url).is_relative_to(out.resolve()):
+        return source_url
+    return Path(source_url).relative_to(out.resolve()).as_posix()
 
 
 def _row_groups(scans: Sequence[ShardScan]) -> RowGroups:

@@ -16,6 +16,8 @@ import pyarrow.compute as pc
 
 from assay.records.dataset import ColumnProfile, LengthProfile
 
+Counts = npt.NDArray[np.int64]
+
 MAX_LENGTH = 1 << 20
 """Longer rows count as this long in the length histogram."""
 MAX_DISTINCT = 10_000
@@ -37,15 +39,20 @@ class ColumnCounts:
     def add(self, column: pa.ChunkedArray) -> None:
         """Count a row group's values."""
         self.num_rows += len(column)
-        self.num_missing += column.null_count
-        if column.null_count == len(column):
+        missing = pc.is_null(column, nan_is_null=pa.types.is_floating(column.type))
+        num_missing = int(pc.sum(missing).as_py() or 0)
+        self.num_missing += num_missing
+        if num_missing == len(column):
             return
-        if pa.types.is_string(column.type) or pa.types.is_boolean(column.type):
-            counts = pc.value_counts(column.drop_null().cast(pa.string()))
+        column = column.filter(pc.invert(missing))
+        if _is_text(column.type) or pa.types.is_boolean(column.type):
+            counts = pc.value_counts(column.cast(pa.string()))
             pairs = zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)
             self.values.update(dict(pairs))
             if len(self.values) > MAX_DISTINCT:
                 self.values = Counter(dict(self.values.most_common(MAX_DISTINCT)))
+            return
+        if not _has_limits(column.type):
             return
         limits = pc.min_max(column).as_py()
         self._extend(limits["min"], limits["max"])
@@ -82,7 +89,28 @@ class ColumnCounts:
 
 def is_profiled(arrow_type: pa.DataType) -> bool:
     """Whether a column is one value a row (lists of tokens have a profile of their own)."""
-    return not pa.types.is_nested(arrow_type) and not pa.types.is_binary(arrow_type)
+    return not pa.types.is_nested(arrow_type)
+
+
+def _is_text(arrow_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(arrow_type):
+        return _is_text(arrow_type.value_type)
+    return any(
+        is_a(arrow_type) for is_a in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    )
+
+
+def _has_limits(arrow_type: pa.DataType) -> bool:
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_timestamp, pa.types.is_date)
+    return any(is_a(arrow_type) for is_a in kinds)
+
+
+def added(one: Counts, other: Counts) -> Counts:
+    """The sum of two histograms of different lengths."""
+    total = np.zeros(max(len(one), len(other)), np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
 
 
 def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:

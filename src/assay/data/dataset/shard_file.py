@@ -24,18 +24,18 @@ class SparseFile(io.RawIOBase):
         self._num_bytes = num_bytes
         self._place = 0
 
-    def seekable(self) -> bool:  # noqa: D102
+    def seekable(self) -> bool:
         return True
 
-    def readable(self) -> bool:  # noqa: D102
+    def readable(self) -> bool:
         return True
 
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:  # noqa: D102
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._num_bytes}[whence]
         self._place = base + offset
         return self._place
 
-    def tell(self) -> int:  # noqa: D102
+    def tell(self) -> int:
         return self._place
 
     def read(self, size: int = -1, /) -> bytes:
@@ -49,12 +49,12 @@ class SparseFile(io.RawIOBase):
         return part  # type: ignore[return-value]
 
 
-def footer_of(tail: bytes) -> bytes | None:
+def footer_of(tail: memoryview) -> bytes | None:
     """The footer (metadata, its length, magic) at the end of a file's last bytes; None if there is none."""
     if len(tail) < 12 or tail[-4:] != MAGIC:
         return None
     size = int.from_bytes(tail[-8:-4], "little") + 8
-    return tail[-size:] if size <= len(tail) else None
+    return bytes(tail[-size:]) if size <= len(tail) else None
 
 
 def parse_footer(footer: bytes) -> pq.FileMetaData:

@@ -4,12 +4,14 @@ Rows that share a key (a conversation, a document, a file) are on the same side,
 comes back in validation.
 """
 
-import os
+import io
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,11 +22,15 @@ from pydantic import Field
 
 from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
 from assay.data.dataset.dataset import Dataset
+from assay.store.objects import open_store
 
 Part = Literal["train", "validation"]
+NUM_READERS = 8
+"""Row groups read at once: an object store answers slowly, and many at a time."""
+_UTC_MOMENT = pa.timestamp("us")
 
 
 class HashSplit(FrozenConfig):
@@ -105,16 +111,20 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
     key = sha256_of_json([dataset.fingerprint, config.model_dump(mode="json")])
     cache = dataset.folder / "splits" / f"{key[:16]}.npy"
     num_rows = dataset.manifest.num_rows
-    if cache.is_file() and len(bits := np.load(cache)) == -(-num_rows // 8):
-        return np.unpackbits(bits, count=num_rows).astype(bool)
+    if (kept := _kept(cache, num_rows)) is not None:
+        return kept
     if config.column not in dataset.manifest.columns:
         raise ConfigError(
             f"data.split.column '{config.column}' is not in dataset '{dataset.manifest.name}', which has: "
             f"{', '.join(dataset.manifest.columns)}."
         )
-    groups = range(len(dataset.groups))
-    parts = [_decide(dataset.read_row_group(group, [config.column])[config.column], config) for group in groups]
-    held_out = np.concatenate(parts)
+
+    def decide(group: int) -> npt.NDArray[np.bool_]:
+        column = dataset.read_row_group(group, [config.column])[config.column]
+        return _decide(column, config, where=f"{dataset.shard_path(group)}: column '{config.column}'")
+
+    with ThreadPoolExecutor(NUM_READERS) as pool:
+        held_out = np.concatenate(list(pool.map(decide, range(len(dataset.groups)))))
     if held_out.all() or not held_out.any():
         raise ConfigError(
             f"data.split puts {'all' if held_out.all() else 'none'} of the {num_rows} rows into validation. "
@@ -125,22 +135,15 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
     return held_out
 
 
-def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
-    if config.type == "hash":
-        return _by_hash(column, config)
-    if column.null_count:
+def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit, *, where: str) -> npt.NDArray[np.bool_]:
+    try:
+        return _by_hash(column, config) if config.type == "hash" else _by_time(column, config, where)
+    except pa.ArrowException as error:
+        expected = "one value a row" if config.type == "hash" else "times, dates or ISO 8601 text"
         raise DataError(
-            f"data.split.column '{config.column}' is null in {column.null_count} rows of a row group, and a row "
-            "without a time is on neither side. Split by hash of another column, or fill it in."
-        )
-    if not pa.types.is_timestamp(column.type):
-        column = pc.strptime(column.cast(pa.string()), format="%Y-%m-%dT%H:%M:%S%z", unit="us")
-    moments = (
-        column.cast(pa.timestamp("us")) if column.type.tz is None else column.cast(pa.timestamp("us", "UTC"))
-    )
-    border = pa.scalar(_utc(config.validation_from, naive=column.type.tz is None), moments.type)
-    held_out: npt.NDArray[np.bool_] = pc.greater_equal(moments, border).to_numpy().astype(bool)
-    return held_out
+            f"{where} has type {column.type}, which cannot split rows: {error}. Expected {expected}; choose "
+            "another data.split.column."
+        ) from error
 
 
 def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_]:
@@ -154,17 +157,44 @@ def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_
     return decided
 
 
-def _utc(moment: datetime, *, naive: bool) -> Any:
-    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).replace(tzinfo=None) if naive else aware.astimezone(UTC)
+def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDArray[np.bool_]:
+    if column.null_count:
+        raise DataError(
+            f"{where} is null in {column.null_count} rows of a row group, and a row without a time is on "
+            "neither side. Split by hash of another column, or fill it in."
+        )
+    moment = config.validation_from
+    utc = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    border = pa.scalar(utc.replace(tzinfo=None), _UTC_MOMENT)
+    held_out: npt.NDArray[np.bool_] = pc.greater_equal(_utc_moments(column), border).to_numpy()
+    return held_out
+
+
+def _utc_moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times as UTC; without a zone they are UTC already. Numbers are refused: their unit is anyone's guess."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        try:
+            column = column.cast(pa.timestamp("us", "UTC"))
+        except pa.ArrowInvalid:
+            return column.cast(_UTC_MOMENT)
+    if pa.types.is_integer(column.type):
+        raise pa.ArrowInvalid("a number has no unit of time")
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        column = column.cast(pa.timestamp("us", "UTC"), safe=False)
+    return column.cast(_UTC_MOMENT, safe=False)
+
+
+def _kept(path: Path, num_rows: int) -> npt.NDArray[np.bool_] | None:
+    try:
+        bits = np.load(path)
+    except (OSError, ValueError, EOFError):  # not there, or cut short: computed anew
+        return None
+    return np.unpackbits(bits, count=num_rows).astype(bool) if len(bits) == -(-num_rows // 8) else None
 
 
 def _keep(path: Path, bits: npt.NDArray[np.uint8]) -> None:
     """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        unfinished = path.with_suffix(f".{os.getpid()}.npy")
-        np.save(unfinished, bits)
-        unfinished.replace(path)
-    except OSError:
-        return
+    content = io.BytesIO()
+    np.save(content, bits)
+    with suppress(StoreError):
+        open_store(str(path.parent)).put(path.name, content.getvalue())

@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assay.base.errors import DamagedDataError, DataError
+from assay.base.errors import DamagedDataError, DataError, StoreError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 
@@ -67,6 +69,8 @@ def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_fo
         ({"label": pa.array([0, None] * 25)}, "have no label"),
         ({"input_ids": pa.array([[1], []] * 25, pa.list_(pa.int32()))}, "has no tokens"),
         ({"input_ids": pa.array([[1], None] * 25, pa.list_(pa.int32()))}, "have no input_ids"),
+        ({"input_ids": pa.array([[1], [-100]] * 25, pa.list_(pa.int32()))}, "holds -100"),
+        ({"input_ids": pa.array([[1], [None]] * 25, pa.list_(pa.int32()))}, "8 tokens in input_ids are null"),
         ({"attention_mask": pa.array([[1, 0]] * 50)}, "attention_mask is not one 1 for each"),
     ],
 )
@@ -80,6 +84,69 @@ def test_what_training_could_not_use_is_one_error_that_names_the_shard(
     assert says in str(caught.value)
     assert caught.value.exit_code == 2
     assert not (tmp_path / "dataset").exists()
+
+
+def test_unfinished_writes_and_a_manifest_among_the_shards_are_no_shards(tmp_path: Path, write_shard) -> None:
+    write_shard("a")
+    source = tmp_path / "source"
+    first = index_dataset(str(source), source)
+    (source / "_temporary").mkdir()
+    (source / "_temporary" / "b.parquet").write_bytes(b"half")
+    (source / ".b.parquet").write_bytes(b"half")
+    again = index_dataset(str(source), source)
+    assert [shard.path for shard in again.shards] == ["a.parquet"]
+    assert again.fingerprint == first.fingerprint
+
+
+def test_a_dataset_that_holds_its_own_shards_can_be_moved(tmp_path: Path, write_shard) -> None:
+    write_shard("a")
+    index_dataset(str(tmp_path / "source"), tmp_path)
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    for name in ("source", "manifest.json", "row_groups.parquet", "footers.arrow"):
+        (tmp_path / name).rename(moved / name)
+    assert Dataset.open(moved).read_row_group(0, ["label"]).num_rows == 16
+
+
+def test_columns_of_every_kind_have_a_profile(tmp_path: Path, write_shard) -> None:
+    odd = {
+        "score": pa.array([0.5, float("nan"), None, 1.5, 4.0] * 10),
+        "nothing": pa.array([None] * 50, pa.string()),
+        "kind": pa.array(["x", "y"] * 25).dictionary_encode(),
+        "long": pa.array(["x", None] * 25, pa.large_string()),
+        "lasted": pa.array([1, 2] * 25, pa.duration("s")),
+        "day": pa.array([1, 2] * 25, pa.date32()),
+        "bytes": pa.array([b"1", None] * 25),
+    }
+    write_shard("a", **odd)
+    columns = {column.name: column for column in index(tmp_path).column_profiles}
+    assert columns["score"].missing_rate == pytest.approx(0.4)
+    assert (columns["score"].minimum, columns["score"].maximum) == ("0.5", "4.0")
+    assert columns["score"].mean == pytest.approx(2.0)
+    assert columns["nothing"].missing_rate == 1.0
+    assert columns["kind"].top_values == (("x", 25), ("y", 25))
+    assert (columns["long"].missing_rate, columns["long"].top_values) == (0.5, (("x", 25),))
+    assert columns["day"].maximum == "1970-01-03"
+    assert columns["bytes"].missing_rate == 0.5
+
+
+def test_the_largest_token_is_on_record(tmp_path: Path, write_shard) -> None:
+    write_shard("a", 2, input_ids=pa.array([[1, 7], [5]], pa.list_(pa.int32())), attention_mask=None)
+    write_shard("b", 2, input_ids=pa.array([[3], [30_521]], pa.list_(pa.int32())), attention_mask=None)
+    assert index(tmp_path).max_token_id == 30_521
+
+
+def test_a_full_disk_is_one_error_and_leaves_no_manifest(tmp_path: Path, write_shard, monkeypatch) -> None:
+    write_shard("a")
+    index(tmp_path)
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"disk is full: free some space"):
+        index(tmp_path)
+    assert not (tmp_path / "dataset" / "manifest.json").exists()
 
 
 def test_shards_of_different_schemas_are_refused(tmp_path: Path, write_shard) -> None:
@@ -120,10 +187,26 @@ def test_a_byte_that_changes_after_indexing_is_found_when_its_column_is_read(
     assert list(dataset.changed_shards()) == ["a.parquet"]
 
 
-def test_a_manifest_whose_table_was_replaced_is_refused(tmp_path: Path, write_shard) -> None:
+def test_a_shard_that_was_cut_short_or_removed_is_damage(tmp_path: Path, write_shard) -> None:
+    path = write_shard("a")
+    index(tmp_path)
+    dataset = Dataset.open(tmp_path / "dataset")
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(
+        DamagedDataError, match=r"a.parquet ends before byte \d+; it was indexed with \d+ bytes"
+    ):
+        dataset.read_row_group(3, ["label"])
+    path.unlink()
+    with pytest.raises(DamagedDataError, match=r"a.parquet is missing; it was indexed with \d+ bytes"):
+        dataset.read_row_group(0, ["label"])
+    assert dataset.changed_shards() == {"a.parquet": "is missing"}
+
+
+@pytest.mark.parametrize("name", ["row_groups.parquet", "footers.arrow"])
+def test_a_manifest_whose_table_was_replaced_is_refused(tmp_path: Path, write_shard, name: str) -> None:
     write_shard("a")
     index(tmp_path)
-    table = tmp_path / "dataset" / "row_groups.parquet"
+    table = tmp_path / "dataset" / name
     table.write_bytes(table.read_bytes()[:-1])
     with pytest.raises(DataError, match="Index the dataset anew"):
         Dataset.open(tmp_path / "dataset")

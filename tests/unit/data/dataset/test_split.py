@@ -68,3 +68,72 @@ def test_a_row_without_a_time_is_on_no_side(tmp_path: Path, write_shard) -> None
             TimeSplit(type="time", validation_from=datetime(2026, 1, 1)),
             "train",
         )
+
+
+@pytest.mark.parametrize(
+    "moments",
+    [
+        pa.array(["2026-01-01T10:00:00Z", "2026-01-02T01:30:00+02:00", "2026-01-02T00:00:00+00:00"]),
+        pa.array(["2026-01-01", "2026-01-01T23:59:59", "2026-01-02"], pa.large_string()),
+        pa.array(
+            [datetime(2026, 1, 1, 10), datetime(2026, 1, 1, 23), datetime(2026, 1, 2)], pa.timestamp("ns")
+        ),
+        pa.array([datetime(2026, 1, 1), datetime(2026, 1, 1), datetime(2026, 1, 2)], pa.date32()),
+        pa.array(
+            [
+                datetime(2026, 1, 1, 10, tzinfo=UTC),
+                datetime(2026, 1, 1, 23, tzinfo=UTC),
+                datetime(2026, 1, 2, tzinfo=UTC),
+            ],
+            pa.timestamp("ms", "Asia/Tokyo"),
+        ),
+    ],
+)
+def test_a_time_is_the_same_moment_in_every_spelling(tmp_path: Path, write_shard, moments: pa.Array) -> None:
+    write_shard("a", 3, created_at=moments)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    config = TimeSplit(type="time", validation_from=datetime(2026, 1, 2))
+    view = split_view(Dataset.open(tmp_path / "dataset"), config, "validation")
+    assert view.row_ids(0).tolist() == [2]
+
+
+@pytest.mark.parametrize("moments", [pa.array(["noon"] * 3), pa.array([1, 2, 3]), pa.array([1.0, 2.0, 3.0])])
+def test_what_is_no_time_is_refused(tmp_path: Path, write_shard, moments: pa.Array) -> None:
+    write_shard("a", 3, created_at=moments)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    config = TimeSplit(type="time", validation_from=datetime(2026, 1, 2))
+    with pytest.raises(
+        DataError, match=r"a.parquet: column 'created_at' has type.*Expected times, dates or ISO"
+    ):
+        split_view(Dataset.open(tmp_path / "dataset"), config, "train")
+
+
+@pytest.mark.parametrize(
+    "keys", [pa.array([1, 2, None] * 20), pa.array([b"x", b"y", None] * 20), pa.array([1.5, None] * 30)]
+)
+def test_a_key_may_be_a_number_or_missing(tmp_path: Path, write_shard, keys: pa.Array) -> None:
+    write_shard("a", 60, key=keys)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    dataset = Dataset.open(tmp_path / "dataset")
+    sides = []
+    for seed in range(8):
+        try:
+            sides.append(
+                split_view(dataset, HashSplit(column="key", validation_fraction=0.5, seed=seed), "train")
+            )
+        except ConfigError:
+            continue  # all keys fell on one side
+    assert sides
+    for view in sides:
+        held_out = {*keys.to_pylist()} - {*values(view, "key")}
+        assert held_out
+        assert sum(view.num_rows) == sum(key not in held_out for key in keys.to_pylist())
+
+
+def test_a_cache_that_was_cut_short_is_computed_anew(dataset: Dataset) -> None:
+    config = HashSplit(validation_fraction=0.3)
+    first = split_view(dataset, config, "train")
+    (cache,) = (dataset.folder / "splits").glob("*.npy")
+    for size in (0, 10, 150):
+        cache.write_bytes(cache.read_bytes()[:size])
+        np.testing.assert_array_equal(split_view(dataset, config, "train").num_rows, first.num_rows)
