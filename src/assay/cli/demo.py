@@ -28,7 +28,7 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     from assay.cli.progress import ProgressBar
     from assay.launch.demo import run_demo
     from assay.reporting.gather import comparison_page, run_page
-    from assay.reporting.pages import render_comparison_page, render_run_page
+    from assay.reporting.render import render_comparison_page, render_run_page
     from assay.store.ledger.database import assay_home
     from assay.store.ledger.ledger import open_ledger
 

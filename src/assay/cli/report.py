@@ -1,0 +1,25 @@
+"""`assay report`: one page about a run."""
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write; by default report.html in the run's folder.",
+)
+def report(run_id: str, out: Path | None) -> None:
+    """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
+    from assay.reporting.gather import run_page
+    from assay.reporting.render import render_run_page
+    from assay.store.ledger.ledger import open_ledger
+
+    with open_ledger() as ledger:
+        page = run_page(ledger, run_id)
+    out = out or Path(page.run.run_dir) / "report.html"
+    out.write_text(render_run_page(page), encoding="utf-8")
+    click.echo(out)
