@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from assay.evaluation.evidence.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.curves import roc_curve, score_histogram
@@ -45,7 +46,7 @@ def run_page(ledger: Ledger, run_id: str) -> RunPage:
         loss=_series(ledger, run.run_id, "loss"),
         throughput=_throughput(ledger, run.run_id),
         rows_per_second=float(rows.values.sum() / seconds.values.sum()) if len(seconds.values) else None,
-        validation_auc=_series(ledger, run.run_id, "validation_auc"),
+        validation_auc=_if_it_is_a_curve(_series(ledger, run.run_id, "validation_auc")),
         evaluation=evaluation,
         audit=ledger.audit(run.run_id),
         roc=None if scores is None else roc_curve(scores),
@@ -132,8 +133,8 @@ def _throughput(ledger: Ledger, run_id: str) -> Series | None:
     )
 
 
-def _sum(curve: Curve, part: object) -> float:
-    return float(curve.values[part].sum())  # type: ignore[index]
+def _sum(curve: Curve, part: npt.NDArray[np.intp]) -> float:
+    return float(curve.values[part].sum())
 
 
 def _reached_steps(ledger: Ledger, run_id: str, attempts: Sequence[Attempt]) -> dict[int, int]:
@@ -148,3 +149,7 @@ def _reached_steps(ledger: Ledger, run_id: str, attempts: Sequence[Attempt]) -> 
         if inside.any():
             reached[attempt.attempt] = int(steps[inside].max())
     return reached
+
+
+def _if_it_is_a_curve(series: Series | None) -> Series | None:
+    return series if series is not None and len(set(series.steps)) > 1 else None

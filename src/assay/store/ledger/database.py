@@ -9,6 +9,8 @@ SQLite runs in WAL mode: readers and the one writer do not wait for each other. 
 """
 
 import os
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,8 +101,21 @@ def writing(engine: Engine) -> Iterator[Connection]:
 def _set_pragmas(connection: Any, _: object) -> None:
     # The driver would begin transactions by itself, and too late; `_begin_sqlite` does it instead.
     connection.isolation_level = None
-    connection.execute("PRAGMA journal_mode = WAL")
+    _use_wal(connection)
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _use_wal(connection: Any) -> None:
+    # The switch, made once in a file's life, does not wait for others as other statements do.
+    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.02)
 
 
 def _begin_sqlite(connection: Connection) -> None:
@@ -129,7 +144,7 @@ def _check_layout(connection: Connection) -> None:
         shown = ", ".join(map(str, found)) or "none"
         raise StoreError(
             f"ledger {_shown(connection.engine)}: its tables have layout {shown}; this assay reads layout "
-            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger with --ledger."
+            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in $ASSAY_LEDGER."
         )
 
 
@@ -150,11 +165,11 @@ def _cure(reason: str) -> str:
         "disk is full": "Free space on its disk; what was recorded before is intact.",
         "No space left": "Free space on its disk; what was recorded before is intact.",
         "readonly": "Make the file and its folder writable.",
-        "unable to open": "Make its folder readable and writable, or name another ledger with --ledger.",
+        "unable to open": "Make its folder readable and writable, or name another ledger in $ASSAY_LEDGER.",
         "not a database": "Another file is in its place: move it away.",
         "malformed": "The file is damaged: move it away; the runs' folders hold all facts still.",
         "authentication": "Give the right user and password in the URL.",
-        "does not exist": "Create the database, or name an existing one with --ledger.",
+        "does not exist": "Create the database, or name an existing one in $ASSAY_LEDGER.",
     }
     return next(
         (cure for sign, cure in cures.items() if sign in reason), "Is the server running and reachable?"
