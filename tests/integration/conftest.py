@@ -10,7 +10,8 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
-from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.launch.run import new_run
 from assay.launch.supervisor import RestartPolicy, Supervisor
@@ -100,6 +101,12 @@ class KillAt:
 
 
 RunIt = Callable[..., tuple[Run, CommitLog, list[Attempt]]]
+
+
+@pytest.fixture
+def tiny_recipe_tree(tiny_dataset: Path) -> dict[str, object]:
+    """The tiny recipe as a file would hold it."""
+    return tiny_recipe(tiny_dataset).values
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.fields import BuildConfig
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.training.model.encoder import checkpoint_path
 

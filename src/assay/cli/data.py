@@ -80,7 +80,8 @@ def build(
 
     If it is interrupted, the same command goes on where it stopped.
     """
-    from assay.data.dataset.build import BuildConfig, build_dataset
+    from assay.data.dataset.build import build_dataset
+    from assay.data.dataset.fields import BuildConfig
 
     config = BuildConfig(
         tokenizer=tokenizer,

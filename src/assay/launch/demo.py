@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.config import LoadedConfig, read_config_file
-from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.evaluation.evidence.compare import compare_auc
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, read_predictions

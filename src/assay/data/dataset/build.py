@@ -1,61 +1,52 @@
-"""Make a dataset from raw text: JSON lines in, tokenised Parquet shards and their manifest out.
+"""Make a dataset from raw text: JSON lines or text files in, tokenised Parquet shards and their manifest out.
 
-    *.jsonl --(cut by line count)--> jobs --(processes)--> part-00000.parquet ... --> index_dataset
+    sources --> spans --(check, processes)--> field types --(tokenise, processes)--> shards --> index_dataset
 
+All input is checked before the first token is made, so a bad line at the end does not cost the hours before it.
 A shard appears whole or not at all, under a name that says which input and settings it came from; a build that
 was interrupted goes on where it stopped.
 """
 
-import json
-from collections.abc import Iterator, Sequence
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import PositiveInt
+from tokenizers import Tokenizer
 
-from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_bytes, sha256_of_json
-from assay.base.errors import DataError, StoreError
-from assay.data.dataset.columns import LABEL, MASK, TOKENS
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.fields import (
+    BuildConfig,
+    FieldTypes,
+    check_span,
+    field_types,
+    label_of,
+    metadata_array,
+    text_of,
+    time_of,
+)
 from assay.data.dataset.index import Progress, index_dataset
+from assay.data.dataset.raw_rows import Row, Span, find_spans
 from assay.data.dataset.tokens import load_tokenizer
 from assay.records.dataset import DatasetManifest
+from assay.store.objects import open_store
 
 SHARDS_FOLDER = "shards"
+_OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
+Result = TypeVar("Result")
 
 
-class BuildConfig(FrozenConfig):
-    """How raw rows become a dataset."""
-
-    tokenizer: str
-    """A `tokenizer.json`, or a folder that holds one."""
-
-    text_field: str = "text"
-
-    label_field: str | None = "label"
-    """None for rows without a label."""
-
-    metadata_fields: tuple[str, ...] = ()
-    """Kept as columns; absent or null is missing."""
-
-    time_field: str | None = None
-    """ISO 8601 text, kept as a timestamp column `created_at`."""
-
-    key_field: str | None = None
-    """Kept as text in the column `shard_id`, by which rows can be split."""
-
-    max_tokens: PositiveInt = 2048
-    """Longer rows are cut at their end."""
-
-    rows_per_shard: PositiveInt = 100_000
-
-    rows_per_group: PositiveInt = 1_000
+def _no_progress(done: int, total: int) -> None:
+    """Say nothing."""
 
 
 def build_dataset(
@@ -65,167 +56,151 @@ def build_dataset(
     *,
     name: str | None = None,
     workers: int = 2,
-    progress: Progress = lambda done, total: None,
+    checking: Progress = _no_progress,
+    progress: Progress = _no_progress,
 ) -> DatasetManifest:
-    """Tokenise the lines of `sources` into `out/shards` and index them in `out`."""
+    """Tokenise the rows of `sources` into `out/shards` and index them in `out`.
+
+    `checking` and `progress` are called with (shards done, shards in all) of the two passes over the input.
+    """
     tokenizer_sha256 = sha256_of_bytes(_tokenizer_file(config).read_bytes())
-    load_tokenizer(Path(config.tokenizer))
-    jobs = list(_jobs(sources, config.rows_per_shard))
-    shards = out / SHARDS_FOLDER
-    with _disk_errors(shards):
-        shards.mkdir(parents=True, exist_ok=True)
-    settings = sha256_of_json([config.model_dump(mode="json"), tokenizer_sha256])
-    names = [f"part-{number:05d}-{_job_digest(job, settings)}.parquet" for number, job in enumerate(jobs)]
-    for stale in set(shards.glob("part-*")) - {shards / name for name in names}:
-        stale.unlink()
-    missing = [
-        (job, shards / name) for job, name in zip(jobs, names, strict=True) if not (shards / name).exists()
-    ]
-    progress(len(jobs) - len(missing), len(jobs))
-    # Forking a process that has threads is unsafe; spawned ones import this module only.
-    with ProcessPoolExecutor(workers, mp_context=get_context("forkserver")) as pool:
-        futures = [pool.submit(_write_shard, *job, path, config) for job, path in missing]
-        try:
-            for done, future in enumerate(futures, start=1 + len(jobs) - len(missing)):
-                future.result()
-                progress(done, len(jobs))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    _tokenizer(config)
+    folder = out / SHARDS_FOLDER
+    _refuse_others_shards(folder)
+    spans = find_spans(sources, config.rows_per_shard)
+    # Forking a process that has threads is unsafe; these import only this module.
+    with ProcessPoolExecutor(workers, get_context("forkserver"), _one_thread) as pool:
+        types = field_types(_each(pool, check_span, [(span, config) for span in spans], checking), config)
+        settings = sha256_of_json(
+            [
+                config.model_dump(mode="json"),
+                tokenizer_sha256,
+                {name: str(kind) for name, kind in types.items()},
+            ]
+        )
+        names = [
+            f"part-{number:05d}-{sha256_of_json([span.digest(), settings])[:12]}.parquet"
+            for number, span in enumerate(spans)
+        ]
+        done = _finished(folder, names)
+        jobs = [
+            (span, folder, name, config, types)
+            for span, name in zip(spans, names, strict=True)
+            if name not in done
+        ]
+        _each(pool, _write_shard, jobs, lambda written, _: progress(len(done) + written, len(spans)))
     return index_dataset(
-        str(shards),
+        str(folder),
         out,
-        name=name or out.name,
+        name=name or out.resolve().name,
         needs_label=config.label_field is not None,
         workers=workers,
         tokenizer_sha256=tokenizer_sha256,
     )
 
 
-Job = tuple[Path, int, int]
-"""A source, its first line (from 0) and the line behind the last."""
+def _each(
+    pool: ProcessPoolExecutor,
+    work: Callable[..., Result],
+    jobs: Sequence[tuple[object, ...]],
+    progress: Progress,
+) -> list[Result]:
+    """The results in order; at the first error, what has not begun is dropped."""
+    futures = [pool.submit(work, *job) for job in jobs]
+    results = []
+    progress(0, len(jobs))
+    try:
+        for future in futures:
+            results.append(future.result())
+            progress(len(results), len(jobs))
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    return results
 
 
-def _jobs(sources: Sequence[Path], rows_per_shard: int) -> Iterator[Job]:
-    for source in sources:
-        try:
-            with source.open("rb") as file:
-                num_lines = sum(1 for _ in file)
-        except OSError as error:
-            raise DataError(f"{source}: cannot be read: {error.strerror}.") from error
-        if num_lines == 0:
-            raise DataError(f"{source}: is empty. Leave it out, or write it again.")
-        for first in range(0, num_lines, rows_per_shard):
-            yield source, first, min(num_lines, first + rows_per_shard)
+def _one_thread() -> None:
+    """Each process has one core's work; the tokenizer would start a thread for every core."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def _job_digest(job: Job, settings: str) -> str:
-    source, first, stop = job
-    status = source.stat()
-    return sha256_of_json([str(source), status.st_size, status.st_mtime_ns, first, stop, settings])[:12]
-
-
-def _write_shard(source: Path, first: int, stop: int, path: Path, config: BuildConfig) -> None:
-    rows = list(_rows(source, first, stop))
-    columns = _columns(rows, f"{source}", first, config)
-    unfinished = path.with_suffix(".unfinished")
-    with _disk_errors(path):
-        pq.write_table(pa.table(columns), unfinished, compression="zstd", row_group_size=config.rows_per_group)
-        unfinished.replace(path)
-
-
-def _rows(source: Path, first: int, stop: int) -> Iterator[dict[str, Any]]:
-    with source.open("rb") as file:
-        for number, line in enumerate(islice(file, first, stop), start=first + 1):
-            try:
-                row = json.loads(line.decode())
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{source}: line {number}: not UTF-8 (byte {error.start} of the line is "
-                    f"0x{line[error.start]:02x}). Convert the file: iconv -f <its encoding> -t utf-8."
-                ) from error
-            except ValueError as error:
-                raise DataError(f"{source}: line {number}: not JSON: {error}.") from error
-            if not isinstance(row, dict):
-                raise DataError(f"{source}: line {number}: expected a JSON object, found {type(row).__name__}.")
-            yield row
-
-
-def _columns(rows: list[dict[str, Any]], source: str, first: int, config: BuildConfig) -> dict[str, pa.Array]:
-    tokenizer = load_tokenizer(Path(config.tokenizer))
-    texts = [
-        _field(row, config.text_field, str, f"{source}: line {first + n}") for n, row in enumerate(rows, 1)
-    ]
-    encoded = [encoding.ids[: config.max_tokens] for encoding in tokenizer.encode_batch_fast(texts)]
-    for number, ids in enumerate(encoded, start=first + 1):
-        if not ids:
-            raise DataError(f"{source}: line {number}: '{config.text_field}' has no tokens. Drop empty rows.")
-    columns = {
-        TOKENS: pa.array(encoded, pa.list_(pa.int32())),
-        MASK: pa.array([[1] * len(ids) for ids in encoded], pa.list_(pa.int8())),
-    }
-    for name in config.metadata_fields:
-        columns[name] = _metadata([row.get(name) for row in rows], name, source)
-    if config.label_field is not None:
-        columns[LABEL] = pa.array(
-            [_label(row, config.label_field, f"{source}: line {first + n}") for n, row in enumerate(rows, 1)],
-            pa.int8(),
+def _refuse_others_shards(folder: Path) -> None:
+    others = sorted(path.name for path in folder.glob("*.parquet") if not _OWN_FILE.match(path.name))
+    if others:
+        raise ConfigError(
+            f"{folder} holds {others[0]}, which was not written by 'assay data build'. Choose another --out, "
+            "or adopt these files with 'assay data index'."
         )
+
+
+def _finished(folder: Path, names: Sequence[str]) -> set[str]:
+    """Shards of this build that are there already; those of another input or other settings are removed."""
+    found = {path.name for path in folder.glob("*part-*") if _OWN_FILE.match(path.name)}
+    for stale in found - set(names):
+        (folder / stale).unlink()
+    return found & set(names)
+
+
+def _write_shard(span: Span, folder: Path, name: str, config: BuildConfig, types: FieldTypes) -> None:
+    tokenizer, rows = _tokenizer(config), span.rows()
+    with (
+        open_store(str(folder)).open_writer(name) as file,
+        pq.ParquetWriter(file, _schema(config, types), compression="zstd") as writer,
+    ):
+        while group := list(islice(rows, config.rows_per_group)):
+            writer.write_table(pa.table(list(_columns(group, tokenizer, config, types)), writer.schema))
+
+
+def _schema(config: BuildConfig, types: FieldTypes) -> pa.Schema:
+    fields = [(TOKENS, pa.list_(pa.int32())), (MASK, pa.list_(pa.int8())), *types.items()]
+    if config.label_field is not None:
+        fields.append((LABEL, pa.int8()))
     if config.key_field is not None:
-        columns["shard_id"] = pa.array([str(row.get(config.key_field)) for row in rows])
+        fields.append((KEY, pa.string()))
     if config.time_field is not None:
-        columns["created_at"] = _times([row.get(config.time_field) for row in rows], config.time_field, source)
-    return columns
+        fields.append((TIME, pa.timestamp("us", "UTC")))
+    return pa.schema(fields)
 
 
-def _field(row: dict[str, Any], name: str, kind: type, where: str) -> Any:
-    if not isinstance(value := row.get(name), kind):
-        found = "missing" if value is None else f"of type {type(value).__name__}"
-        raise DataError(f"{where}: field '{name}' is {found}; expected {kind.__name__}.")
-    return value
+def _columns(
+    rows: list[tuple[str, Row]], tokenizer: Tokenizer, config: BuildConfig, types: FieldTypes
+) -> Iterator[pa.Array]:
+    """In the order of `_schema`."""
+    encoded = tokenizer.encode_batch_fast([text_of(row, config, where) for where, row in rows])
+    lengths = np.array([len(encoding) for encoding in encoded])
+    if not lengths.all():
+        where = rows[int(lengths.argmin())][0]
+        raise DataError(f"{where}: '{config.text_field}' has no tokens. Drop rows without text.")
+    borders = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    ids = np.concatenate([np.array(encoding.ids, np.int32) for encoding in encoded])
+    yield pa.ListArray.from_arrays(borders, pa.array(ids))
+    yield pa.ListArray.from_arrays(borders, pa.array(np.ones(len(ids), np.int8)))
+    for name, arrow_type in types.items():
+        yield metadata_array([row.get(name) for _, row in rows], arrow_type, name, rows[0][0])
+    if (field := config.label_field) is not None:
+        yield pa.array([label_of(row, field, where) for where, row in rows], pa.int8())
+    if (field := config.key_field) is not None:
+        keys = [row.get(field) for _, row in rows]
+        yield pa.array([None if key is None else str(key) for key in keys], pa.string())
+    if (field := config.time_field) is not None:
+        yield pa.array([time_of(row, field, where) for where, row in rows], pa.timestamp("us", "UTC"))
 
 
-def _label(row: dict[str, Any], name: str, where: str) -> int:
-    label = row.get(name)
-    if label not in (0, 1):
-        raise DataError(f"{where}: field '{name}' is {label!r}; expected 0 or 1. Map the labels first.")
-    return int(label)
-
-
-def _metadata(values: list[Any], name: str, source: str) -> pa.Array:
-    present = [value for value in values if value is not None]
-    is_number = present and all(isinstance(value, int | float) for value in present)
-    try:
-        return pa.array(values, pa.float64() if is_number else pa.string())
-    except (pa.ArrowException, TypeError) as error:
-        raise DataError(
-            f"{source}: field '{name}' mixes types: {error}. Make it all text or all numbers."
-        ) from error
-
-
-def _times(values: list[Any], name: str, source: str) -> pa.Array:
-    from datetime import datetime
-
-    try:
-        moments = [None if value is None else datetime.fromisoformat(value) for value in values]
-        return pa.array(moments, pa.timestamp("us", "UTC"))
-    except (ValueError, TypeError, pa.ArrowException) as error:
-        raise DataError(
-            f"{source}: field '{name}': {error}; expected ISO 8601, e.g. 2026-11-21T03:49:38Z."
-        ) from error
+def _tokenizer(config: BuildConfig) -> Tokenizer:
+    tokenizer = load_tokenizer(Path(config.tokenizer))
+    around = tokenizer.num_special_tokens_to_add(False)
+    if config.max_tokens <= around:
+        raise ConfigError(
+            f"max_tokens={config.max_tokens} leaves no room for text: {config.tokenizer} puts {around} tokens of its "
+            "own around each row. Allow more."
+        )
+    tokenizer.enable_truncation(config.max_tokens)
+    return tokenizer
 
 
 def _tokenizer_file(config: BuildConfig) -> Path:
     path = Path(config.tokenizer)
-    return path / "tokenizer.json" if path.is_dir() else path
-
-
-@contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"{path}: cannot be written: {error.strerror or error}. Free some space or choose another folder; "
-            "finished shards are kept, and the same command goes on from there."
-        ) from error
+    file = path / "tokenizer.json" if path.is_dir() else path
+    if not file.is_file():
+        raise ConfigError(f"{file}: no tokenizer there. Name a tokenizer.json or a folder with one.")
+    return file

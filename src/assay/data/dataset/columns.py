@@ -7,6 +7,8 @@ from assay.base.errors import DataError
 TOKENS = "input_ids"
 LABEL = "label"
 MASK = "attention_mask"
+KEY = "shard_id"
+TIME = "created_at"
 
 
 def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:

@@ -2,11 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
-from assay.base.errors import DataError
-from assay.data.dataset.build import BuildConfig, build_dataset
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
 
 LINES = [
@@ -75,8 +78,8 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         (b"[1]", "line 12: expected a JSON object, found list"),
         (b'{"label": 0}', "line 12: field 'text' is missing"),
         (b'{"text": "fine", "label": 2}', "line 12: field 'label' is 2; expected 0 or 1"),
-        (b'{"text": "fine"}', "line 12: field 'label' is None"),
-        (b'{"text": "", "label": 1}', "line 12: 'text' has no tokens"),
+        (b'{"text": "fine"}', "line 12: field 'label' is missing"),
+        (b'{"text": "", "label": 1}', "line 12: field 'text' is empty"),
         (b'{"text": "fine", "label": 1, "when": "noon"}', "field 'when'"),
         (b'{"text": "fine", "label": 1, "language": 3}', "field 'language' mixes types"),
     ],
@@ -87,3 +90,113 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, config, line: bytes, 
     with pytest.raises(DataError, match=says):
         build_dataset([write(tmp_path / "rows.jsonl", lines)], tmp_path / "out", config, workers=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def all_rows(folder: Path, columns: list[str]) -> list[dict]:
+    dataset = Dataset.open(folder)
+    groups = range(len(dataset.groups))
+    return [row for group in groups for row in dataset.read_row_group(group, columns).to_pylist()]
+
+
+def test_bad_input_is_found_before_the_first_shard_is_written(tmp_path: Path, config) -> None:
+    source = write(tmp_path / "rows.jsonl", [*encoded(), b'{"text": "fine", "label": 3}'])
+    with pytest.raises(DataError, match="line 26"):
+        build_dataset([source], tmp_path / "out", config, workers=1)
+    assert not list(tmp_path.glob("out/**/*.parquet"))
+
+
+def test_a_field_that_is_missing_in_a_whole_shard_has_the_type_it_has_elsewhere(tmp_path: Path, config) -> None:
+    lines = [
+        {"text": "x", "label": 0, "turns": None if n < 10 else n, "score": n if n < 10 else 0.5}
+        for n in range(20)
+    ]
+    source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
+    config = config.model_copy(update={"metadata_fields": ("turns", "score", "never"), "time_field": None})
+    manifest = build_dataset([source], tmp_path / "out", config, workers=1)
+    assert [manifest.columns[name] for name in ("turns", "score", "never")] == ["int64", "double", "string"]
+    expected = [{"turns": line["turns"], "score": float(line["score"]), "never": None} for line in lines]
+    assert all_rows(tmp_path / "out", ["turns", "score", "never"]) == expected
+
+
+def test_a_missing_key_stays_missing(tmp_path: Path, config) -> None:
+    source = write(
+        tmp_path / "rows.jsonl", [b'{"text": "x", "label": 0, "key": 7}', b'{"text": "y", "label": 1}']
+    )
+    build_dataset([source], tmp_path / "out", config.model_copy(update={"key_field": "key"}), workers=1)
+    assert all_rows(tmp_path / "out", ["shard_id"]) == [{"shard_id": "7"}, {"shard_id": None}]
+
+
+def test_cutting_a_long_row_keeps_the_tokens_that_the_tokenizer_puts_around_it(tmp_path: Path, config) -> None:
+    tokenizer = Tokenizer.from_file(config.tokenizer)
+    tokenizer.add_special_tokens(["[SEP]"])
+    start, end = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[SEP]")
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", start), ("[SEP]", end)]
+    )
+    tokenizer.save(config.tokenizer)
+    source = write(tmp_path / "rows.jsonl", encoded())
+    build_dataset([source], tmp_path / "out", config.model_copy(update={"max_tokens": 5}), workers=1)
+    for row in all_rows(tmp_path / "out", ["input_ids"]):
+        assert (len(row["input_ids"]), row["input_ids"][0], row["input_ids"][-1]) == (5, start, end)
+    with pytest.raises(ConfigError, match="max_tokens=1"):
+        build_dataset([source], tmp_path / "out", config.model_copy(update={"max_tokens": 1}), workers=1)
+
+
+def test_text_files_become_rows_by_line_or_by_file(tmp_path: Path, config) -> None:
+    plain = config.model_copy(update={"label_field": None, "metadata_fields": (), "time_field": None})
+    source = write(tmp_path / "notes.txt", [b"one", b"", b"two\r", b"  three"])
+    build_dataset([source], tmp_path / "lines", plain, workers=1)
+    tokenizer = Tokenizer.from_file(config.tokenizer)
+
+    def texts(folder: Path) -> list[str]:
+        return [tokenizer.decode(row["input_ids"]) for row in all_rows(folder, ["input_ids"])]
+
+    assert texts(tmp_path / "lines") == ["one", "two", "  three"]
+    for path, text in {"0/b": "second\nline", "1/a": "first"}.items():
+        (tmp_path / "texts" / path).parent.mkdir(parents=True)
+        (tmp_path / "texts" / f"{path}.txt").write_text(text)
+    labelled = plain.model_copy(update={"label_field": "folder", "key_field": "path"})
+    build_dataset([tmp_path / "texts"], tmp_path / "files", labelled, workers=1)
+    assert texts(tmp_path / "files") == ["second\nline", "first"]
+    assert all_rows(tmp_path / "files", ["label", "shard_id"]) == [
+        {"label": 0, "shard_id": "0/b.txt"},
+        {"label": 1, "shard_id": "1/a.txt"},
+    ]
+    (tmp_path / "texts" / "0" / "b.txt").write_bytes(b"caf\xe9")
+    with pytest.raises(DataError, match=r"b.txt: not UTF-8 \(byte 3 of the file is 0xe9\)"):
+        build_dataset([tmp_path / "texts"], tmp_path / "files", labelled, workers=1)
+
+
+def test_shards_that_somebody_else_wrote_are_not_touched(tmp_path: Path, config) -> None:
+    theirs = tmp_path / "out" / "shards" / "part-00000-theirs.snappy.parquet"
+    theirs.parent.mkdir(parents=True)
+    theirs.write_bytes(b"precious")
+    source = write(tmp_path / "rows.jsonl", encoded())
+    with pytest.raises(ConfigError, match=r"part-00000-theirs.snappy.parquet.*Choose another --out"):
+        build_dataset([source], tmp_path / "out", config, workers=1)
+    assert theirs.read_bytes() == b"precious"
+
+
+def test_other_settings_or_other_input_make_the_shards_anew(tmp_path: Path, config) -> None:
+    source = write(tmp_path / "rows.jsonl", encoded())
+    first = build_dataset([source], tmp_path / "out", config, workers=1)
+    shorter = config.model_copy(update={"max_tokens": 3})
+    second = build_dataset([source], tmp_path / "out", shorter, workers=1)
+    assert second.lengths.max == 3
+    write(source, encoded()[:12])
+    third = build_dataset([source], tmp_path / "out", shorter, workers=1)
+    assert (first.num_rows, second.num_rows, third.num_rows) == (25, 25, 12)
+    assert len(list((tmp_path / "out" / "shards").iterdir())) == 2
+
+
+def test_a_metadata_field_may_not_take_the_name_of_another_column(config) -> None:
+    with pytest.raises(ValidationError, match="label is the name of another column"):
+        BuildConfig(tokenizer="x", metadata_fields=("label",))
+
+
+@pytest.mark.parametrize("sources", [["none.jsonl"], ["empty.jsonl"], ["folder"]])
+def test_a_source_without_rows_is_named(tmp_path: Path, config, sources: list[str]) -> None:
+    (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=sources[0]):
+        build_dataset([tmp_path / name for name in sources], tmp_path / "out", config, workers=1)

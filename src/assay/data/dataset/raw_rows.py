@@ -1,0 +1,150 @@
+"""Rows before they are tokens: where they lie in JSON lines and text files, and reading a stretch of them.
+
+    rows.jsonl    a JSON object a line
+    notes.txt     a row a line, in the field `text`; blank lines are left out
+    folder/       a row a *.txt file below it: `text`, its `path`, and the `folder` that it lies in
+
+A span is what becomes one shard. Finding the spans reads each file once and parses nothing, so that processes
+can then start in the middle of a large file.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import DataError
+
+Row = dict[str, Any]
+BLOCK_BYTES = 8 * 1024 * 1024
+TEXT_SUFFIX = ".txt"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Consecutive lines of a file."""
+
+    source: Path
+    first_line: int
+    """From 1."""
+    start: int
+    """The first line's first byte."""
+    stop: int
+
+    def digest(self) -> str:
+        """Names these rows: where they are, and when the file was last changed."""
+        status = self.source.stat()
+        return sha256_of_json([str(self.source), self.start, self.stop, status.st_size, status.st_mtime_ns])
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """Each row with where it is, for messages."""
+        is_text = self.source.suffix == TEXT_SUFFIX
+        with self.source.open("rb") as file:
+            place = file.seek(self.start)
+            for number, line in enumerate(file, start=self.first_line):
+                place += len(line)
+                where = f"{self.source}: line {number}"
+                text = _decoded(line, where, unit="line")
+                if not is_text:
+                    yield where, _parsed(text, where)
+                elif text.strip():
+                    yield where, {"text": text.rstrip("\r\n")}
+                if place >= self.stop:
+                    return
+
+
+@dataclass(frozen=True)
+class Files:
+    """Some text files of a folder."""
+
+    source: Path
+    paths: tuple[str, ...]
+    """Relative to `source`."""
+
+    def digest(self) -> str:
+        """Names these rows: where they are, and when the files were last changed."""
+        statuses = [(self.source / path).stat() for path in self.paths]
+        changed = [[status.st_size, status.st_mtime_ns] for status in statuses]
+        return sha256_of_json([str(self.source), self.paths, changed])
+
+    def rows(self) -> Iterator[tuple[str, Row]]:
+        """Each row with where it is, for messages."""
+        for path in self.paths:
+            file = self.source / path
+            text = _decoded(file.read_bytes(), str(file), unit="file")
+            yield str(file), {"text": text, "path": path, "folder": file.parent.name}
+
+
+Span = Lines | Files
+
+
+def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[Span]:
+    """Cut the sources into spans of `rows_per_span` lines or files; the last of each source is shorter."""
+    spans: list[Span] = []
+    for source in sources:
+        try:
+            found = (
+                _folder_spans(source, rows_per_span) if source.is_dir() else _line_spans(source, rows_per_span)
+            )
+            spans.extend(found)
+        except OSError as error:
+            raise DataError(f"{source}: cannot be read: {error.strerror}. Check the path.") from error
+    return spans
+
+
+def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[Files]:
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob(f"*{TEXT_SUFFIX}"))
+    if not paths:
+        raise DataError(
+            f"{folder}: no *{TEXT_SUFFIX} file there. Name a folder of texts, or files of JSON lines."
+        )
+    for first in range(0, len(paths), rows_per_span):
+        yield Files(folder, tuple(paths[first : first + rows_per_span]))
+
+
+def _line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
+    start, num_lines = 0, 0
+    for end in _line_ends(source):
+        num_lines += 1
+        if num_lines % rows_per_span == 0:
+            yield Lines(source, num_lines - rows_per_span + 1, start, end)
+            start = end
+    size = source.stat().st_size
+    if size == 0:
+        raise DataError(f"{source}: is empty. Leave it out, or write it again.")
+    if start < size:
+        yield Lines(source, num_lines - num_lines % rows_per_span + 1, start, size)
+
+
+def _line_ends(source: Path) -> Iterator[int]:
+    """The byte behind each line feed."""
+    with source.open("rb") as file:
+        begin = 0
+        while block := file.read(BLOCK_BYTES):
+            found = block.find(b"\n")
+            while found >= 0:
+                yield begin + found + 1
+                found = block.find(b"\n", found + 1)
+            begin += len(block)
+
+
+def _decoded(data: bytes, where: str, *, unit: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: not UTF-8 (byte {error.start} of the {unit} is 0x{data[error.start]:02x}). Convert the "
+            "file: iconv -f <its encoding> -t utf-8."
+        ) from error
+
+
+def _parsed(text: str, where: str) -> Row:
+    try:
+        row = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{where}: not JSON: {error}. Mend or drop the line.") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where}: expected a JSON object, found {type(row).__name__}.")
+    return row
