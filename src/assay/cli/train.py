@@ -71,7 +71,7 @@ def train(
         run = existing_run(resume)
     else:
         assert recipe is not None
-        run = new_run(read_config_file(recipe, overrides), run_id=run_id, store_url=store)
+        run = new_run(read_config_file(recipe, overrides), world_size=workers, run_id=run_id, store_url=store)
     with open_ledger() as ledger:
         policy = RestartPolicy(max_restarts=max_restarts, after_death=after_death)  # type: ignore[arg-type]
         with ProgressBar(run) as bar:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import ConfigError
 from assay.evaluation.evidence.classifier import evaluate_predictions
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.run import VALIDATION
+from assay.launch.run import VALIDATION, check_world_sizes
 from assay.launch.supervisor import RestartPolicy, Supervisor, Watcher
 from assay.records.audit import AuditReport
 from assay.records.evaluation import ClassifierEvaluation
@@ -44,7 +43,7 @@ def drive(
 ) -> RunResult:
     """Train until done or asked to stop; then evaluate, audit and record."""
     clock = clock or SystemClock()
-    _check_world_sizes(run, [world_size, *policy.world_sizes])
+    check_world_sizes(run.recipe["loader"]["lanes"], [world_size, *policy.world_sizes])
     ledger.record_run(run)
     log = CommitLog(open_store(run.store_url))
     bookkeeper = Bookkeeper(run, ledger, clock)
@@ -74,11 +73,3 @@ def evaluate_run(run: Run, log: CommitLog) -> ClassifierEvaluation:
     )
     save_evaluation(folder, evaluation)
     return evaluation
-
-
-def _check_world_sizes(run: Run, world_sizes: Sequence[int]) -> None:
-    num_lanes = run.recipe["loader"]["lanes"]
-    for world_size in world_sizes:
-        if world_size < 1 or world_size & (world_size - 1) or world_size > num_lanes:
-            sizes = ", ".join(str(1 << k) for k in range(num_lanes.bit_length()))
-            raise ConfigError(f"--workers {world_size}: with loader.lanes={num_lanes} it is one of {sizes}.")

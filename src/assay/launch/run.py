@@ -1,6 +1,7 @@
 """A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
 
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,9 +24,16 @@ RUN_FILE = "run.json"
 VALIDATION = "validation"
 
 
-def new_run(recipe_values: LoadedConfig, *, run_id: str | None = None, store_url: str | None = None) -> Run:
+def new_run(
+    recipe_values: LoadedConfig,
+    *,
+    world_size: int = 1,
+    run_id: str | None = None,
+    store_url: str | None = None,
+) -> Run:
     """Check everything that can be checked, then make the run's folder and its `run.json`."""
     recipe, dataset = checked(recipe_values)
+    check_world_sizes(recipe.loader.lanes, [world_size])
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
@@ -107,3 +115,11 @@ def _check_columns(recipe: Recipe, dataset: Dataset) -> None:
             f"method.encoder.max_tokens={encoder.max_tokens}, but the longest row of dataset "
             f"'{dataset.manifest.name}' has {longest} tokens. Use max_tokens={longest} or more."
         )
+
+
+def check_world_sizes(num_lanes: int, world_sizes: Sequence[int]) -> None:
+    """Refuse numbers of workers that can not share the lanes evenly."""
+    for world_size in world_sizes:
+        if world_size < 1 or world_size & (world_size - 1) or world_size > num_lanes:
+            sizes = ", ".join(str(1 << k) for k in range(num_lanes.bit_length()))
+            raise ConfigError(f"--workers {world_size}: with loader.lanes={num_lanes} it is one of {sizes}.")

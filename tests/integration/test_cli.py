@@ -1,0 +1,93 @@
+"""What a person at a terminal gets: output, errors that name the thing and the cure, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from assay.cli.main import main
+
+
+@pytest.fixture
+def recipe(tiny_recipe_tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe file; runs go to a fresh ASSAY_HOME."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tiny_recipe_tree))
+    return path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path, capfd, tmp_path: Path) -> None:
+    for name, workers in (("baseline", 1), ("candidate", 2)):
+        assert run("train", recipe, "--run-id", name, "--workers", workers) == 0
+    capfd.readouterr()
+    assert run("show", "candidate", "--json") == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert shown["status"] == "succeeded"
+    assert shown["world_sizes"] == [2]
+    assert shown["audit"]["verdict"] == "pass"
+    assert shown["step"] == 20
+    assert {"loss", "tokens"} <= set(shown["metrics"])
+    held_s = sum(each["held_s"] * each["world_size"] for each in shown["attempts"])
+    assert sum(shown["device_seconds"].values()) == pytest.approx(held_s, rel=1e-3)
+    assert run("show", "baseline", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["weights_digest"] == shown["weights_digest"]
+    assert run("audit", "candidate") == 0
+    assert run("runs") == 0
+    assert run("report", "candidate", "--out", tmp_path / "report.html") == 0
+    assert run("compare", "baseline", "candidate", "--json", "--out", tmp_path / "comparison.html") == 0
+    compared = json.loads(capfd.readouterr().out.strip().splitlines()[-1])[0]
+    assert (compared["verdict"], compared["weights_equal"]) == ("pass", True)
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("loader.lane=8", "loader.lane (command line): no such key. Perhaps you meant 'lanes'"),
+        ("loader.lanes=6", "lanes=6 is not a power of two; use 8"),
+        ("loader.global_batch_size=30", "not a multiple of lanes=8; use 32"),
+        ("method.categorical_columns=[country]", "column 'country' (in method) is not in dataset"),
+        ("method.encoder.max_tokens=10", "the longest row of dataset"),
+        ("data.split.column=day", "data.split.column 'day' is not in dataset"),
+        ("data.dataset=nowhere", "no dataset there"),
+        ("trainer.optimizer.learning_rate=fast", "trainer.optimizer.learning_rate (command line)"),
+        ("nonsense", "'nonsense' is not an override"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_before_anything_is_written(
+    recipe: Path, capfd, tmp_path: Path, override: str, says: str
+) -> None:
+    assert run("train", recipe, override) == 2
+    assert says in capfd.readouterr().err
+    assert not list((tmp_path / "home").glob("*/run.json"))
+
+
+def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, capfd) -> None:
+    assert run("train", recipe, "--workers", 3) == 2
+    assert "--workers 3" in capfd.readouterr().err
+    assert run("train", recipe, "--workers", 16) == 2
+    assert run("show", "no-such-run") == 2
+    assert run("train", "--resume", "no-such-run") == 2
+    assert run("train") == 2
+
+
+def test_an_unreachable_store_is_exit_code_1(recipe: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "x",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "AWS_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert run("train", recipe, "--store", "s3://bucket/run") == 1
+    assert "AWS_ENDPOINT_URL" in capfd.readouterr().err
+    assert run("data", "index", "s3://bucket/rows", "--out", "x") == 1
+    assert "s3://bucket/rows" in capfd.readouterr().err
