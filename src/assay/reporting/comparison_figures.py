@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 
 from assay.base.units import duration_text
-from assay.reporting.evidence_plots import ForestRow, calibration_chart, forest_chart, roc_chart
+from assay.records.evaluation import Estimate
+from assay.reporting.evidence_plots import (
+    ForestEntry,
+    ForestRow,
+    calibration_chart,
+    forest_chart,
+    forest_rows,
+    roc_chart,
+)
 from assay.reporting.figure import Figure, Table, both_widths
 from assay.reporting.pages import Candidate, ComparisonPage, RunPage, Series
 from assay.reporting.plots import PHASES
@@ -133,14 +141,18 @@ def _rule(page: ComparisonPage) -> Figure:
 
 
 def _slices(candidate: Candidate) -> Figure:
-    rows: list[ForestRow] = []
-    column = None
-    for each in candidate.slices:
-        if each.column != column:
-            rows.append(ForestRow(each.column, None, ""))
-            column = each.column
-        rows.append(ForestRow(each.value, each.difference, f"{each.num_rows:,} rows"))
     allowed = candidate.comparison.allowed_loss
+    rows = forest_rows(
+        [
+            ForestEntry(
+                each.column,
+                ForestRow(
+                    each.value, each.difference, f"{each.num_rows:,} rows", _is_worse(each.difference, allowed)
+                ),
+            )
+            for each in candidate.slices
+        ]
+    )
     wide, narrow = both_widths(
         lambda width: forest_chart(
             rows,
@@ -167,6 +179,10 @@ def _slices(candidate: Candidate) -> Figure:
     )
 
 
+def _is_worse(difference: Estimate | None, allowed: float) -> bool:
+    return difference is not None and difference.high is not None and difference.high < -allowed
+
+
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
     runs = [each for each in _runs(page) if each.evaluation is not None]
     legend = [(f"s{index + 1}", each.run.run_id) for index, each in enumerate(runs)]
@@ -178,7 +194,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
             wide=roc_chart(curves, label="ROC curves of all runs"),
             legend=legend,
             table=Table(("run", "AUC"), [(each.run.run_id, _auc(each)) for each in runs]),
-            is_half=True,
+            size="half",
         )
     if runs:
         yield Figure(
@@ -201,7 +217,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
                     if each.evaluation
                 ],
             ),
-            is_half=True,
+            size="half",
         )
 
 

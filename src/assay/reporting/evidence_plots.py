@@ -1,15 +1,18 @@
 """The plots of a model's quality: ROC, scores by class, calibration, slices, and a difference with its rule."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from assay.base.units import count_text
 from assay.evaluation.evidence.curves import RocCurve, ScoreHistogram
 from assay.records.evaluation import CalibrationBin, Estimate
-from assay.reporting.svg import Plane, Scale, domain, drawing, path, plane, tag, text, ticks
+from assay.reporting.svg import Plane, Scale, domain, drawing, path, plane, tag, text, ticks, title
 
-SQUARE = 360
+SQUARE = 320
 ROW_HEIGHT = 24
+HIDDEN = "hidden"
+"""Note of a line that stands for values which are not drawn."""
 
 
 class ForestRow(NamedTuple):
@@ -19,6 +22,27 @@ class ForestRow(NamedTuple):
     estimate: Estimate | None
     note: str
     """Beside the line: how many rows stand behind it."""
+    is_notable: bool = False
+    """Drawn in the colour of warning: its interval excludes the reference on the bad side."""
+
+
+class ForestEntry(NamedTuple):
+    """A line and the column under whose heading it stands."""
+
+    column: str
+    row: ForestRow
+
+
+def forest_rows(entries: Sequence[ForestEntry], *, shown: int = 8) -> list[ForestRow]:
+    """Lines under a heading per column: its first `shown` values and the notable ones; the rest are counted."""
+    rows: list[ForestRow] = []
+    for column, group in groupby(entries, key=lambda entry: entry.column):
+        values = list(group)
+        chosen = [each for index, each in enumerate(values) if index < shown or each.row.is_notable]
+        rows += [ForestRow(column, None, ""), *(each.row for each in chosen)]
+        if hidden := len(values) - len(chosen):
+            rows.append(ForestRow(f"and {hidden} more, in the table", None, HIDDEN))
+    return rows
 
 
 def share_text(value: float) -> str:
@@ -28,12 +52,12 @@ def share_text(value: float) -> str:
 
 def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
     """True positive rate over false positive rate; the dashed line is a coin's."""
-    area = plane(width=SQUARE, height=SQUARE - 20, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
+    area = plane(width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
     lines = [
         path(
             area.x.many(curve.false_positive_rate.tolist()),
             area.y.many(curve.true_positive_rate.tolist()),
-            class_=f"line s{index + 1}",
+            class_=f"line s{index + 1}{_under(index, len(curves))}",
         )
         for index, curve in enumerate(curves)
     ]
@@ -44,13 +68,17 @@ def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
         y_format=share_text,
     )
     coin = path(area.x.many([0, 1]), area.y.many([0, 1]), class_="guide")
-    return drawing(frame, coin, *lines, width=SQUARE, height=SQUARE - 20, label=label)
+    return drawing(frame, coin, *lines, width=SQUARE, height=SQUARE - 30, label=label)
 
 
 def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
     """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
-    area = plane(width=SQUARE, height=SQUARE - 20, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
-    marks = [_calibration_line(each, area, class_=f"s{index + 1}") for index, each in enumerate(bins) if each]
+    area = plane(width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
+    marks = [
+        _calibration_line(each, area, class_=f"s{index + 1}{_under(index, len(bins))}")
+        for index, each in enumerate(bins)
+        if each
+    ]
     frame = area.axes(
         x_label="predicted probability",
         y_label="observed share of positives",
@@ -58,7 +86,7 @@ def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -
         y_format=share_text,
     )
     perfect = path(area.x.many([0, 1]), area.y.many([0, 1]), class_="guide")
-    return drawing(frame, perfect, *marks, width=SQUARE, height=SQUARE - 20, label=label)
+    return drawing(frame, perfect, *marks, width=SQUARE, height=SQUARE - 30, label=label)
 
 
 def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
@@ -67,7 +95,7 @@ def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
     positive = histogram.positive_rows / max(histogram.positive_rows.sum(), 1)
     top = max(float(negative.max()), float(positive.max()), 1e-6)
     area = plane(
-        width=SQUARE, height=SQUARE - 20, x_range=(0, 1), y_range=(0, top * 1.1), y_format=_percent_text
+        width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, top * 1.1), y_format=_percent_text
     )
     frame = area.axes(
         x_label="predicted probability",
@@ -80,7 +108,7 @@ def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
         _outline(edges, shares.tolist(), area, class_)
         for shares, class_ in ((negative, "negatives"), (positive, "positives"))
     ]
-    return drawing(frame, *outlines, width=SQUARE, height=SQUARE - 20, label=label)
+    return drawing(frame, *outlines, width=SQUARE, height=SQUARE - 30, label=label)
 
 
 def forest_chart(
@@ -101,7 +129,7 @@ def forest_chart(
         if end is not None
     ]
     ends += [end for end in (reference, limit) if end is not None]
-    left, right = (210.0, width - 92.0) if width > 500 else (128.0, width - 14.0)
+    left, right = (250.0, width - 110.0) if width > 500 else (128.0, width - 14.0)
     height = ROW_HEIGHT * len(rows) + 62
     low, high = domain(ends)
     scale = Scale(low, high, left, right)
@@ -125,8 +153,7 @@ def _calibration_line(bins: Sequence[CalibrationBin], area: Plane, *, class_: st
     dots = [
         tag(
             "circle",
-            tag(
-                "title",
+            title(
                 f"{count_text(each.num_rows)} rows: predicted {each.mean_predicted:.3f}, "
                 f"observed {each.observed_rate:.3f}",
             ),
@@ -138,6 +165,11 @@ def _calibration_line(bins: Sequence[CalibrationBin], area: Plane, *, class_: st
         for x, y, each in zip(xs, ys, bins, strict=True)
     ]
     return path(xs, ys, class_=f"line {class_}") + "".join(dots)
+
+
+def _under(index: int, count: int) -> str:
+    """The first of several lines is drawn broad and pale, so that an equal one does not hide it."""
+    return " under" if index == 0 and count > 1 else ""
 
 
 def _outline(edges: Sequence[float], shares: Sequence[float], area: Plane, class_: str) -> str:
@@ -152,7 +184,9 @@ def _outline(edges: Sequence[float], shares: Sequence[float], area: Plane, class
 def _forest_row(row: ForestRow, scale: Scale, *, y: float, width: int) -> str:
     if row.estimate is None and not row.note:
         return text(row.name, 0, y + 4, class_="group")
-    longest = 30 if width > 500 else 17
+    if row.note == HIDDEN:
+        return text(row.name, 10, y + 4, class_="tick quiet")
+    longest = 36 if width > 500 else 17
     name = row.name if len(row.name) <= longest else row.name[: longest - 1] + "…"
     parts = [text(name, 10, y + 4, class_="tick strong")]
     if width > 500:
@@ -161,11 +195,13 @@ def _forest_row(row: ForestRow, scale: Scale, *, y: float, width: int) -> str:
         parts.append(text("too few rows to rank", scale.start + 6, y + 4, class_="tick quiet"))
         return "".join(parts)
     low, value, high = row.estimate.low, row.estimate.value, row.estimate.high
+    colour = "warn" if row.is_notable else "s1"
     if low is not None and high is not None:
-        parts.append(tag("line", x1=scale(low), x2=scale(high), y1=y, y2=y, class_="whisker"))
+        parts.append(tag("line", x1=scale(low), x2=scale(high), y1=y, y2=y, class_=f"whisker {colour}"))
     interval = f" [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ", no interval"
-    title = tag("title", f"{value:.4f}{interval}")
-    parts.append(tag("circle", title, cx=scale(value), cy=y, r=4.2, class_="dot s1"))
+    parts.append(
+        tag("circle", title(f"{value:.4f}{interval}"), cx=scale(value), cy=y, r=4.2, class_=f"dot {colour}")
+    )
     return "".join(parts)
 
 

@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-WIDE, NARROW = 760, 360
-"""Widths, in pixels, for which a wide figure is drawn; the stylesheet shows the one that fits."""
+FULL, HALF, THIRD, NARROW = 1036, 500, 320, 360
+"""Widths in pixels for which figures are drawn, so that their text is never scaled: on a desk by size; on a
+telephone all are narrow. The stylesheet shows the one that fits."""
+
+Size = Literal["full", "half", "third"]
 
 
 @dataclass(frozen=True)
@@ -29,10 +33,10 @@ class Figure:
     legend: Sequence[tuple[str, str]] = ()
     """Swatch class and name of what is drawn."""
     table: Table = field(default_factory=lambda: Table((), ()))
-    is_half: bool = False
-    """Half the page's width is enough for it."""
+    size: Size = "full"
+    """Of the page's width, on a desk."""
 
 
-def both_widths(draw: Callable[[int], str]) -> tuple[str, str]:
+def both_widths(draw: Callable[[int], str], size: Size = "full") -> tuple[str, str]:
     """A drawing made for a desk and for a telephone."""
-    return draw(WIDE), draw(NARROW)
+    return draw(FULL if size == "full" else HALF), draw(NARROW)

@@ -21,7 +21,7 @@ from assay.reporting.pages import Candidate, ComparisonPage, RunPage, Series
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import Curve, metric_series
 
-MAX_POINTS = 400
+MAX_POINTS = 100_000
 
 
 def run_page(ledger: Ledger, run_id: str) -> RunPage:

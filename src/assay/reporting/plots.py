@@ -1,17 +1,19 @@
-"""The plots of a training run: its life over time, a metric over steps, and where the device time went."""
+"""The plots of a training run: a metric over steps, and where the device time went."""
 
 import math
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.units import count_text, duration_text
-from assay.records.commit import Commit
-from assay.records.run import Attempt, PhaseSeconds
+from assay.records.run import PhaseSeconds
 from assay.reporting.pages import Series
-from assay.reporting.svg import Plane, Scale, band, domain, drawing, path, plane, tag, text
+from assay.reporting.svg import Plane, Scale, band, domain, drawing, path, plane, tag, text, title
+
+MAX_BARS = 13
+"""More attempts than this are left to the table; the whole run is drawn."""
 
 MAX_BUCKETS = 120
 """Points of a drawn line; more do not fit into its pixels."""
@@ -77,9 +79,9 @@ def series_chart(
     dots: bool = False,
 ) -> str:
     """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
-    height = 300 if width > 500 else 250
+    height = 280 if width > 400 else 250
     drawn = [_kept(each) for each in series]
-    thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 500 else 60) for each in drawn]
+    thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 400 else 60) for each in drawn]
     extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
     steps = [step for each in series for step in each.steps]
     area = plane(
@@ -91,50 +93,21 @@ def series_chart(
     )
     # Bands below lines, whichever series they belong to.
     bands = [_band(each, area, index) for index, each in enumerate(thinned)]
-    lines = [_line(each, area, index, dots=dots) for index, each in enumerate(thinned)]
+    lines = [
+        _line(each, area, f"s{index + 1}{' under' if index == 0 and len(series) > 1 else ''}", dots=dots)
+        for index, each in enumerate(thinned)
+    ]
     lost = [_lost_points(each, area) for each in series]
     frame = area.axes(x_label="step", y_label=y_label, x_format=number_text, y_format=number_text)
-    return drawing(frame, *bands, *lost, *lines, width=width, height=height, label=label)
-
-
-def life_chart(
-    attempts: Sequence[Attempt],
-    commits: Sequence[Commit],
-    reached_steps: dict[int, int],
-    *,
-    width: int,
-    label: str,
-) -> str:
-    """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
-    height = 320 if width > 500 else 280
-    began_s = attempts[0].started_s
-    ended_s = max(
-        [each.ended_s or each.started_s for each in attempts] + [each.committed_s for each in commits]
-    )
-    unit_s, unit = _time_unit(ended_s - began_s)
-    top = max([*reached_steps.values(), *(each.step for each in commits), 1])
-    area = plane(
-        width=width,
-        height=height,
-        x_range=(0.0, max((ended_s - began_s) / unit_s, 1e-3)),
-        y_range=(0.0, top * 1.12),
-        y_format=number_text,
-    )
-    lives = [
-        _one_life(
-            each, [one for one in commits if one.attempt == each.attempt], reached_steps, area, began_s, unit_s
-        )
-        for each in attempts
-    ]
-    frame = area.axes(
-        x_label=f"{unit} since the run began", y_label="step", x_format=number_text, y_format=number_text
-    )
-    return drawing(frame, *lives, width=width, height=height, label=label)
+    probes = _probes(thinned, [each.name for each in series], area) if width > 400 else ""
+    return drawing(frame, *bands, *lost, *lines, probes, width=width, height=height, label=label)
 
 
 def phase_bars(phases: Sequence[PhaseSeconds], *, width: int, label: str) -> str:
     """One bar per attempt, as long as its device time, cut by phase; the whole run as the first bar."""
     totals = phase_totals(phases)
+    if len(totals) > MAX_BARS:
+        totals = totals[:1]
     longest = max((sum(seconds.values()) for _, seconds in totals), default=0.0) or 1.0
     left = 78.0
     scale = Scale(0.0, longest, left, width - 74)
@@ -183,24 +156,61 @@ def _band(thinned: Bucketed, area: Plane, index: int) -> str:
     return band(area.x.many(thinned.steps), lows, highs, class_=f"band s{index + 1}")
 
 
-def _line(thinned: Bucketed, area: Plane, index: int, *, dots: bool) -> str:
+def _line(thinned: Bucketed, area: Plane, colour: str, *, dots: bool) -> str:
     xs = area.x.many(thinned.steps)
     ys = [min(max(area.y(value), area.y.end), area.y.start) for value in thinned.means]
-    line = path(xs, ys, class_=f"line s{index + 1}")
+    line = path(xs, ys, class_=f"line {colour}")
     if not dots and len(xs) > 1:
         return line
     marks = [
         tag(
             "circle",
-            tag("title", f"step {step:,.0f}: {value:.4f}"),
+            title(f"step {step:,.0f}: {value:.4f}"),
             cx=x,
             cy=y,
             r=4,
-            class_=f"dot s{index + 1}",
+            class_=f"dot {colour}",
         )
         for x, y, step, value in zip(xs, ys, thinned.steps, thinned.means, strict=True)
     ]
     return line + "".join(marks)
+
+
+def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Plane) -> str:
+    """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
+    longest = max(thinned, key=lambda each: len(each.steps))
+    if not longest.steps:
+        return ""
+    at = area.x.many(longest.steps)
+    edges = [at[0], *((left + right) / 2 for left, right in pairwise(at)), at[-1]]
+    return "".join(
+        _probe(step, area.x(step), edges[index], edges[index + 1], thinned, names, area)
+        for index, step in enumerate(longest.steps)
+    )
+
+
+def _probe(
+    step: float,
+    x: float,
+    left: float,
+    right: float,
+    thinned: Sequence[Bucketed],
+    names: Sequence[str],
+    area: Plane,
+) -> str:
+    values = [
+        f"{name} {float(np.interp(step, each.steps, each.means)):,.4g}"
+        for name, each in zip(names, thinned, strict=True)
+        if each.steps
+    ]
+    top, bottom = area.y.end, area.y.start
+    return tag(
+        "g",
+        tag("rect", x=left, y=top, width=max(right - left, 1.0), height=bottom - top),
+        tag("line", x1=x, x2=x, y1=top, y2=bottom),
+        text(", ".join([f"step {step:,.0f}", *values]), area.x.end, top - 10, text_anchor="end"),
+        class_="probe",
+    )
 
 
 def _lost_points(series: Series, area: Plane) -> str:
@@ -222,62 +232,6 @@ def _lost_points(series: Series, area: Plane) -> str:
     )
 
 
-def _time_unit(seconds: float) -> tuple[float, str]:
-    if seconds < 180:
-        return 1.0, "seconds"
-    return (60.0, "minutes") if seconds < 3 * 3600 else (3600.0, "hours")
-
-
-def _one_life(
-    attempt: Attempt,
-    commits: Sequence[Commit],
-    reached_steps: dict[int, int],
-    area: Plane,
-    began_s: float,
-    unit_s: float,
-) -> str:
-    def at(seconds: float) -> float:
-        return area.x((seconds - began_s) / unit_s)
-
-    points = [(at(attempt.started_s), area.y(attempt.start_step))]
-    points += [(at(commit.committed_s), area.y(commit.step)) for commit in commits]
-    last_commit_step = commits[-1].step if commits else attempt.start_step
-    reached = max(reached_steps.get(attempt.attempt, last_commit_step), last_commit_step)
-    parts = [path(*zip(*points, strict=True), class_="line s1")]
-    if attempt.ended_s is not None:
-        end = (at(attempt.ended_s), area.y(reached))
-        class_ = "line lost" if reached > last_commit_step else "line s1 faint"
-        parts.append(path(*zip(points[-1], end, strict=True), class_=class_))
-        if reached > last_commit_step:
-            parts.append(_fall(end, points[-1][1], reached - last_commit_step))
-        parts.append(_ending(attempt, *end))
-    marks = [
-        tag("circle", tag("title", f"commit of step {commit.step}"), cx=x, cy=y, r=3.2, class_="dot s1")
-        for (x, y), commit in zip(points[1:], commits, strict=True)
-    ]
-    start = at(attempt.started_s)
-    ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
-    name = text(ranks, start + 5, area.y.end - 2, class_="tick")
-    rule = tag("line", x1=start, x2=start, y1=area.y.end - 10, y2=area.y.start, class_="began")
-    return "".join([rule, name, *parts, *marks])
-
-
-def _fall(end: tuple[float, float], to_y: float, num_steps: int) -> str:
-    x, y = end
-    title = tag("title", f"{num_steps} steps after the last commit were lost and made again")
-    return tag("line", title, x1=x, x2=x, y1=y, y2=to_y, class_="fall")
-
-
-def _ending(attempt: Attempt, x: float, y: float) -> str:
-    title = tag("title", f"attempt {attempt.attempt} {attempt.outcome}: {attempt.reason or 'done'}")
-    if attempt.outcome == "succeeded":
-        return tag("circle", title, cx=x, cy=y, r=5.5, class_="end good")
-    if attempt.outcome in ("running", "preempted"):
-        return tag("rect", title, x=x - 4.5, y=y - 4.5, width=9, height=9, class_="end calm")
-    cross = f"M{x - 5:.1f} {y - 5:.1f}L{x + 5:.1f} {y + 5:.1f}M{x - 5:.1f} {y + 5:.1f}L{x + 5:.1f} {y - 5:.1f}"
-    return tag("path", title, d=cross, class_="end bad")
-
-
 def _phase_bar(name: str, seconds: dict[str, float], scale: Scale, *, y: float) -> str:
     parts = [text(name, 0, y + 16, class_="tick")]
     done, total = 0.0, sum(seconds.values())
@@ -289,8 +243,7 @@ def _phase_bar(name: str, seconds: dict[str, float], scale: Scale, *, y: float) 
         share = f"{phase}: {duration_text(length)}, {100 * length / total:.1f}%"
         # A hair of space between neighbours tells them apart without relying on colour.
         drawn = max(scale(done + length) - x - 1.0, 0.6)
-        title = tag("title", share)
-        parts.append(tag("rect", title, x=x, y=y, width=drawn, height=22, class_=f"phase {phase}"))
+        parts.append(tag("rect", title(share), x=x, y=y, width=drawn, height=22, class_=f"phase {phase}"))
         done += length
     parts.append(text(duration_text(total), scale(done) + 6, y + 16, class_="tick"))
     return "".join(parts)

@@ -6,15 +6,18 @@ from assay.base.clock import utc_text
 from assay.base.units import duration_text
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate, SliceMetrics
 from assay.reporting.evidence_plots import (
+    ForestEntry,
     ForestRow,
     calibration_chart,
     forest_chart,
+    forest_rows,
     roc_chart,
     score_chart,
 )
-from assay.reporting.figure import Figure, Table, both_widths
+from assay.reporting.figure import Figure, Size, Table, both_widths
+from assay.reporting.life_plot import life_chart
 from assay.reporting.pages import RunPage, Series
-from assay.reporting.plots import PHASES, bucketed, life_chart, phase_bars, phase_totals, series_chart
+from assay.reporting.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.verdict import estimate_text, goodput, percent_text
 
 TABLE_ROWS = 25
@@ -41,22 +44,24 @@ def learning_figures(page: RunPage) -> Iterator[Figure]:
             + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
             y_label="loss (nats per row)",
         )
-    if page.throughput is not None and page.throughput.steps:
+    size: Size = "half" if _has_points(page.throughput) and _has_points(page.validation_auc) else "full"
+    if page.throughput is not None and _has_points(page.throughput):
         yield series_figure(
             [page.throughput],
             title="Throughput",
-            caption="Tokens per second over all ranks. A level line is good; "
-            "a step down names the moment to look at.",
+            caption="Over all ranks. A level line is good; a step down names the moment to look at.",
             y_label="tokens per second",
             zero_based=True,
+            size=size,
         )
-    if page.validation_auc is not None and page.validation_auc.steps:
+    if page.validation_auc is not None and _has_points(page.validation_auc):
         yield series_figure(
             [page.validation_auc],
             title="Validation AUC during training",
             caption="One dot per evaluation. Where it no longer rises, more steps buy nothing.",
             y_label="AUC",
             dots=True,
+            size=size,
         )
 
 
@@ -79,7 +84,7 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
                     for flagged, found in list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)]
                 ],
             ),
-            is_half=True,
+            size="third",
         )
     yield _calibration(evaluation)
     if page.histogram is not None:
@@ -109,6 +114,7 @@ def series_figure(
     y_label: str,
     zero_based: bool = False,
     dots: bool = False,
+    size: Size = "full",
 ) -> Figure:
     """Metrics over steps; one line each."""
     names = ", ".join(each.name for each in series)
@@ -116,7 +122,8 @@ def series_figure(
     wide, narrow = both_widths(
         lambda width: series_chart(
             series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
-        )
+        ),
+        size,
     )
     rows = []
     for each in series:
@@ -127,7 +134,7 @@ def series_figure(
         ]
     legend = [(f"s{index + 1}", each.name) for index, each in enumerate(series)] if len(series) > 1 else []
     table = Table(("series", "step (mean)", "mean", "min", "max"), rows)
-    return Figure(title, caption, wide, narrow, legend=legend, table=table)
+    return Figure(title, caption, wide, narrow, legend=legend, table=table, size=size)
 
 
 def phase_figure_caption(page: RunPage) -> str:
@@ -140,6 +147,10 @@ def phase_figure_caption(page: RunPage) -> str:
     if largest is None:
         return text + "."
     return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / total)}."
+
+
+def _has_points(series: Series | None) -> bool:
+    return series is not None and len(series.steps) > 0
 
 
 def _life(page: RunPage) -> Figure:
@@ -219,7 +230,7 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
                 for each in overall.calibration
             ],
         ),
-        is_half=True,
+        size="third",
     )
 
 
@@ -244,19 +255,24 @@ def _scores(page: RunPage) -> Figure:
         wide=score_chart(histogram, label="Histogram of predicted probabilities for both classes"),
         legend=[("negatives", "label 0"), ("positives", "label 1")],
         table=Table(("probability", "rows of label 0", "rows of label 1"), rows),
-        is_half=True,
+        size="third",
     )
 
 
 def _slices(evaluation: ClassifierEvaluation) -> Figure:
     overall = evaluation.overall
     rows = [ForestRow("all rows", overall.auc, f"{overall.num_rows:,} rows")]
-    column = None
-    for each in evaluation.slices:
-        if each.column != column:
-            rows.append(ForestRow(each.column, None, ""))
-            column = each.column
-        rows.append(ForestRow(each.value, each.metrics.auc, f"{each.metrics.num_rows:,} rows"))
+    rows += forest_rows(
+        [
+            ForestEntry(
+                each.column,
+                ForestRow(
+                    each.value, each.metrics.auc, f"{each.metrics.num_rows:,} rows", _is_weak(each, overall.auc)
+                ),
+            )
+            for each in evaluation.slices
+        ]
+    )
     wide, narrow = both_widths(
         lambda width: forest_chart(
             rows,
@@ -285,17 +301,18 @@ def _slices_caption(evaluation: ClassifierEvaluation) -> str:
     )
     if overall is None:
         return text
-    weak = [
-        each
-        for each in evaluation.slices
-        if each.metrics.auc and each.metrics.auc.high is not None and each.metrics.auc.high < overall.value
-    ]
+    weak = [each for each in evaluation.slices if _is_weak(each, overall)]
     if not weak:
         return f"{text} There is none."
     worst = min(weak, key=lambda each: each.metrics.auc.value if each.metrics.auc else 1.0)
     assert worst.metrics.auc is not None
     number = "It is" if len(weak) == 1 else f"There are {len(weak)}, the weakest is"
     return f"{text} {number} {worst.column} = {worst.value}, with {worst.metrics.auc.value:.3f}."
+
+
+def _is_weak(each: SliceMetrics, overall: Estimate | None) -> bool:
+    auc = each.metrics.auc
+    return overall is not None and auc is not None and auc.high is not None and auc.high < overall.value
 
 
 def _slice_cells(each: SliceMetrics) -> tuple[str, ...]:

@@ -27,6 +27,11 @@ def text(content: str, x: float, y: float, **attributes: str | float | None) -> 
     return tag("text", escape(content), x=x, y=y, **attributes)
 
 
+def title(content: str) -> str:
+    """What the pointer shows over the element that holds it; `content` is escaped."""
+    return tag("title", escape(content))
+
+
 def path(xs: Sequence[float], ys: Sequence[float], **attributes: str | float | None) -> str:
     """An open line through the points; fewer than one point draws nothing."""
     if not len(xs):
@@ -88,7 +93,7 @@ def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[floa
     low, high = min(finite), max(finite)
     if floor is not None:
         low = floor
-    if high <= low:
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # equal but for rounding
         return low - (0.0 if floor is not None else 0.5), low + 1.0
     air = 0.06 * (high - low)
     return low if floor is not None else low - air, high + air
@@ -111,7 +116,7 @@ class Plane(NamedTuple):
         """Horizontal grid lines with their numbers, the base line, the numbers below it, and both names."""
         left, right, top, bottom = self.x.start, self.x.end, self.y.end, self.y.start
         x_ticks = ticks(self.x.low, self.x.high, max(2, int((right - left) / 90)))
-        y_ticks = ticks(self.y.low, self.y.high, max(2, int((bottom - top) / 45)))
+        y_ticks = ticks(self.y.low, self.y.high, max(2, int((bottom - top) / 40)))
         rows = [
             tag("line", x1=left, x2=right, y1=self.y(value), y2=self.y(value), class_="grid")
             + text(y_format(value), left - 8, self.y(value) + 4, class_="tick", text_anchor="end")

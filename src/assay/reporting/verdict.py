@@ -47,8 +47,8 @@ def percent_text(share: float) -> str:
 
 
 def device_hours_text(seconds: float) -> str:
-    """`1.25 device-hours`; below a tenth in minutes."""
-    return f"{seconds / 3600:.3g} device-h" if seconds >= 360 else f"{seconds / 60:.2g} device-min"
+    """`1.25 h`; below an hour `12 min 30 s`."""
+    return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
 def goodput(page: RunPage) -> float | None:
@@ -90,7 +90,7 @@ def run_tiles(page: RunPage) -> list[Tile]:
         Tile(
             f"AUC on {evaluation.split}" if evaluation else "AUC",
             f"{auc.value:.4f}" if auc else "—",
-            f"95% interval{interval_text(auc)}" if auc else "not evaluated",
+            f"95%:{interval_text(auc)}" if auc else "not evaluated",
         ),
         Tile(
             "rows learned",

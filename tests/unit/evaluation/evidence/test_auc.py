@@ -75,9 +75,7 @@ def test_the_interval_of_a_paired_difference_covers_the_truth_as_often_as_it_say
 def test_pairing_makes_the_interval_narrower_when_the_models_agree():
     rng = np.random.default_rng(3)
     labels, scores = binormal(rng, shift=1.0)
-    near = auc_difference(
-        as_rows(labels, scores), as_rows(labels, scores + 0.1 * rng.normal(size=labels.size))
-    )
+    near = auc_difference(as_rows(labels, scores), as_rows(labels, scores + 0.1 * rng.normal(size=labels.size)))
     alone = auc_estimate(as_rows(labels, scores))
     assert near.high - near.low < 0.5 * (alone.high - alone.low)
 
