@@ -32,6 +32,7 @@ import click
     is_flag=True,
     help="Check recipe, data and model sizes; print the resolved recipe; start nothing.",
 )
+@click.option("--keys", is_flag=True, help="Print every key of a recipe with its default and meaning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
 def train(
     recipe: Path | None,
@@ -43,6 +44,7 @@ def train(
     max_restarts: int,
     after_death: str,
     check: bool,
+    keys: bool,
     as_json: bool,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
@@ -58,6 +60,11 @@ def train(
     from assay.launch.supervisor import RestartPolicy
     from assay.store.ledger.ledger import open_ledger
 
+    if keys:
+        from assay.training.recipe_reference import recipe_reference
+
+        click.echo(recipe_reference(), nl=False)
+        return
     if (recipe is None) == (resume is None):
         raise ConfigError("give either a RECIPE file or --resume RUN.")
     if check and recipe is not None:
