@@ -1,37 +1,82 @@
-"""`assay runs`: the runs in the ledger."""
+"""`assay runs`: one line per run."""
 
-import json
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from assay.store.ledger.summary import RunSummary
+
 
 @click.command()
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print a list, each with the keys of 'assay show --json'."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, the newest run first.")
 def runs(as_json: bool) -> None:
-    """List the runs, newest first."""
-    from assay.cli.show import run_tree
-    from assay.store.ledger.ledger import open_ledger
+    """List the runs, the newest first.
 
-    with open_ledger() as ledger:
-        trees = [run_tree(ledger, run.run_id) for run in reversed(ledger.runs())]
+    Keys with --json: run_id, name, status, step, total_steps, world_sizes, attempts, auc, device_hours,
+    created.
+    """
+    import json
+
+    from assay.cli.screen import stdout
+    from assay.store.ledger.database import assay_home
+    from assay.store.ledger.ledger import find_ledger
+    from assay.store.ledger.summary import run_summaries
+
+    ledger = find_ledger()
+    summaries = run_summaries(ledger) if ledger else []
+    if ledger:
+        ledger.close()
     if as_json:
-        click.echo(json.dumps(trees))
-        return
-    if not trees:
-        click.echo("no runs yet. Start with 'assay demo', or 'assay train RECIPE'.")
-        return
-    width = max(len(tree["run_id"]) for tree in trees)
-    click.secho(
-        f"{'run':<{width}}  {'status':<10} {'step':>7}  {'ranks':<9} {'AUC':>6}  {'audit':<10} device-hours",
-        bold=True,
-    )
-    for tree in trees:
-        auc = (tree["evaluation"] or {}).get("auc")
-        ranks = "→".join(str(size) for size in tree["world_sizes"][-4:])
-        click.echo(
-            f"{tree['run_id']:<{width}}  {tree['status']:<10} {tree['step']:>7,}  {ranks:<9} "
-            f"{auc['value'] if auc else float('nan'):>6.4f}  {(tree['audit'] or {}).get('verdict', '-'):<10} "
-            f"{tree['held_s'] / 3600:.3f}"
+        click.echo(json.dumps([summary_tree(summary) for summary in summaries]))
+    elif not summaries:
+        click.echo(f"No runs in {assay_home()} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
+    else:
+        stdout().print(_table(summaries))
+
+
+def summary_tree(summary: "RunSummary") -> dict[str, object]:
+    """A run as `assay runs --json` prints it."""
+    from assay.base.clock import utc_text
+
+    return {
+        "run_id": summary.run.run_id,
+        "name": summary.run.recipe.get("name"),
+        "status": summary.status,
+        "step": summary.step,
+        "total_steps": summary.total_steps,
+        "world_sizes": [attempt.world_size for attempt in summary.attempts],
+        "attempts": len(summary.attempts),
+        "auc": summary.auc,
+        "device_hours": summary.device_s / 3600,
+        "created": utc_text(summary.run.created_s),
+    }
+
+
+def _table(summaries: "list[RunSummary]") -> "Table":
+    from rich.table import Table
+
+    from assay.base.clock import utc_text
+    from assay.cli.screen import STATUS_STYLES, device_hours_text, world_sizes_text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("run", no_wrap=True)
+    for title, justify in (("status", "left"), ("step", "right"), ("ranks", "left"), ("attempts", "right")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for title in ("AUC", "device time", "begun (UTC)"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for summary in summaries:
+        total = "" if summary.total_steps is None else f"/{summary.total_steps:,}"
+        table.add_row(
+            summary.run.run_id,
+            f"[{STATUS_STYLES[summary.status]}]{summary.status}[/]",
+            f"{summary.step:,}{total}",
+            world_sizes_text([attempt.world_size for attempt in summary.attempts]),
+            str(len(summary.attempts)),
+            "" if summary.auc is None else f"{summary.auc:.4f}",
+            device_hours_text(summary.device_s),
+            utc_text(summary.run.created_s)[:16].replace("T", " "),
         )
+    return table

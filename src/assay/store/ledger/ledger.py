@@ -233,7 +233,7 @@ def _the_one_meant(id_or_prefix: str, known: list[str]) -> str:
 
 def _hints(wanted: str, known: list[str]) -> Iterator[str]:
     if not known:
-        yield "The ledger holds no runs: is ASSAY_HOME or --ledger the one that it was recorded in?"
+        yield "The ledger holds no runs: is $ASSAY_HOME (or $ASSAY_LEDGER) the one that they were recorded in?"
     elif close := difflib.get_close_matches(wanted, known, n=3, cutoff=0.4):
         yield f"Perhaps you meant {' or '.join(close)}. "
         yield "'assay runs' lists all."

@@ -8,13 +8,30 @@ evaluations and checkpoints made for such steps. Nanoseconds are counted in inte
 the held time exactly.
 """
 
+from pathlib import Path
+
 import numpy as np
 
-from assay.records.run import Phase
-from assay.store.metrics.segment import SegmentData
+from assay.records.run import Attempt, Phase, PhaseSeconds, Run
+from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 
 _WORK: frozenset[Phase] = frozenset({"data", "compute", "communication"})
 _UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
+
+
+def rank_phase_seconds(
+    run: Run, attempt: Attempt, rank: int, *, held_to_s: float, committed_step: int
+) -> PhaseSeconds:
+    """What a rank cost from the attempt's start until `held_to_s` (since the epoch), by its segment."""
+    path = segment_path(Path(run.run_dir), attempt.attempt, rank)
+    seconds = device_seconds(
+        read_segment(path) if path.exists() else None,
+        held_from_s=attempt.started_s,
+        held_to_s=held_to_s,
+        committed_step=committed_step,
+    )
+    held_s = max(0.0, held_to_s - attempt.started_s)
+    return PhaseSeconds(run_id=run.run_id, attempt=attempt.attempt, rank=rank, held_s=held_s, seconds=seconds)
 
 
 def device_seconds(

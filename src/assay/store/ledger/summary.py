@@ -1,0 +1,101 @@
+"""How a run stands, from its facts: one line per run for a list of thousands, read in a handful of queries."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import func, select
+from sqlalchemy.engine import Connection
+
+from assay.records.commit import Commit, CommitQuarantined, LogEntry
+from assay.records.run import Attempt, Run, RunStatus
+from assay.store.ledger import tables
+from assay.store.ledger.ledger import Ledger
+
+
+class RunSummary(NamedTuple):
+    """One run, as far as it got."""
+
+    run: Run
+    status: RunStatus
+    step: int
+    """Of the last commit."""
+    total_steps: int | None
+    """Known where the run has finished, or its recipe names a number of steps."""
+    attempts: tuple[Attempt, ...]
+    auc: float | None
+    """Of the last evaluation."""
+    device_s: float
+    """Device time of all attempts that have ended, over all ranks."""
+    last_seen_s: float | None
+    """The last sign of life of any rank, seconds since the epoch."""
+
+
+def run_status(attempts: Sequence[Attempt], *, is_finished: bool) -> RunStatus:
+    """How a run stands. `failed`: its last attempt died and no other was begun."""
+    if is_finished:
+        return "succeeded"
+    last = attempts[-1].outcome if attempts else "running"
+    return "failed" if last == "killed" else last
+
+
+def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
+    """The commits of a log that were not found damaged, the oldest first; the last is where a run resumes."""
+    damaged = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
+    return [entry for entry in entries if isinstance(entry, Commit) and entry.folder not in damaged]
+
+
+def run_summaries(ledger: Ledger) -> list[RunSummary]:
+    """All runs, the newest first."""
+    runs = ledger.runs()
+    with ledger.reading() as connection:
+        attempts = _attempts(connection)
+        finished = _finished_steps(connection)
+        committed = _by_run(connection, tables.log_entries, func.max(tables.log_entries.c.step))
+        aucs = _last_aucs(connection)
+        device_s = _by_run(connection, tables.phase_seconds, func.sum(tables.phase_seconds.c.held_s))
+        seen_s = _by_run(connection, tables.metric_segments, func.max(tables.metric_segments.c.last_at_s))
+    return [
+        RunSummary(
+            run=run,
+            status=run_status(attempts.get(run.run_id, ()), is_finished=run.run_id in finished),
+            step=finished.get(run.run_id, committed.get(run.run_id) or 0),
+            total_steps=finished.get(run.run_id, total_steps_of(run)),
+            attempts=tuple(attempts.get(run.run_id, ())),
+            auc=aucs.get(run.run_id),
+            device_s=device_s.get(run.run_id, 0.0),
+            last_seen_s=seen_s.get(run.run_id) or None,
+        )
+        for run in runs
+    ]
+
+
+def total_steps_of(run: Run) -> int | None:
+    """The steps that the recipe names, where it does."""
+    trainer = run.recipe.get("trainer")
+    steps = trainer.get("max_steps") if isinstance(trainer, dict) else None
+    return steps if isinstance(steps, int) else None
+
+
+def _attempts(connection: Connection) -> dict[str, list[Attempt]]:
+    table = tables.attempts
+    found: dict[str, list[Attempt]] = {}
+    for run_id, text in connection.execute(select(table.c.run_id, table.c.record).order_by(table.c.attempt)):
+        found.setdefault(run_id, []).append(Attempt.from_json(text, source=f"ledger, run {run_id}"))
+    return found
+
+
+def _finished_steps(connection: Connection) -> dict[str, int]:
+    table = tables.log_entries
+    rows = connection.execute(select(table.c.run_id, table.c.step).where(table.c.type == "finished"))
+    return {run_id: step for run_id, step in rows}  # noqa: C416
+
+
+def _last_aucs(connection: Connection) -> dict[str, float | None]:
+    table = tables.evaluations
+    rows = connection.execute(select(table.c.run_id, table.c.auc).order_by(table.c.step))
+    return {run_id: auc for run_id, auc in rows}  # noqa: C416
+
+
+def _by_run(connection: Connection, table: Any, value: Any) -> dict[str, Any]:
+    rows = connection.execute(select(table.c.run_id, value).group_by(table.c.run_id))
+    return {run_id: found for run_id, found in rows}  # noqa: C416
