@@ -1,4 +1,4 @@
-"""Every key of a recipe with its type, default and meaning, as Markdown: made from the classes that check it."""
+"""Every key of a recipe with its default and meaning, as Markdown: made from the classes that check it."""
 
 from collections.abc import Iterator
 from typing import Any, get_args

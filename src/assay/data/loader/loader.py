@@ -8,7 +8,7 @@ however many threads they have and whatever was read before. The caller keeps th
 
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -82,7 +82,7 @@ class Loader:
             return None
         return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
 
-    def shares(self, cursor: Cursor, lanes: range, num_steps: int) -> Iterator[StepShare]:
+    def shares(self, cursor: Cursor, lanes: range, num_steps: int) -> Generator[StepShare, None, None]:
         """The lanes' shares of `num_steps` steps from the one at `cursor` on, epoch after epoch.
 
         Nothing beyond them is read. Close the iterator to stop its threads early. A `DamagedDataError` comes
@@ -151,7 +151,7 @@ class _Steps:
         self._lanes = lanes
         self._readers = loader.lane_readers(lanes)
 
-    def shares(self) -> Iterator[StepShare]:
+    def shares(self) -> Generator[StepShare, None, None]:
         """One step after another; a thread pool reads the windows."""
         pool = ThreadPoolExecutor(self._loader.config.threads, thread_name_prefix="loader")
         try:
@@ -159,7 +159,7 @@ class _Steps:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _shares(self, pool: ThreadPoolExecutor) -> Iterator[StepShare]:
+    def _shares(self, pool: ThreadPoolExecutor) -> Generator[StepShare, None, None]:
         geometry = self._loader.geometry
         cursor, left = self._cursor, self._num_steps
         ahead: dict[int, Future[Window]] = {}
@@ -175,9 +175,11 @@ class _Steps:
                 WindowPlace(place.epoch + 1, 0) if is_last else WindowPlace(place.epoch, place.window + 1)
             )
             ahead = self._submit(pool, next_place) if left else {}
+            before = place.window * geometry.window_steps
             for step in range(first, stop):
+                cursor = Cursor(epoch=place.epoch, step_in_epoch=before + step)
                 yield StepShare(cursor, tuple(_lane_share(lane, windows[lane], step) for lane in self._lanes))
-                cursor = self._loader.next_cursor(cursor)
+            cursor = self._loader.next_cursor(cursor)
 
     def _submit(self, pool: ThreadPoolExecutor, place: WindowPlace) -> dict[int, Future[Window]]:
         return {
@@ -190,7 +192,7 @@ def _lane_share(lane: int, window: Window, step: int) -> LaneShare:
     return LaneShare(lane, window.micro_batches(step), window.quarantined)
 
 
-def _prefetched(steps: _Steps, depth: int) -> Iterator[StepShare]:
+def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
     """The same shares, made by a thread that is at most `depth` steps ahead."""
     ready: queue.Queue[StepShare | BaseException | None] = queue.Queue(depth)
     stopped = threading.Event()

@@ -150,7 +150,11 @@ def _autocast(precision: Precision, device: torch.device) -> AbstractContextMana
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
 
 
-def initial_model(method: Method, *, seed: int, device: torch.device) -> nn.Module:
+Network = nn.Module
+"""A model under training, for those who only pass it on and import no torch."""
+
+
+def initial_model(method: Method, *, seed: int, device: torch.device) -> Network:
     """The method's model, its random weights drawn from the run's seed."""
     torch.manual_seed(derive_key(seed, "weights"))
     return method.build_model().to(device)
