@@ -216,7 +216,7 @@ def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
         except BaseException as error:
             put(error)
         finally:
-            shares.close()  # type: ignore[attr-defined]
+            shares.close()
 
     thread = threading.Thread(target=fill, name="loader-steps", daemon=True)
     thread.start()
