@@ -71,10 +71,12 @@ def _silence(ledger: Ledger, tree: dict[str, Any]) -> str:
 
 
 def _commits_text(commits: list[dict[str, Any]]) -> str:
-    last = commits[-1]
-    damaged = sum(commit["is_quarantined"] for commit in commits)
-    text = f"{len(commits)}, the last of step {last['step']:,} ({bytes_text(last['num_bytes'])})"
-    return f"{text}; {damaged} found damaged and quarantined" if damaged else text
+    intact = [commit for commit in commits if not commit["is_quarantined"]]
+    text = f"{len(intact)}"
+    if intact:
+        text += f", the last of step {intact[-1]['step']:,} ({bytes_text(intact[-1]['num_bytes'])})"
+    damaged = len(commits) - len(intact)
+    return f"{text}; {damaged} more found damaged and quarantined" if damaged else text
 
 
 def _auc_text(evaluation: dict[str, Any] | None) -> str:

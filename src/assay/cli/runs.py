@@ -57,6 +57,7 @@ def summary_tree(summary: "RunSummary") -> dict[str, object]:
 
 def _table(summaries: "list[RunSummary]") -> "Table":
     from rich.table import Table
+    from rich.text import Text
 
     from assay.base.clock import utc_text
     from assay.cli.screen import STATUS_STYLES, device_hours_text, world_sizes_text
@@ -71,7 +72,7 @@ def _table(summaries: "list[RunSummary]") -> "Table":
         total = "" if summary.total_steps is None else f"/{summary.total_steps:,}"
         table.add_row(
             summary.run.run_id,
-            f"[{STATUS_STYLES[summary.status]}]{summary.status}[/]",
+            Text(summary.status, style=STATUS_STYLES[summary.status]),
             f"{summary.step:,}{total}",
             world_sizes_text([attempt.world_size for attempt in summary.attempts]),
             str(len(summary.attempts)),

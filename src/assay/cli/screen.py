@@ -30,8 +30,11 @@ _UNTERMINATED_WIDTH = 160
 
 def stdout() -> Console:
     """Where results go."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_UNTERMINATED_WIDTH)
+    # Names and reasons are data: brackets in them are no markup.
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _UNTERMINATED_WIDTH
+    return console
 
 
 def device_hours_text(seconds: float) -> str:

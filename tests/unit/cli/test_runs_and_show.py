@@ -1,0 +1,249 @@
+"""A run's facts, recorded without training, as a person and a program see them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from assay.cli.main import main
+from assay.records.audit import AuditReport
+from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
+from assay.records.cursor import Cursor
+from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.run import Attempt, Run
+from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.metrics.segment import SegmentWriter, segment_path
+
+BEGAN_S = 1_800_000_000.0
+
+
+class FakeClock:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def now_s(self) -> float:
+        return self.seconds
+
+    def monotonic_s(self) -> float:
+        return self.seconds - BEGAN_S
+
+    def sleep_s(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("ASSAY_LEDGER", raising=False)
+    return tmp_path / "home"
+
+
+def live(run: Run, attempt: Attempt, *, steps: range, rank: int) -> float:
+    """Write a segment: 5 s of startup, then per step 1 s of data and 4 s of compute; the time at its end."""
+    clock = FakeClock(attempt.started_s)
+    path = segment_path(Path(run.run_dir), attempt.attempt, rank)
+    writer = SegmentWriter(path, run_id=run.run_id, attempt=attempt.attempt, rank=rank, clock=clock)
+    writer.event("began")
+    clock.sleep_s(5)
+    for step in steps:
+        writer.phase("data")
+        clock.sleep_s(1)
+        writer.phase("compute")
+        clock.sleep_s(4)
+        writer.log(step, {"loss": 1 / step, "tokens": 100.0, "step_s": 5.0})
+    writer.close()
+    return clock.seconds
+
+
+def commit(step: int, attempt: int) -> Commit:
+    return Commit(
+        attempt=attempt,
+        world_size=2,
+        step=step,
+        cursor=Cursor(epoch=0, step_in_epoch=step),
+        committed_s=BEGAN_S + 5 * step,
+        folder=f"checkpoints/{step:08d}-{attempt:04d}",
+        files=(FileDigest(path="model", num_bytes=1_500_000, sha256="f" * 64),),
+        weights_digest=f"digest-{step}",
+        receipts_from_step=0,
+        rows_learned=8 * step,
+    )
+
+
+def recorded_run(ledger: Ledger, home: Path, run_id: str = "tiny-1") -> Run:
+    run = Run(
+        run_id=run_id,
+        created_s=BEGAN_S,
+        recipe={"name": "tiny", "trainer": {"max_steps": 30}},
+        recipe_sha256="r" * 64,
+        dataset_fingerprint="d" * 64,
+        code_version="0.1.0",
+        run_dir=str(home / run_id),
+        store_url="memory:///",
+    )
+    ledger.record_run(run)
+    return run
+
+
+def killed_and_recovered(ledger: Ledger, home: Path) -> None:
+    """2 ranks, killed at step 15 after a commit at 10; then 1 rank to the end at step 30."""
+    run = recorded_run(ledger, home)
+    first = Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=BEGAN_S)
+    second = Attempt(run_id="tiny-1", attempt=2, world_size=1, start_step=10, started_s=BEGAN_S + 100)
+    lives = ((first, range(1, 16), 10, "killed"), (second, range(11, 31), 30, "succeeded"))
+    for attempt, steps, end_step, outcome in lives:
+        ended_s = max(live(run, attempt, steps=steps, rank=rank) for rank in range(attempt.world_size))
+        end = {
+            "ended_s": ended_s,
+            "end_step": end_step,
+            "outcome": outcome,
+            "reason": f"it was {outcome} [/by hand]",
+        }
+        ledger.record_attempt(attempt.model_copy(update=end))
+        for rank in range(attempt.world_size):
+            ledger.record_phase_seconds(
+                rank_phase_seconds(run, attempt, rank, held_to_s=ended_s, committed_step=end_step)
+            )
+    entries: list[LogEntry] = [
+        AttemptBegan(attempt=1, world_size=2, began_s=BEGAN_S),
+        commit(10, 1),
+        commit(12, 1),
+        CommitQuarantined(attempt=2, folder=commit(12, 1).folder, step=12, reason="torn"),
+        AttemptBegan(attempt=2, world_size=1, began_s=BEGAN_S + 100),
+        commit(30, 2),
+        RunFinished(attempt=2, step=30, weights_digest="digest-30"),
+    ]
+    ledger.record_log_entries("tiny-1", dict(enumerate(entries)))
+    metrics = ClassifierMetrics(
+        num_rows=100,
+        num_positive=20,
+        auc=Estimate(value=0.9, low=0.85, high=0.95, method="DeLong"),
+        average_precision=None,
+        log_loss=Estimate(value=0.5),
+        expected_calibration_error=0.1,
+        calibration=(),
+    )
+    ledger.record_evaluation(
+        ClassifierEvaluation(
+            run_id="tiny-1",
+            step=30,
+            weights_digest="digest-30",
+            dataset_fingerprint="d" * 64,
+            split="validation",
+            overall=metrics,
+            slices=(),
+            predictions_sha256="p",
+        )
+    )
+    ledger.record_audit(
+        AuditReport(
+            run_id="tiny-1", verdict="pass", epochs=1, rows_expected=240, rows_learned=240, rows_quarantined=0
+        )
+    )
+
+
+def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    assert call("show", "tiny", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["status"], shown["step"], shown["total_steps"]) == ("succeeded", 30, 30)
+    assert shown["weights_digest"] == "digest-30"
+    assert shown["world_sizes"] == [2, 1]
+    assert [entry["is_quarantined"] for entry in shown["commits"]] == [False, True, False]
+    assert shown["audit"]["verdict"] == "pass"
+    assert shown["evaluation"]["overall"]["auc"]["value"] == 0.9
+    assert shown["metrics"]["loss"]["last"] == pytest.approx(1 / 30)
+    assert shown["lost_steps"] == 5
+    seconds = {phase: spent for phase, spent in shown["device_seconds"].items() if spent}
+    assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
+
+
+def test_every_key_of_show_is_explained_in_its_help(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    assert call("show", "tiny", "--json") == 0
+    keys = set(json.loads(capsys.readouterr().out))
+    assert call("show", "--help") == 0
+    explained = capsys.readouterr().out
+    assert {key for key in keys if key not in explained} == set()
+
+
+def test_show_tells_a_person_the_whole_story_on_one_screen(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    assert call("show", "tiny-1") == 0
+    screen = capsys.readouterr().out
+    for part in (
+        "SUCCEEDED",
+        "30 of 30 on 2→1 ranks",
+        "2, the last of step 30 (1.5 MB); 1 more found damaged and quarantined",
+        "0.9000 [0.8500, 0.9500] DeLong",
+        "pass: 240 of 240 rows learned once",
+        "5 steps made twice",
+        "■ lost 18.9%",
+        "20 tokens/s",
+        "it was killed [/by hand]",
+    ):
+        assert part in screen, screen
+    assert len(screen.splitlines()) <= 30
+
+
+def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+        ledger.record_attempt(attempt)
+        live(run, attempt, steps=range(1, 4), rank=0)
+    assert call("show", "tiny-1", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["status"], shown["step"], shown["weights_digest"]) == ("running", 0, None)
+    assert shown["metrics"]["loss"]["last_step"] == 3
+    assert {phase: spent for phase, spent in shown["device_seconds"].items() if spent} == {
+        "startup": 5,
+        "data": 3,
+        "compute": 12,
+    }
+    assert call("show", "tiny-1") == 0
+    assert "not evaluated yet" in capsys.readouterr().out
+
+
+def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    assert call("runs") == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    for part in ("tiny-1", "succeeded", "30/30", "2→1", "0.9000", "2027-01-15"):
+        assert part in line, line
+    assert call("runs", "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["device_hours"] == pytest.approx(265 / 3600)
+    assert (listed["attempts"], listed["auc"], listed["world_sizes"]) == (2, 0.9, [2, 1])
+
+
+def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("runs") == 0
+    assert "assay train" in capsys.readouterr().out
+    assert call("runs", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert call("show", "tiny-1") == 2
+    assert "there are no runs" in capsys.readouterr().err
+    assert not home.exists()
+
+
+def test_an_unknown_run_is_asked_wrongly(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_ledger() as ledger:
+        recorded_run(ledger, home)
+    assert call("show", "tinny-1") == 2
+    assert "Perhaps you meant tiny-1" in capsys.readouterr().err
