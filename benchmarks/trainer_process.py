@@ -9,7 +9,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.model.encoder import NewEncoderConfig
+from assay.training.model.config import NewEncoderConfig
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks, lanes_of_rank
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
@@ -119,8 +120,8 @@ def shares_of(task: Task, loader: Loader) -> Iterator[StepShare]:
 def counted(task: Task) -> dict[str, int]:
     """Rows and tokens behind the task's steps, for loaders of ours."""
     loader = loader_of(task, ("input_ids",))
-    with closing(loader.shares(Cursor(), range(LANES), task.num_steps)) as shares:
-        lanes = [lane for share in shares for lane in share.lanes]
+    shares = loader.shares(Cursor(), range(LANES), task.num_steps)
+    lanes = [lane for share in shares for lane in share.lanes]
     return {
         "num_rows": sum(lane.num_rows for lane in lanes),
         "num_tokens": sum(lane.num_tokens for lane in lanes),
@@ -216,7 +217,7 @@ class Bare:
             with nullcontext() if index == last else self.ddp.no_sync():
                 for micro_batch in lane.micro_batches:
                     tensors = self.method.tensors(micro_batch, self.ranks.device)
-                    (self.method.loss_sum(self.ddp, tensors) * scale).backward()
+                    (self.method.loss_sum(self.ddp, tensors) * scale).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -226,10 +227,9 @@ def bare_ddp(task: Task) -> Report:
     ranks = join(task)
     bare, stopwatch = Bare(task, ranks), Stopwatch()
     loader = loader_of(task, bare.method.columns)
-    with closing(shares_of(task, loader)) as shares:
-        for share in shares:
-            stopwatch.note()
-            bare.step(share)
+    for share in shares_of(task, loader):
+        stopwatch.note()
+        bare.step(share)
     stopwatch.note()
     ranks.leave()
     return stopwatch.report(**counted(task))
@@ -253,21 +253,16 @@ def protections(task: Task) -> Report:
         seconds[name].append(time.process_time() - start_s)
 
     # Everything is read before the clock runs: the loader's threads would be counted with whoever is at work.
-    with closing(shares_of(task, parts.loader)) as loaded:
-        shares = list(loaded)
-    for step, share in enumerate(shares, start=1):
+    for step, share in enumerate(list(shares_of(task, parts.loader)), start=1):
         dist.barrier(ranks.control)
         turns: list[tuple[str, Callable[[], object]]] = [
-            ("bare", lambda share=share: bare.step(share)),
-            (
-                "lanes_and_tree",
-                lambda share=share, step=step: parts.stepper.step(share, step=step, stop_asked=False),
-            ),
+            ("bare", partial(bare.step, share)),
+            ("lanes_and_tree", partial(parts.stepper.step, share, step=step, stop_asked=False)),
         ]
         for name, work in turns if step % 2 else turns[::-1]:
             timed(name, work)
-        timed("receipts", lambda share=share, step=step: _add_receipts(receipts, share, step))
-        timed("phases_and_metrics", lambda step=step: _write_down(parts.recorder, step))
+        timed("receipts", partial(_add_receipts, receipts, share, step))
+        timed("phases_and_metrics", partial(_write_down, parts.recorder, step))
     # Steps are of different lengths: the difference to the bare step of the same rows is what counts.
     pairs = zip(seconds["lanes_and_tree"], seconds["bare"], strict=True)
     seconds["lanes_and_tree"] = [protected - plain for protected, plain in pairs]
@@ -288,7 +283,7 @@ def _add_receipts(receipts: LaneReceipts, share: StepShare, step: int) -> None:
 def _write_down(recorder: SegmentWriter, step: int) -> None:
     # What the trainer and the gradient sum write in a step.
     for phase in ("data", "compute", "communication", "compute"):
-        recorder.phase(phase)  # type: ignore[arg-type]
+        recorder.phase(phase)
     names = ("loss", "gradient_norm", "learning_rate", "rows", "tokens", "step_s", "exchange_s")
     recorder.log(step, dict.fromkeys(names, 1.0))
 
