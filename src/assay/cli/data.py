@@ -1,6 +1,6 @@
-"""`assay data`: adopt, build, describe and split datasets."""
+"""`assay data`: adopt, build, describe, split and compare datasets."""
 
-from datetime import datetime
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ BAR = 40
 
 @click.group()
 def data() -> None:
-    """Adopt Parquet as it is, or build a dataset from raw text; look at it; see how it splits."""
+    """Adopt Parquet as it is, or build a dataset from raw text; look at it; see how it splits; compare two."""
 
 
 @data.command()
@@ -35,7 +35,8 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     """Adopt all *.parquet under SOURCE, a folder or s3://bucket/prefix, without converting it.
 
     Reads every shard once: digests of files and column chunks, row groups, token lengths, label balance,
-    missing rates. Any file that training could not read is an error now.
+    missing rates. Any file that training could not read is an error now. Files and folders whose name begins
+    with _ or . are left out, as Spark does.
     """
     from assay.data.dataset.index import index_dataset
 
@@ -46,7 +47,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 
 
 @data.command()
-@click.argument("sources", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the dataset."
 )
@@ -59,41 +60,34 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @click.option("--time", help="Field with an ISO 8601 time, kept as 'created_at'.")
 @click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut at their end.")
 @click.option("--rows-per-shard", default=100_000, show_default=True)
+@click.option("--rows-per-group", default=1_000, show_default=True, help="The unit that training reads.")
 @click.option("--workers", default=2, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def build(
-    sources: tuple[Path, ...],
-    out: Path,
-    tokenizer: str,
-    text: str,
-    label: str,
-    no_label: bool,
-    metadata: tuple[str, ...],
-    key: str | None,
-    time: str | None,
-    max_tokens: int,
-    rows_per_shard: int,
-    workers: int,
-    as_json: bool,
-) -> None:
-    """Tokenise SOURCES (JSON lines, one object a row) into Parquet shards, and index them.
+def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **fields: object) -> None:
+    """Tokenise SOURCES into Parquet shards, and index them.
 
-    If it is interrupted, the same command goes on where it stopped.
+    A source is a file of JSON lines (an object a row), a .txt file (a row a line), or a folder of .txt files (a
+    row a file, with the fields 'text', 'path' and 'folder', the name of the folder that the file lies in).
+
+    All rows are checked first. If the build is interrupted, the same command goes on where it stopped.
     """
+    from assay.base.config import LoadedConfig, validated
     from assay.data.dataset.build import build_dataset
     from assay.data.dataset.fields import BuildConfig
 
-    config = BuildConfig(
-        tokenizer=tokenizer,
-        text_field=text,
-        label_field=None if no_label else label,
-        metadata_fields=metadata,
-        key_field=key,
-        time_field=time,
-        max_tokens=max_tokens,
-        rows_per_shard=rows_per_shard,
+    if fields.pop("no_label"):
+        fields["label"] = None
+    renamed = {"text": "text_field", "label": "label_field", "metadata": "metadata_fields"}
+    renamed |= {"key": "key_field", "time": "time_field"}
+    values = {renamed.get(name, name): value for name, value in fields.items()}
+    manifest = build_dataset(
+        sources,
+        out,
+        validated(BuildConfig, LoadedConfig(values, {})),
+        workers=workers,
+        checking=_progress("checking"),
+        progress=_progress("building"),
     )
-    manifest = build_dataset(sources, out, config, workers=workers, progress=_progress("building"))
     _print(manifest, out, as_json=as_json)
 
 
@@ -109,7 +103,7 @@ def show(dataset: Path, as_json: bool) -> None:
 
 @data.command()
 @click.argument("dataset", type=click.Path(path_type=Path))
-@click.option("--by", "column", default="shard_id", show_default=True, help="Column that decides.")
+@click.option("--by", "column", help="Column that decides.  [default: shard_id; created_at with --from]")
 @click.option(
     "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
 )
@@ -120,96 +114,90 @@ def show(dataset: Path, as_json: bool) -> None:
     type=click.DateTime(),
     help="Hold out the rows from this moment on (UTC), instead of by hash.",
 )
-def split(dataset: Path, column: str, fraction: float, seed: int, moment: datetime | None) -> None:
+@click.option("--check-leaks", is_flag=True, help="Look for the same tokens on both sides; reads all rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print the sides as JSON.")
+def split(
+    dataset: Path,
+    column: str | None,
+    fraction: float,
+    seed: int,
+    moment: object,
+    check_leaks: bool,
+    as_json: bool,
+) -> None:
     """How DATASET would split: by hash of a key or by time, never by row at random, so that nothing leaks.
 
     Prints the lines to put under 'data:' in a recipe.
     """
+    from assay.base.config import LoadedConfig, validated
+    from assay.cli.data_screen import print_split
     from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.leaks import find_leaks
     from assay.data.dataset.split import HashSplit, TimeSplit, split_view
 
-    opened = Dataset.open(dataset)
-    config: HashSplit | TimeSplit
-    if moment is not None:
-        config = TimeSplit(type="time", column=column, validation_from=moment)
-    else:
-        config = HashSplit(column=column, validation_fraction=fraction, seed=seed)
-    for part in ("train", "validation"):
-        view = split_view(opened, config, part)
-        click.echo(f"{part:<11} {_side(view)}")
-    fields = ", ".join(f"{key}: {value}" for key, value in config.model_dump(mode="json").items())
-    click.echo(f"\ndata:\n  dataset: {dataset}\n  split: {{{fields}}}")
-
-
-def _side(view: "DatasetView") -> str:
-    total = view.dataset.manifest.num_rows
-    rows = int(view.num_rows.sum())
-    line = f"{rows:>12,} rows  {rows / total:6.1%}"
-    if "label" not in view.dataset.manifest.columns:
-        return line
-    positive = sum(
-        sum(view.read(group, ["label"])["label"].to_pylist())
-        for group in range(len(view.num_rows))
-        if view.num_rows[group]
+    by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
+    by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
+    config = (
+        validated(HashSplit, LoadedConfig(by_hash, {}))
+        if moment is None
+        else validated(TimeSplit, LoadedConfig(by_time, {}))
     )
-    return f"{line}  label 1: {positive / max(1, rows):.1%}"
+    opened = Dataset.open(dataset)
+    train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
+    sides = {"train": _side(train), "validation": _side(validation)}
+    leak = find_leaks(train, validation) if check_leaks else None
+    fields = config.model_dump(mode="json")
+    if as_json:
+        click.echo(json.dumps({**sides, "split": fields, "leak": leak._asdict() if leak else None}))
+    else:
+        print_split(dataset, sides, fields, leak)
+
+
+def _side(view: "DatasetView") -> dict[str, int]:
+    side = {"num_rows": int(view.num_rows.sum())}
+    if "label" in view.dataset.manifest.columns:
+        side["num_positive"] = view.sum_of("label")
+    return side
+
+
+@data.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--rows", "by_row", is_flag=True, help="Compare row by row, too; reads both datasets.")
+@click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
+def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
+    """What changed from dataset BEFORE to dataset AFTER: rows, shards, columns, lengths, labels, values.
+
+    Told from the two manifests; no shard is read, unless rows are to be compared.
+    """
+    from assay.cli.data_screen import print_diff
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.diff import diff_datasets
+
+    found = diff_datasets(Dataset.open(before), Dataset.open(after), by_row=by_row)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_diff(found)
 
 
 def _progress(verb: str) -> "Progress":
     import sys
 
     def show_progress(done: int, total: int) -> None:
-        if sys.stderr.isatty():
+        if total and sys.stderr.isatty():
             filled = BAR * done // total
             end = "\n" if done == total else ""
-            click.echo(
-                f"\r{verb} {'━' * filled}{' ' * (BAR - filled)} {done}/{total} shards{end}", nl=False, err=True
-            )
+            bar = f"{'━' * filled}{' ' * (BAR - filled)}"
+            click.echo(f"\r{verb} {bar} {done:,}/{total:,} shards{end}", nl=False, err=True)
 
     return show_progress
 
 
 def _print(manifest: "DatasetManifest", folder: Path, *, as_json: bool) -> None:
+    from assay.cli.data_screen import print_manifest
+
     if as_json:
         click.echo(manifest.to_json())
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from assay.base.units import bytes_text, count_text
-
-    console = Console(highlight=False)
-    console.print(f"[bold]{manifest.name}[/bold]  fingerprint {manifest.fingerprint[:16]}  in {folder}")
-    num_bytes = sum(shard.num_bytes for shard in manifest.shards)
-    console.print(
-        f"{manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, {bytes_text(num_bytes)} in "
-        f"{len(manifest.shards):,} shards and {manifest.num_row_groups:,} row groups under {manifest.source_url}"
-    )
-    for label, count in sorted(manifest.label_counts.items()):
-        console.print(f"label {label}: {count:,} rows ({count / manifest.num_rows:.1%})")
-    lengths = manifest.lengths
-    console.print(
-        f"\ntokens a row: mean {lengths.mean:.0f}, median {lengths.p50:.0f}, 95% {lengths.p95:.0f}, "
-        f"99% {lengths.p99:.0f}, max {lengths.max}"
-    )
-    most = max(lengths.histogram_rows)
-    for edge, rows in zip(lengths.histogram_edges, lengths.histogram_rows, strict=False):
-        console.print(f"{edge:>7} {'█' * round(BAR * rows / most)} {rows:,}")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("column", "type", "missing", "values"):
-        table.add_column(
-            heading, justify="right" if heading == "missing" else "left", no_wrap=heading == "column"
-        )
-    for column in manifest.column_profiles:
-        if column.top_values:
-            values = ", ".join(
-                f"{value} {count / manifest.num_rows:.0%}" for value, count in column.top_values[:4]
-            )
-        elif column.minimum is not None:
-            mean = f", mean {column.mean:.3g}" if column.mean is not None else ""
-            values = f"{column.minimum} to {column.maximum}{mean}"
-        else:
-            values = ""
-        table.add_row(column.name, column.type, f"{column.missing_rate:.1%}", values)
-    console.print()
-    console.print(table)
+    else:
+        print_manifest(manifest, folder)

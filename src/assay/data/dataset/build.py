@@ -191,8 +191,8 @@ def _tokenizer(config: BuildConfig) -> Tokenizer:
     around = tokenizer.num_special_tokens_to_add(False)
     if config.max_tokens <= around:
         raise ConfigError(
-            f"max_tokens={config.max_tokens} leaves no room for text: {config.tokenizer} puts {around} tokens of its "
-            "own around each row. Allow more."
+            f"max_tokens={config.max_tokens} leaves no room for text: {config.tokenizer} puts {around} tokens "
+            "of its own around each row. Allow more."
         )
     tokenizer.enable_truncation(config.max_tokens)
     return tokenizer

@@ -42,6 +42,7 @@ class HashSplit(FrozenConfig):
     """All rows with the same value are on the same side. Null is a value."""
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
+    """Of the keys, about; of the rows if keys have about as many rows each."""
 
     seed: int = 0
 
@@ -86,6 +87,13 @@ class DatasetView:
         table = self.dataset.read_row_group(group, columns)
         selected = self.selection[group]
         return table if selected.all() else table.filter(pa.array(selected))
+
+    def sum_of(self, column: str) -> int:
+        """Of a column of integers or truths, over the selected rows."""
+        groups = np.flatnonzero(self.num_rows).tolist()
+        with ThreadPoolExecutor(NUM_READERS) as pool:
+            tables = pool.map(lambda group: self.read(group, [column]), groups)
+            return sum(int(pc.sum(table[column].cast(pa.int64())).as_py()) for table in tables)
 
     def shard_of(self, group: int) -> str:
         """For messages."""

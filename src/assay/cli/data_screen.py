@@ -1,0 +1,174 @@
+"""Datasets on the screen: what one holds, how it splits, what changed between two."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from assay.base.units import bytes_text, count_text
+from assay.data.dataset.leaks import Leak
+from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
+from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
+
+BAR = 40
+MAX_LINES = 12
+NUM_VALUES = 4
+MAX_VALUE_CHARACTERS = 24
+
+
+def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
+    """The profile of a dataset."""
+    console = Console(highlight=False)
+    console.print(f"[bold]{escape(manifest.name)}[/]  fingerprint {manifest.fingerprint[:16]}  in {folder}")
+    num_bytes = sum(shard.num_bytes for shard in manifest.shards)
+    console.print(
+        f"{manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, {bytes_text(num_bytes)} in "
+        f"{_counted(len(manifest.shards), 'shard')} and {_counted(manifest.num_row_groups, 'row group')} under "
+        f"{manifest.source_url}"
+    )
+    if manifest.label_counts:
+        console.print(_label_bar(manifest.label_counts))
+    _print_lengths(console, manifest.lengths)
+    console.print(f"largest token id {manifest.max_token_id:,}\n")
+    console.print(_column_table(manifest.column_profiles, manifest.num_rows))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _label_bar(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    positive = counts.get("1", 0)
+    filled = min(BAR, round(BAR * positive / total))
+    bar = f"[cyan]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
+    return f"\nlabel 1 {bar} {positive / total:.1%} ({positive:,} of {total:,} rows)"
+
+
+def _print_lengths(console: Console, lengths: LengthProfile) -> None:
+    console.print(
+        f"\ntokens a row: mean {lengths.mean:.0f}, median {lengths.p50:.0f}, 95% {lengths.p95:.0f}, "
+        f"99% {lengths.p99:.0f}, max {lengths.max:,}"
+    )
+    most = max(1, *lengths.histogram_rows)
+    for edge, rows in zip(lengths.histogram_edges, lengths.histogram_rows, strict=False):
+        bar = "█" * round(BAR * rows / most) or ("▏" if rows else "")
+        console.print(f"{edge:>7,} [cyan]{bar:<{BAR}}[/] {rows:>10,}")
+
+
+def _column_table(columns: Sequence[ColumnProfile], num_rows: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("column", no_wrap=True)
+    table.add_column("type")
+    table.add_column("missing", justify="right")
+    table.add_column("values")
+    for column in columns:
+        table.add_row(
+            escape(column.name),
+            column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type,
+            f"{column.missing_rate:.1%}" if column.missing_rate else "-",
+            escape(_values_text(column, num_rows)),
+        )
+    return table
+
+
+def _values_text(column: ColumnProfile, num_rows: int) -> str:
+    if column.top_values:
+        shown = [f"{_short(value)} {count / num_rows:.1%}" for value, count in column.top_values[:NUM_VALUES]]
+        return ", ".join(shown) + (", …" if len(column.top_values) > NUM_VALUES else "")
+    if column.minimum is None:
+        return ""
+    return f"{column.minimum} to {column.maximum}" + (
+        "" if column.mean is None else f", mean {column.mean:.3g}"
+    )
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= MAX_VALUE_CHARACTERS else f"…{value[1 - MAX_VALUE_CHARACTERS :]}"
+
+
+def print_split(
+    dataset: Path, sides: Mapping[str, Mapping[str, int]], fields: Mapping[str, object], leak: Leak | None
+) -> None:
+    """Both sides, and the lines for a recipe."""
+    total = sum(side["num_rows"] for side in sides.values())
+    for part, side in sides.items():
+        label = f"  label 1: {side['num_positive'] / side['num_rows']:.1%}" if "num_positive" in side else ""
+        print(f"{part:<11} {side['num_rows']:>12,} rows  {side['num_rows'] / total:6.1%}{label}")
+    if leak is not None:
+        examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
+        print(
+            f"leaks       {leak.num_rows:>12,} of {leak.num_validation_rows:,} validation rows have the tokens "
+            f"of a training row{examples}"
+        )
+    spelled = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
+
+
+def print_diff(found: DatasetDiff) -> None:
+    """What a person wants to know first stands first."""
+    console = Console(highlight=False)
+    if found.is_equal:
+        console.print(f"[bold green]equal[/]: {found.rows_after:,} rows, fingerprint {found.after[:16]}")
+        return
+    console.print(f"[bold]{found.before[:16]} → {found.after[:16]}[/]")
+    console.print(
+        f"rows    {found.rows_before:,} → {found.rows_after:,}{_change(found.rows_before, found.rows_after)}"
+    )
+    tokens = _change(found.tokens_before, found.tokens_after)
+    console.print(f"tokens  {count_text(found.tokens_before)} → {count_text(found.tokens_after)}{tokens}")
+    if found.rows is not None:
+        console.print(
+            f"        {found.rows.num_added:,} rows added, {found.rows.num_removed:,} removed, "
+            f"{found.rows.num_relabelled:,} relabelled, told by their tokens"
+        )
+    _print_some(console, "[green]+[/] shard ", found.shards_added)
+    _print_some(console, "[red]-[/] shard ", found.shards_removed)
+    _print_some(console, "= shard ", [f"{old} is now {new}" for old, new in found.shards_renamed])
+    _print_some(console, "[yellow]~[/] shard ", [_shard_line(shard) for shard in found.shards_changed])
+    _print_some(console, "[green]+[/] column ", found.columns_added)
+    _print_some(console, "[red]-[/] column ", found.columns_removed)
+    retyped = [f"{name}: {old} → {new}" for name, old, new in found.columns_retyped]
+    _print_some(console, "[yellow]~[/] column ", retyped)
+    if found.shifts:
+        console.print()
+        console.print(_shift_table(found.shifts[:MAX_LINES]))
+        if len(found.shifts) > MAX_LINES:
+            console.print(f"and {len(found.shifts) - MAX_LINES} smaller shifts (--json has all)")
+    console.print(f"\n{found.length_distance:.1%} of the rows would have to change their length to be alike")
+
+
+def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:
+    for line in lines[:MAX_LINES]:
+        console.print(f"{mark}{line}")
+    if len(lines) > MAX_LINES:
+        console.print(f"{mark}and {len(lines) - MAX_LINES} more")
+
+
+def _shard_line(shard: ChangedShard) -> str:
+    if shard.rows_before != shard.rows_after:
+        return f"{shard.path}: {shard.rows_before:,} → {shard.rows_after:,} rows"
+    if not shard.columns:
+        return f"{shard.path}: {shard.rows_after:,} rows, cut into other row groups, or other metadata"
+    return f"{shard.path}: {', '.join(shard.columns)} in {shard.num_row_groups:,} row groups"
+
+
+def _shift_table(shifts: Sequence[Shift]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("shift")
+    for heading in ("before", "after", "difference"):
+        table.add_column(heading, justify="right")
+    for shift in shifts:
+        if shift.is_share:
+            points = 100 * (shift.after - shift.before)
+            table.add_row(shift.name, f"{shift.before:.2%}", f"{shift.after:.2%}", f"{points:+.2f} points")
+        else:
+            change = _change(shift.before, shift.after).strip(" ()")
+            table.add_row(shift.name, f"{shift.before:,.1f}", f"{shift.after:,.1f}", change)
+    return table
+
+
+def _change(before: float, after: float) -> str:
+    return f" ({(after - before) / before:+.1%})" if before and after != before else ""

@@ -1,0 +1,169 @@
+"""What changed between two datasets, told from their manifests; row by row where asked, which reads all.
+
+The digests of the column chunks say which column of which row group holds other bytes, so a label that was
+corrected in one shard shows as that, and not as "the data is different".
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from assay.data.dataset.columns import LABEL
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.row_digests import token_digests
+from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile, Shard
+from assay.records.dataset_diff import ChangedShard, DatasetDiff, RowDiff, Shift
+
+
+def diff_datasets(before: Dataset, after: Dataset, *, by_row: bool = False) -> DatasetDiff:
+    """From `before` to `after`; `by_row` reads the tokens and labels of both."""
+    old, new = before.manifest, after.manifest
+    old_shards = {shard.path: shard for shard in old.shards}
+    new_shards = {shard.path: shard for shard in new.shards}
+    renamed = _renamed(old_shards, new_shards)
+    both = set(old.columns) & set(new.columns)
+    return DatasetDiff(
+        before=old.fingerprint,
+        after=new.fingerprint,
+        is_equal=old.fingerprint == new.fingerprint,
+        rows_before=old.num_rows,
+        rows_after=new.num_rows,
+        tokens_before=old.num_tokens,
+        tokens_after=new.num_tokens,
+        shards_added=tuple(sorted(new_shards.keys() - old_shards.keys() - {path for _, path in renamed})),
+        shards_removed=tuple(sorted(old_shards.keys() - new_shards.keys() - {path for path, _ in renamed})),
+        shards_renamed=tuple(renamed),
+        shards_changed=tuple(
+            _changed_shard(before, after, path)
+            for path in sorted(old_shards.keys() & new_shards.keys())
+            if old_shards[path].sha256 != new_shards[path].sha256
+        ),
+        columns_added=tuple(name for name in new.columns if name not in both),
+        columns_removed=tuple(name for name in old.columns if name not in both),
+        columns_retyped=tuple(
+            (name, old.columns[name], new.columns[name])
+            for name in new.columns
+            if name in both and old.columns[name] != new.columns[name]
+        ),
+        shifts=tuple(sorted(_shifts(old, new), key=_relative_size, reverse=True)),
+        length_distance=_length_distance(old.lengths, new.lengths),
+        rows=_row_diff(before, after) if by_row else None,
+    )
+
+
+def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
+    old, new = token_digests(before), token_digests(after)
+    texts, text_index = np.unique(np.concatenate([old, new]), return_inverse=True)
+    old_index, new_index = text_index[: len(old)], text_index[len(old) :]
+    old_count, new_count = (np.bincount(index, minlength=len(texts)) for index in (old_index, new_index))
+    relabelled = 0
+    if all(LABEL in dataset.manifest.columns for dataset in (before, after)):
+        old_positive = np.bincount(old_index, _labels(before), minlength=len(texts))
+        new_positive = np.bincount(new_index, _labels(after), minlength=len(texts))
+        # Of copies with several labels only the number of each is known.
+        relabelled = int(np.abs(old_positive - new_positive)[old_count == new_count].sum())
+    return RowDiff(
+        num_added=int(np.maximum(new_count - old_count, 0).sum()),
+        num_removed=int(np.maximum(old_count - new_count, 0).sum()),
+        num_relabelled=relabelled,
+    )
+
+
+def _labels(dataset: Dataset) -> np.ndarray:
+    groups = range(len(dataset.groups))
+    tables = [dataset.read_row_group(group, [LABEL])[LABEL].cast(pa.int64()) for group in groups]
+    return np.concatenate([labels.to_numpy() for labels in tables])
+
+
+def _renamed(old: dict[str, Shard], new: dict[str, Shard]) -> list[tuple[str, str]]:
+    gone = {shard.sha256: path for path, shard in sorted(old.items()) if path not in new}
+    pairs = []
+    for path, shard in sorted(new.items()):
+        if path not in old and shard.sha256 in gone:
+            pairs.append((gone.pop(shard.sha256), path))
+    return pairs
+
+
+def _changed_shard(before: Dataset, after: Dataset, path: str) -> ChangedShard:
+    (old, old_groups, old_leaves), (new, new_groups, new_leaves) = (
+        _groups_of(dataset, path) for dataset in (before, after)
+    )
+    old_rows, new_rows = before.groups.num_rows[old_groups], after.groups.num_rows[new_groups]
+    columns: set[str] = set()
+    num_row_groups = len(new_groups)
+    if np.array_equal(old_rows, new_rows):
+        is_other = np.zeros(len(new_groups), bool)
+        for leaf in sorted({*old_leaves, *new_leaves}):
+            if leaf in old_leaves and leaf in new_leaves:
+                old_digests = before.groups.chunk_digest[old_groups, old_leaves.index(leaf)]
+                differs = old_digests != after.groups.chunk_digest[new_groups, new_leaves.index(leaf)]
+            else:
+                differs = np.ones(len(new_groups), bool)
+            if differs.any():
+                columns.add(leaf.partition(".")[0])
+            is_other |= differs
+        num_row_groups = int(is_other.sum())
+    return ChangedShard(
+        path=path,
+        rows_before=old.num_rows,
+        rows_after=new.num_rows,
+        columns=tuple(sorted(columns)),
+        num_row_groups=num_row_groups,
+    )
+
+
+def _groups_of(dataset: Dataset, path: str) -> tuple[Shard, np.ndarray, list[str]]:
+    index = next(n for n, shard in enumerate(dataset.manifest.shards) if shard.path == path)
+    groups = np.flatnonzero(dataset.groups.shard_index == index)
+    return dataset.manifest.shards[index], groups, dataset.leaf_columns(index)
+
+
+def _shifts(old: DatasetManifest, new: DatasetManifest) -> Iterator[Shift]:
+    for label in sorted({*old.label_counts, *new.label_counts}):
+        before, after = (m.label_counts.get(label, 0) / max(1, m.num_rows) for m in (old, new))
+        yield from _shift(f"label {label}", before, after, is_share=True)
+    for figure in ("mean", "p50", "p95", "p99", "max"):
+        before, after = getattr(old.lengths, figure), getattr(new.lengths, figure)
+        yield from _shift(f"tokens a row: {figure}", before, after, is_share=False)
+    old_columns = {column.name: column for column in old.column_profiles}
+    for column in new.column_profiles:
+        if column.name in old_columns and column.name != LABEL:
+            yield from _column_shifts(old_columns[column.name], column, old.num_rows, new.num_rows)
+
+
+def _column_shifts(old: ColumnProfile, new: ColumnProfile, old_rows: int, new_rows: int) -> Iterator[Shift]:
+    yield from _shift(f"{new.name}: missing", old.missing_rate, new.missing_rate, is_share=True)
+    if old.mean is not None and new.mean is not None:
+        yield from _shift(f"{new.name}: mean", old.mean, new.mean, is_share=False)
+    old_values, new_values = dict(old.top_values), dict(new.top_values)
+    # A value that only one side lists may be just below the other's twentieth: no shift can be told.
+    is_whole = len(old_values) < 20 and len(new_values) < 20
+    names = old_values.keys() | new_values.keys() if is_whole else old_values.keys() & new_values.keys()
+    for name in sorted(names):
+        before, after = old_values.get(name, 0) / max(1, old_rows), new_values.get(name, 0) / max(1, new_rows)
+        yield from _shift(f"{new.name}={name}", before, after, is_share=True)
+
+
+def _shift(name: str, before: float, after: float, *, is_share: bool) -> Iterator[Shift]:
+    if before != after:
+        yield Shift(name=name, before=before, after=after, is_share=is_share)
+
+
+def _relative_size(shift: Shift) -> float:
+    """A share counts by its points, since 0.01% that becomes 0.02% is no news; another figure by its ratio."""
+    if shift.is_share:
+        return abs(shift.after - shift.before)
+    return abs(shift.after - shift.before) / max(abs(shift.before), abs(shift.after))
+
+
+def _length_distance(old: LengthProfile, new: LengthProfile) -> float:
+    """Total variation between the two histograms, on the finer of the edges that both can be put on."""
+    edges = np.union1d(old.histogram_edges, new.histogram_edges)
+    shares = [np.diff(np.interp(edges, *_cumulative(profile))) for profile in (old, new)]
+    return float(np.abs(shares[0] - shares[1]).sum() / 2)
+
+
+def _cumulative(profile: LengthProfile) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.asarray(profile.histogram_rows, float)
+    return np.asarray(profile.histogram_edges), np.concatenate([[0.0], np.cumsum(rows) / max(1.0, rows.sum())])

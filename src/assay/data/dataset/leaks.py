@@ -1,0 +1,33 @@
+"""Rows that stand on both sides of a split although no key or time puts them there: copies of the same text.
+
+A split by key keeps a key's rows together; it cannot know that two keys hold the same text. Whoever evaluates
+on such rows measures memory.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.data.dataset.row_digests import token_digests
+from assay.data.dataset.split import DatasetView
+
+
+class Leak(NamedTuple):
+    """What is held out and was trained on all the same."""
+
+    num_rows: int
+    """Rows of the validation part whose tokens are those of some training row."""
+    num_validation_rows: int
+    examples: tuple[int, ...]
+    """Ids of the first such rows, at most 5."""
+
+
+def find_leaks(train: DatasetView, validation: DatasetView) -> Leak:
+    """Compare the tokens of all rows of two parts of one dataset, by digest."""
+    digests = token_digests(train.dataset)
+    learned, held_out = (
+        np.concatenate([view.row_ids(group) for group in range(len(view.num_rows))])
+        for view in (train, validation)
+    )
+    leaked = held_out[np.isin(digests[held_out], digests[learned])]
+    return Leak(len(leaked), len(held_out), tuple(leaked[:5].tolist()))

@@ -1,0 +1,33 @@
+"""A digest of every row's tokens: what two rows must share to be the same text."""
+
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import xxhash
+
+from assay.base.seeds import Keys
+from assay.data.dataset.columns import TOKENS
+from assay.data.dataset.dataset import Dataset
+
+NUM_READERS = 8
+"""Row groups read at once: an object store answers slowly, and many at a time."""
+
+
+def token_digests(dataset: Dataset) -> Keys:
+    """xxh3 of each row's tokens, by row id; whatever integer type the column has. Reads all of `input_ids`."""
+    with ThreadPoolExecutor(NUM_READERS) as pool:
+        return np.concatenate(
+            list(pool.map(lambda group: _of_group(dataset, group), range(len(dataset.groups))))
+        )
+
+
+def _of_group(dataset: Dataset, group: int) -> Keys:
+    column = dataset.read_row_group(group, [TOKENS])[TOKENS]
+    borders = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).tolist()
+    tokens: npt.NDArray[np.int64] = pc.list_flatten(column).to_numpy().astype(np.int64)
+    data = tokens.data.cast("B")
+    digests = [xxhash.xxh3_64_intdigest(data[8 * start : 8 * stop]) for start, stop in pairwise(borders)]
+    return np.array(digests, np.uint64)

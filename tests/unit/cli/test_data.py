@@ -1,0 +1,136 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assay.cli.main import main
+from assay.data.dataset.tokens import train_tokenizer
+
+TEXTS = [f"row number {n} said hello {'again ' * (n % 9)}" for n in range(60)]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    lines = [
+        {
+            "text": text,
+            "label": int(n % 5 == 0),
+            "language": None if n % 4 == 0 else "en",
+            "key": f"doc-{n // 3}",
+        }
+        for n, text in enumerate(TEXTS)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    train_tokenizer(TEXTS, vocab_size=300).save("tokenizer.json")
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--key", "key", "--workers", "1")
+
+
+def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None:
+    code, built, _ = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
+    assert code == 0
+    code, shown, _ = run(capsys, "data", "show", "one")
+    assert shown == built
+    assert "60 rows" in shown
+    assert "20.0% (12 of 60 rows)" in shown
+    assert "25.0%  en 75.0%" in " ".join(shown.split()).replace("25.0% en", "25.0%  en")
+    code, sides, _ = run(capsys, "data", "split", "one", "--fraction", "0.3", "--check-leaks")
+    assert code == 0
+    assert "0 of" in sides
+    assert "split: {type: hash, column: shard_id, validation_fraction: 0.3, seed: 0}" in sides
+    run(capsys, *BUILD, "--out", "two", "--max-tokens", "4")
+    code, changed, _ = run(capsys, "data", "diff", "one", "two")
+    assert code == 0
+    assert "- column language" in changed
+    assert "tokens a row: max" in changed
+    code, same, _ = run(capsys, "data", "diff", "one", "one")
+    assert same.startswith("equal: 60 rows")
+
+
+def test_programs_read_json(corpus: Path, capsys) -> None:
+    _, built, _ = run(capsys, *BUILD, "--out", "one", "--json")
+    manifest = json.loads(built)
+    assert (manifest["kind"], manifest["num_rows"], manifest["label_counts"]) == (
+        "dataset",
+        60,
+        {"0": 48, "1": 12},
+    )
+    _, indexed, _ = run(capsys, "data", "index", "one/shards", "--out", "adopted", "--json")
+    assert json.loads(indexed)["fingerprint"] == manifest["fingerprint"]
+    _, sides, _ = run(capsys, "data", "split", "one", "--json", "--check-leaks")
+    tree = json.loads(sides)
+    assert tree["train"]["num_rows"] + tree["validation"]["num_rows"] == 60
+    assert tree["train"]["num_positive"] + tree["validation"]["num_positive"] == 12
+    assert tree["leak"]["num_rows"] == 0
+    _, changed, _ = run(capsys, "data", "diff", "one", "adopted", "--json")
+    assert json.loads(changed)["is_equal"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("data", "show", "nowhere"), 2, "nowhere: no dataset there"),
+        (("data", "index", "nowhere", "--out", "x"), 2, r"nowhere: no \*.parquet file there"),
+        ((*BUILD, "--out", "x", "--text", "body"), 2, "field 'body' is missing"),
+        ((*BUILD, "--out", "x", "--label", "language"), 2, "field 'language' is None"),
+        ((*BUILD, "--out", "x", "--max-tokens", "0"), 2, "max_tokens: Input should be greater than 0"),
+        ((*BUILD, "--out", "x", "--metadata", "label"), 2, "label is the name of another column"),
+        (
+            ("data", "build", "gone.jsonl", "--tokenizer", "tokenizer.json", "--out", "x"),
+            2,
+            "gone.jsonl: cannot be read",
+        ),
+        (("data", "build", "rows.jsonl", "--tokenizer", "rows.jsonl", "--out", "x"), 2, "not a tokenizer"),
+        (("data", "build", "rows.jsonl", "--tokenizer", "gone", "--out", "x"), 2, "no tokenizer there"),
+    ],
+)
+def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
+    corpus: Path, capsys, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    seen, out, err = run(capsys, *arguments)
+    assert seen == code
+    assert out == ""
+    assert "Traceback" not in err
+    assert re.search(says, err)
+
+
+def test_a_store_that_does_not_answer_is_exit_code_1(corpus: Path, capsys, monkeypatch) -> None:
+    for name, value in {
+        "ENDPOINT_URL": "http://127.0.0.1:9",
+        "ACCESS_KEY_ID": "x",
+        "SECRET_ACCESS_KEY": "x",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    code, _, err = run(capsys, "data", "index", "s3://bucket/rows", "--out", "x")
+    assert code == 1
+    assert "s3://bucket/rows" in err
+    assert "AWS_ENDPOINT_URL" in err
+
+
+def test_markup_in_values_is_shown_as_it_is(corpus: Path, capsys) -> None:
+    table = {
+        "input_ids": pa.array([[1]] * 4, pa.list_(pa.int32())),
+        "label": np.array([0, 1, 0, 1]),
+        "[bold]": ["[red]", "[/]", None, "x"],
+    }
+    Path("odd").mkdir()
+    pq.write_table(pa.table(table), "odd/a.parquet")
+    code, out, _ = run(capsys, "data", "index", "odd", "--out", "x")
+    assert code == 0
+    assert "[bold]" in out
+    assert "[red] 25.0%" in out
