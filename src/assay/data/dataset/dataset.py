@@ -21,6 +21,8 @@ MANIFEST_FILE = "manifest.json"
 ROW_GROUPS_FILE = "row_groups.parquet"
 FOOTERS_FILE = "footers.arrow"
 MAX_OPEN_SHARDS = 256
+NUM_READERS = 8
+"""Row groups that a pass over the dataset reads at once: an object store answers slowly, and many at a time."""
 
 
 class Dataset:

@@ -10,10 +10,7 @@ import xxhash
 
 from assay.base.seeds import Keys
 from assay.data.dataset.columns import TOKENS
-from assay.data.dataset.dataset import Dataset
-
-NUM_READERS = 8
-"""Row groups read at once: an object store answers slowly, and many at a time."""
+from assay.data.dataset.dataset import NUM_READERS, Dataset
 
 
 def token_digests(dataset: Dataset) -> Keys:

@@ -24,12 +24,10 @@ from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
-from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.dataset import NUM_READERS, Dataset
 from assay.store.objects import open_store
 
 Part = Literal["train", "validation"]
-NUM_READERS = 8
-"""Row groups read at once: an object store answers slowly, and many at a time."""
 _UTC_MOMENT = pa.timestamp("us")
 
 
