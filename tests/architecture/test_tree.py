@@ -1,6 +1,8 @@
 """The tree is the first document: these hold whatever is added to it."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,12 @@ def test_a_function_fits_on_a_screen() -> None:
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 > MAX_LINES
     ]
     assert not long
+
+
+def test_imports_point_down_only() -> None:
+    """The contracts of pyproject.toml, which a line of the tree and 'no torch here' are written as."""
+    program = Path(sys.executable).with_name("lint-imports")
+    checked = subprocess.run(
+        [program, "--config", SRC.parents[1] / "pyproject.toml", "--no-cache"], capture_output=True, text=True
+    )
+    assert checked.returncode == 0, checked.stdout

@@ -1,19 +1,44 @@
 """The documentation says what the code does: each command, key and link."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from assay.base.config import read_config_file, validated
-from assay.cli.main import _COMMANDS
+from assay.cli.main import _COMMANDS, cli
 from assay.training.recipe import Recipe
 from assay.training.recipe_reference import recipe_reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SPEAKING_NAMES = {
+    "type",
+    "seed",
+    "epochs",
+    "num_layers",
+    "num_heads",
+    "dropout",
+    "encoder",
+    "data",
+    "loader",
+    "method",
+    "trainer",
+    "retention",
+    "betas",
+    "epsilon",
+    "optimizer",
+    "schedule",
+    "head_dropout",
+    "layout",
+    "column",
+}
+"""Keys whose name says it all."""
+)
 
 
 def test_every_key_of_a_recipe_is_documented() -> None:
@@ -23,9 +48,7 @@ def test_every_key_of_a_recipe_is_documented() -> None:
 
 def test_every_key_has_a_meaning_or_a_name_that_needs_none() -> None:
     bare = re.findall(r"^\| `(\w+)` \| [^|]* \|  \|$", recipe_reference(), re.M)
-    assert set(bare) <= {"type", "seed", "epochs", "num_layers", "num_heads", "dropout", "encoder", "data", "loader",
-                         "method", "trainer", "retention", "betas", "epsilon", "optimizer", "schedule",
-                         "head_dropout", "layout", "column"}  # fmt: skip
+    assert set(bare) <= SPEAKING_NAMES
 
 
 @pytest.mark.parametrize("command", _COMMANDS)
@@ -53,3 +76,26 @@ def test_help_needs_neither_torch_nor_pydantic() -> None:
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
     assert "train" in out
+
+
+def _examples() -> list[str]:
+    """Every line of a code block that begins with `assay`, without its remark."""
+    lines = [line for page in PAGES for line in page.read_text().splitlines()]
+    commands = [line.strip().split("  #")[0].strip() for line in lines if re.match(r"^    assay \w", line)]
+    return sorted({command for command in commands if "..." not in command})
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_every_example_is_a_command_that_there_is(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, *arguments = shlex.split(example)
+    command: click.Command = cli
+    context = click.Context(cli, info_name="assay")
+    while isinstance(command, click.Group):
+        name, command, arguments = command.resolve_command(context, arguments)
+        assert command is not None, name
+        context = click.Context(command, info_name=name, parent=context)
+    # Paths need not exist here; all else is parsed as it would be.
+    for parameter in command.params:
+        if isinstance(parameter.type, click.Path):
+            monkeypatch.setattr(parameter, "type", click.STRING)
+    command.make_context("assay", arguments, parent=context.parent, resilient_parsing=False)

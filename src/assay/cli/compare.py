@@ -1,10 +1,15 @@
 """`assay compare`: candidates beside their baseline."""
 
-import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from assay.reporting.pages import Candidate, ComparisonPage
+
+COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 
 
 @click.command()
@@ -12,6 +17,7 @@ import click
 @click.argument("candidates", nargs=-1, required=True)
 @click.option(
     "--allowed-auc-loss",
+    type=click.FloatRange(min=0.0, max=1.0),
     default=0.01,
     show_default=True,
     help="A candidate passes if the interval of its AUC difference lies above minus this.",
@@ -21,12 +27,17 @@ import click
     type=click.Path(dir_okay=False, path_type=Path),
     help="Page to write; by default comparison.html in the first candidate's folder.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(
     baseline: str, candidates: tuple[str, ...], allowed_auc_loss: float, out: Path | None, as_json: bool
 ) -> None:
-    """Put runs beside the BASELINE on the same validation rows: AUC difference with its interval against the
-    rule, throughput, device-hours, curves. Exit code 1 if a candidate fails the rule."""
+    """Put runs beside the BASELINE on the same validation rows.
+
+    Says by how much each one's AUC differs, with its interval against the rule, how much faster it was and
+    what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the rule.
+    """
+    import json
+
     from assay.reporting.gather import comparison_page
     from assay.reporting.render import render_comparison_page
     from assay.store.ledger.ledger import open_ledger
@@ -34,28 +45,51 @@ def compare(
     with open_ledger() as ledger:
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_auc_loss)
     out = out or Path(page.candidates[0].page.run.run_dir) / "comparison.html"
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render_comparison_page(page), encoding="utf-8")
     if as_json:
-        tree = [
-            {
-                **each.comparison.to_tree(),
-                "throughput_ratio": (each.page.rows_per_second or 0) / (page.baseline.rows_per_second or 1),
-                "page": str(out),
-            }
-            for each in page.candidates
-        ]
-        click.echo(json.dumps(tree))
+        click.echo(json.dumps([comparison_tree(page, each, out) for each in page.candidates]))
     else:
         for each in page.candidates:
-            found = each.comparison
-            low, high = found.difference.low or 0.0, found.difference.high or 0.0
-            click.echo(f"{found.candidate_run_id} against {found.baseline_run_id}: {found.verdict}")
-            click.echo(
-                f"  AUC {found.candidate_auc:.4f} against {found.baseline_auc:.4f}: difference "
-                f"{found.difference.value:+.4f} [{low:+.4f}, {high:+.4f}], allowed loss {found.allowed_loss}"
-            )
-            click.echo(f"  weights {'equal, bit for bit' if found.weights_equal else 'differ'}")
-            speed = (each.page.rows_per_second or 0) / (page.baseline.rows_per_second or 1)
-            click.echo(f"  {speed:.2f} x the baseline's rows a second")
+            _print(page, each)
         click.echo(out)
     sys.exit(1 if any(each.comparison.verdict == "fail" for each in page.candidates) else 0)
+
+
+def comparison_tree(page: "ComparisonPage", candidate: "Candidate", out: Path) -> dict[str, Any]:
+    """One candidate as `--json` prints it: the record of its comparison, speed and cost, and the page."""
+    from assay.reporting.verdict import throughput_ratio
+
+    return {
+        **candidate.comparison.to_tree(),
+        "throughput_ratio": throughput_ratio(page, candidate),
+        "baseline_device_s": page.baseline.held_s(),
+        "candidate_device_s": candidate.page.held_s(),
+        "baseline_world_sizes": page.baseline.world_sizes(),
+        "candidate_world_sizes": candidate.page.world_sizes(),
+        "page": str(out),
+    }
+
+
+def _print(page: "ComparisonPage", candidate: "Candidate") -> None:
+    from assay.reporting.verdict import device_hours_text, estimate_text, throughput_ratio
+
+    found, ratio = candidate.comparison, throughput_ratio(page, candidate)
+    click.secho(
+        f"{found.verdict.upper()}  {found.candidate_run_id} beside {found.baseline_run_id}",
+        fg=COLOURS[found.verdict],
+        bold=True,
+    )
+    held = device_hours_text(candidate.page.held_s())
+    lines = [
+        (
+            "AUC",
+            f"{found.candidate_auc:.4f}, the baseline's {found.baseline_auc:.4f}, on {found.num_rows:,} rows",
+        ),
+        ("difference", f"{estimate_text(found.difference, signed=True)}; it may lose {found.allowed_loss:g}"),
+        ("weights", "equal, bit for bit" if found.weights_equal else "differ"),
+        ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
+        ("device time", f"{held}, the baseline's {device_hours_text(page.baseline.held_s())}"),
+    ]
+    for name, value in lines:
+        click.echo(f"  {name:<12} {value}")

@@ -21,5 +21,6 @@ def report(run_id: str, out: Path | None) -> None:
     with open_ledger() as ledger:
         page = run_page(ledger, run_id)
     out = out or Path(page.run.run_dir) / "report.html"
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render_run_page(page), encoding="utf-8")
     click.echo(out)

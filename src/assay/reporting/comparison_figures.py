@@ -76,7 +76,7 @@ def cost_table(page: ComparisonPage) -> Table:
             *("1" if k == 0 else f"{r:.2f}x" if r else "—" for k, r in enumerate(ratios)),
         ),
         ("world sizes", *(" → ".join(map(str, each.world_sizes())) or "—" for each in runs)),
-        ("device time", *(device_hours_text(sum(each.device_seconds().values())) for each in runs)),
+        ("device time", *(device_hours_text(each.held_s()) for each in runs)),
         ("in training steps", *(percent_text(goodput(each) or 0.0) for each in runs)),
     ]
     rows += [

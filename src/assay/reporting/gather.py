@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from assay.base.errors import DataError
 from assay.evaluation.evidence.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.curves import roc_curve, score_histogram
 from assay.evaluation.evidence.predictions import (
@@ -16,9 +17,10 @@ from assay.evaluation.evidence.predictions import (
 )
 from assay.records.commit import Commit, CommitQuarantined, RunFinished
 from assay.records.evaluation import ClassifierEvaluation
-from assay.records.run import Attempt, Run, RunStatus
+from assay.records.run import Attempt, Run
 from assay.reporting.pages import Candidate, ComparisonPage, RunPage, Series
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.summary import run_status
 from assay.store.metrics.curves import Curve, metric_series
 
 MAX_POINTS = 100_000
@@ -36,7 +38,7 @@ def run_page(ledger: Ledger, run_id: str) -> RunPage:
     rows = metric_series(ledger, run.run_id, "rows", max_points=1_000_000)
     return RunPage(
         run=run,
-        status=run_status(ledger, run.run_id),
+        status=run_status(attempts, is_finished=any(isinstance(entry, RunFinished) for entry in entries)),
         attempts=attempts,
         commits=[entry for entry in entries if isinstance(entry, Commit)],
         quarantined_commits=[entry for entry in entries if isinstance(entry, CommitQuarantined)],
@@ -67,18 +69,7 @@ def comparison_page(
     )
 
 
-def run_status(ledger: Ledger, run_id: str) -> RunStatus:
-    """`succeeded` once the run's log says that it finished; else what its last attempt came to."""
-    if any(isinstance(entry, RunFinished) for entry in ledger.log_entries(run_id)):
-        return "succeeded"
-    attempts = ledger.attempts(run_id)
-    outcome = attempts[-1].outcome if attempts else "running"
-    return {"preempted": "preempted", "failed": "failed", "killed": "failed"}.get(outcome, "running")  # type: ignore[return-value]
-
-
 def _candidate(ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float) -> Candidate:
-    from assay.base.errors import DataError
-
     if baseline.evaluation is None or page.evaluation is None:
         unfinished = baseline if baseline.evaluation is None else page
         raise DataError(

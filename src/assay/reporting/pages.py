@@ -46,8 +46,9 @@ class RunPage:
     histogram: ScoreHistogram | None
 
     def last_commit(self) -> Commit | None:
-        """The newest durable state."""
-        return self.commits[-1] if self.commits else None
+        """The newest durable state that was not found damaged."""
+        damaged = {each.folder for each in self.quarantined_commits}
+        return next((each for each in reversed(self.commits) if each.folder not in damaged), None)
 
     def device_seconds(self) -> dict[str, float]:
         """Device time by phase, over all ranks and attempts."""
@@ -56,6 +57,10 @@ class RunPage:
             for phase, seconds in each.seconds.items():
                 total[phase] = total.get(phase, 0.0) + seconds
         return total
+
+    def held_s(self) -> float:
+        """Device time in all, seconds over all ranks and attempts."""
+        return sum(self.device_seconds().values())
 
     def world_sizes(self) -> list[int]:
         """One per attempt, in order."""

@@ -75,7 +75,7 @@ def _comparison_tiles(page: ComparisonPage, index: int) -> list[Tile]:
     ratio = throughput_ratio(page, candidate)
     both = (page.baseline, candidate.page)
     sizes = " and ".join(str(max(each.world_sizes(), default=0)) for each in both)
-    hours = [sum(each.device_seconds().values()) for each in both]
+    hours = [each.held_s() for each in both]
     has_interval = difference.low is not None and difference.high is not None
     return [
         Tile(

@@ -82,7 +82,7 @@ def run_tiles(page: RunPage) -> list[Tile]:
     """Quality, rows, cost and incidents."""
     evaluation = page.evaluation
     auc = evaluation.overall.auc if evaluation else None
-    device_s = sum(page.device_seconds().values())
+    device_s = page.held_s()
     useful = goodput(page)
     commit = page.last_commit()
     audit = page.audit

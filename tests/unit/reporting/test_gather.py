@@ -1,11 +1,12 @@
 """From a ledger to a page."""
 
+from dataclasses import replace
+
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.records.commit import RunFinished
+from assay.records.commit import CommitQuarantined, RunFinished
 from assay.reporting.gather import run_page as gathered
-from assay.reporting.gather import run_status
 from assay.reporting.render import render_run_page
 from assay.reporting.verdict import run_verdict
 from assay.store.ledger.ledger import Ledger, open_ledger
@@ -35,11 +36,11 @@ def test_what_the_ledger_knows_is_on_the_page(ledger, run_page):
 
 
 def test_a_run_is_finished_only_when_its_log_says_so(ledger, run_page):
-    record_life(ledger, run_page)
-    assert run_status(ledger, run_page.run.run_id) != "succeeded"
+    record_life(ledger, replace(run_page, attempts=run_page.attempts[:1]))
+    assert gathered(ledger, run_page.run.run_id).status == "failed"
     finished = RunFinished(attempt=2, step=400, weights_digest="5f0c" * 16)
     ledger.record_log_entry(run_page.run.run_id, len(run_page.commits), finished)
-    assert run_status(ledger, run_page.run.run_id) == "succeeded"
+    assert gathered(ledger, run_page.run.run_id).status == "succeeded"
 
 
 def test_a_run_that_has_only_been_asked_for_has_a_page(ledger, run_page):
@@ -51,3 +52,15 @@ def test_a_run_that_has_only_been_asked_for_has_a_page(ledger, run_page):
 def test_an_unknown_run_is_refused_by_name(ledger):
     with pytest.raises(ConfigError, match="nothing-like-it"):
         gathered(ledger, "nothing-like-it")
+
+
+def test_a_damaged_commit_is_not_the_last_one(ledger, run_page):
+    record_life(ledger, run_page)
+    damaged = run_page.commits[-1]
+    entry = CommitQuarantined(
+        attempt=2, folder=damaged.folder, step=damaged.step, reason="a file was cut short"
+    )
+    ledger.record_log_entry(run_page.run.run_id, len(run_page.commits), entry)
+    page = gathered(ledger, run_page.run.run_id)
+    assert page.last_commit() == run_page.commits[-2]
+    assert "a file was cut short" in render_run_page(page)
