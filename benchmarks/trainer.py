@@ -76,7 +76,8 @@ class Plan:
 
 
 FULL = Plan(
-    rounds=4, peer_rounds=2, worker_rounds=3, num_rows=1024, batch_rows=32, steps=50, hidden_size=128, num_layers=2,
+    rounds=4, peer_rounds=2, worker_rounds=3, num_rows=1024, batch_rows=32, steps=50,
+    hidden_size=128, num_layers=2,
     worker_steps=12, worker_hidden_size=256, worker_layers=3,
 )  # fmt: skip
 QUICK = replace(
