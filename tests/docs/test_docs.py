@@ -38,7 +38,6 @@ SPEAKING_NAMES = {
     "column",
 }
 """Keys whose name says it all."""
-)
 
 
 def test_every_key_of_a_recipe_is_documented() -> None:
