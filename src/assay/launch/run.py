@@ -115,6 +115,12 @@ def _check_columns(recipe: Recipe, dataset: Dataset) -> None:
             f"method.encoder.max_tokens={encoder.max_tokens}, but the longest row of dataset "
             f"'{dataset.manifest.name}' has {longest} tokens. Use max_tokens={longest} or more."
         )
+    largest = dataset.manifest.max_token_id
+    if encoder.type == "new" and largest >= encoder.vocab_size:
+        raise ConfigError(
+            f"method.encoder.vocab_size={encoder.vocab_size}, but dataset '{dataset.manifest.name}' holds "
+            f"token {largest}. Use the vocabulary size of its tokenizer, {largest + 1} or more."
+        )
 
 
 def check_world_sizes(num_lanes: int, world_sizes: Sequence[int]) -> None:

@@ -9,10 +9,12 @@ was interrupted goes on where it stopped.
 
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TypeVar
 
@@ -69,7 +71,7 @@ def build_dataset(
     _refuse_others_shards(folder)
     spans = find_spans(sources, config.rows_per_shard)
     # Forking a process that has threads is unsafe; these import only this module.
-    with ProcessPoolExecutor(workers, get_context("forkserver"), _one_thread) as pool:
+    with ProcessPoolExecutor(workers, get_context("forkserver"), _begin_worker) as pool:
         types = field_types(_each(pool, check_span, [(span, config) for span in spans], checking), config)
         settings = sha256_of_json(
             [
@@ -119,9 +121,18 @@ def _each(
     return results
 
 
-def _one_thread() -> None:
-    """Each process has one core's work; the tokenizer would start a thread for every core."""
+def _begin_worker() -> None:
+    """One thread, where the tokenizer would start one for every core; and no orphans."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for its next job forever."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
 
 
 def _refuse_others_shards(folder: Path) -> None:

@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -200,3 +203,45 @@ def test_a_source_without_rows_is_named(tmp_path: Path, config, sources: list[st
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match=sources[0]):
         build_dataset([tmp_path / name for name in sources], tmp_path / "out", config, workers=1)
+
+
+def test_a_build_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path, config) -> None:
+    lines = [{**LINES[n % 25], "text": f"{n} " * 80} for n in range(4_000)]
+    source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
+    config = config.model_copy(update={"rows_per_shard": 100})
+    program = (
+        "import sys; from pathlib import Path; from assay.data.dataset.build import build_dataset\n"
+        "from assay.data.dataset.fields import BuildConfig\n"
+        "config = BuildConfig.model_validate_json(sys.argv[3])\n"
+        "build_dataset([Path(sys.argv[1])], Path(sys.argv[2]), config, workers=2)"
+    )
+    arguments = [str(source), str(tmp_path / "out"), config.model_dump_json()]
+    build = subprocess.Popen([sys.executable, "-c", program, *arguments])
+    while not list(tmp_path.glob("out/shards/part-*.parquet")):
+        assert build.poll() is None
+        time.sleep(0.01)
+    workers = descendants(build.pid)
+    build.kill()
+    build.wait()
+    finished = len(list(tmp_path.glob("out/shards/part-*.parquet")))
+    assert finished < 40
+    assert len(workers) >= 3
+    deadline = time.monotonic() + 20
+    while any(is_alive(pid) for pid in workers):
+        assert time.monotonic() < deadline, "orphans"
+        time.sleep(0.05)
+    assert build_dataset([source], tmp_path / "out", config).num_rows == 4_000
+    assert {path.suffix for path in tmp_path.glob("out/shards/*")} == {".parquet"}
+    assert len(list(tmp_path.glob("out/shards/*"))) == 40
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [below for child in children for below in descendants(child)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
