@@ -82,7 +82,7 @@ FULL = Plan(
 )  # fmt: skip
 QUICK = replace(
     FULL, rounds=1, peer_rounds=1, worker_rounds=1, num_rows=256, steps=10, worker_steps=3,
-    world_sizes=(2,), measures_ceiling=False,
+    worker_hidden_size=128, worker_layers=2, world_sizes=(2,), measures_ceiling=False,
 )  # fmt: skip
 COMMIT_EVERY = 50
 """Steps over which the cost of a commit is spread; half of a recipe's default, so twice its cost."""
