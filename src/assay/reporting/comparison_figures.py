@@ -30,7 +30,8 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
     """The rule, then the same question in each slice."""
     yield _rule(page)
     for candidate in page.candidates:
-        if candidate.slices and any(each.difference for each in candidate.slices):
+        # Equal weights differ nowhere: there is nothing to look for.
+        if not candidate.comparison.weights_equal and any(each.difference for each in candidate.slices):
             yield _slices(candidate)
 
 

@@ -34,14 +34,20 @@ class ForestEntry(NamedTuple):
 
 
 def forest_rows(entries: Sequence[ForestEntry], *, shown: int = 8) -> list[ForestRow]:
-    """Lines under a heading per column: its first `shown` values and the notable ones; the rest are counted."""
+    """Lines under a heading per column: its first `shown` values with an estimate, and the notable ones.
+
+    The rest are counted: values without an estimate (too few rows, or one class) are for the table.
+    """
     rows: list[ForestRow] = []
     for column, group in groupby(entries, key=lambda entry: entry.column):
-        values = list(group)
-        chosen = [each for index, each in enumerate(values) if index < shown or each.row.is_notable]
-        rows += [ForestRow(column, None, ""), *(each.row for each in chosen)]
-        if hidden := len(values) - len(chosen):
-            rows.append(ForestRow(f"and {hidden} more, in the table", None, HIDDEN))
+        values = [each.row for each in group]
+        ranked = [each for each in values if each.estimate is not None]
+        chosen = [each for index, each in enumerate(ranked) if index < shown or each.is_notable]
+        rows += [ForestRow(column, None, ""), *chosen]
+        if num_unranked := len(values) - len(ranked):
+            rows.append(ForestRow(f"{num_unranked} with too few rows to rank", None, HIDDEN))
+        if num_hidden := len(ranked) - len(chosen):
+            rows.append(ForestRow(f"{num_hidden} more, in the table", None, HIDDEN))
     return rows
 
 

@@ -174,11 +174,16 @@ def _life(page: RunPage) -> Figure:
         )
         for each in page.attempts
     ]
-    fall = " A red line falls from the last step made to the last commit: that work was lost, and made again."
+    has_lost = any(page.reached_steps.get(each.attempt, 0) > (each.end_step or 0) for each in page.attempts)
+    fall = " A red line falls from the last step made to the last commit: that work was made again."
     return Figure(
         title="The life of the run",
         caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
-        + (f"A cross is where an attempt died.{fall}" if num_kills else "Nothing interrupted it."),
+        + (
+            f"A cross is where an attempt died.{fall if has_lost else ''}"
+            if num_kills
+            else "Nothing interrupted it."
+        ),
         wide=wide,
         narrow=narrow,
         table=Table(

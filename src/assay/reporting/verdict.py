@@ -131,7 +131,10 @@ def _judged(candidate: Candidate) -> str:
     points += "" if found.allowed_loss == 0.01 else "s"
     difference = f"its AUC differs by {estimate_text(found.difference, signed=True)} on {found.num_rows:,} rows"
     if found.weights_equal:
-        return f"{name} ended with the baseline's weights, bit for bit; {difference}."
+        return (
+            f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
+            f"AUC {found.candidate_auc:.4f} on {found.num_rows:,} rows."
+        )
     if found.verdict == "pass":
         return f"{name} is as good as the baseline, within {points}: {difference}."
     if found.verdict == "fail":
@@ -145,10 +148,11 @@ def _learned(page: RunPage) -> str:
     audit = page.audit
     assert audit is not None
     skipped = audit.rows_quarantined
-    epochs = "one epoch" if audit.epochs == 1 else f"{audit.epochs} epochs"
     rest = f"; {skipped:,} rows lie in damaged row groups and were set aside" if skipped else ""
-    once = "each row was learned exactly once" if audit.epochs == 1 else "each row was learned once an epoch"
-    return f"Trained on {count_text(audit.rows_learned)} rows in {epochs}, and {once}{rest}."
+    if audit.epochs == 1:
+        return f"Each of {count_text(audit.rows_learned)} rows was learned exactly once{rest}."
+    share = count_text(audit.rows_learned / max(audit.epochs, 1))
+    return f"Each of {share} rows was learned exactly once in each of {audit.epochs} epochs{rest}."
 
 
 def _survived(page: RunPage) -> str:

