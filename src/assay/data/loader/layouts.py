@@ -97,7 +97,7 @@ def _bucketed(
     shuffled: Rows, lengths: Lengths, keys: WindowKeys, step_rows: Sequence[int]
 ) -> tuple[Rows, npt.NDArray[np.int64]]:
     """Rows step by step, each step's from one slice of the rows sorted by length."""
-    by_length = shuffled[np.argsort(lengths[shuffled], kind="stable")]
+    by_length = shuffled[np.argsort(_sortable(lengths[shuffled]), kind="stable")]
     # The same for all lanes: in each step every rank has rows of about the same length.
     step_of_slice = _common_order(len(step_rows), keys.of_steps())
     slices = np.split(by_length, np.cumsum(np.asarray(step_rows)[step_of_slice])[:-1])
@@ -105,6 +105,11 @@ def _bucketed(
     for step, rows in zip(step_of_slice.tolist(), slices, strict=True):
         steps[step] = rows
     return np.concatenate(steps), _borders(step_rows)
+
+
+def _sortable(lengths: Lengths) -> npt.NDArray[np.generic]:
+    """The same numbers in 16 bits if they fit: NumPy's stable sort is then linear."""
+    return lengths.astype(np.uint16) if lengths.max(initial=0) <= np.iinfo(np.uint16).max else lengths
 
 
 def _with_lengths_for_damaged(
