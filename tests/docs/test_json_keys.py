@@ -1,0 +1,64 @@
+"""The keys of `--json` are documented, each of them."""
+
+from pathlib import Path
+
+from assay.cli.compare import comparison_tree
+from assay.cli.show import run_tree
+from assay.records.audit import AuditReport
+from assay.records.evaluation import AucComparison, Estimate
+from assay.records.run import Run
+from assay.reporting.pages import Candidate, ComparisonPage, RunPage
+from assay.store.ledger.ledger import open_ledger
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+
+
+def _undocumented(keys: set[str]) -> set[str]:
+    return {key for key in keys - {"kind", "version"} if f"`{key}`" not in DOCUMENTED}
+
+
+def _page(run_id: str) -> RunPage:
+    run = Run(
+        run_id=run_id,
+        created_s=0.0,
+        recipe={},
+        recipe_sha256="",
+        dataset_fingerprint="",
+        code_version="",
+        run_dir="",
+        store_url="",
+    )
+    nothing = dict.fromkeys(
+        ("loss", "throughput", "rows_per_second", "validation_auc", "evaluation", "audit", "roc", "histogram")
+    )
+    empty: dict[str, list] = {name: [] for name in ("attempts", "commits", "quarantined_commits", "phases")}
+    return RunPage(run=run, status="running", reached_steps={}, **empty, **nothing)
+
+
+def test_every_key_of_compare_is_documented():
+    comparison = AucComparison(
+        baseline_run_id="a",
+        candidate_run_id="b",
+        num_rows=1,
+        baseline_auc=0.5,
+        candidate_auc=0.5,
+        difference=Estimate(value=0.0),
+        allowed_loss=0.01,
+        verdict="undecided",
+        weights_equal=False,
+    )
+    candidate = Candidate(_page("b"), comparison, [])
+    tree = comparison_tree(ComparisonPage(_page("a"), [candidate]), candidate, Path("page.html"))
+    assert _undocumented(set(tree) | set(tree["difference"])) == set()
+    assert tree["throughput_ratio"] is None
+
+
+def test_every_key_of_audit_is_documented():
+    assert _undocumented(set(AuditReport.model_fields)) == set()
+
+
+def test_every_key_of_show_is_documented(tmp_path: Path):
+    run = _page("a").run.model_copy(update={"run_dir": str(tmp_path), "store_url": str(tmp_path)})
+    with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
+        ledger.record_run(run)
+        assert _undocumented(set(run_tree(ledger, "a"))) == set()
