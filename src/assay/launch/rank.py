@@ -26,6 +26,8 @@ class RankTask:
     """Where to resume; None starts anew."""
     rank: int
     rendezvous: str
+    environment: dict[str, str]
+    """The supervisor's: the fork server has that of the moment when it was started."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class StopFlag:
 
 def rank_main(task: RankTask, pipe: Connection) -> None:
     """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
+    os.environ.update(task.environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     stop = StopFlag()
     try:

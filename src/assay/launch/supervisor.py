@@ -190,7 +190,14 @@ class _Ranks:
         rendezvous.parent.mkdir(parents=True, exist_ok=True)
         for rank in range(attempt.world_size):
             ours, theirs = context.Pipe(duplex=False)
-            task = RankTask(run=run, attempt=attempt, commit=commit, rank=rank, rendezvous=str(rendezvous))
+            task = RankTask(
+                run=run,
+                attempt=attempt,
+                commit=commit,
+                rank=rank,
+                rendezvous=str(rendezvous),
+                environment=dict(os.environ),
+            )
             process = context.Process(target=rank_main, args=(task, theirs), name=f"rank-{rank}", daemon=True)
             process.start()
             theirs.close()

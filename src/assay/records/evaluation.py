@@ -1,4 +1,4 @@
-"""What an evaluation found: metrics with their intervals, whole and by slice, and where the per-row scores lie."""
+"""What an evaluation found: metrics with their intervals, whole and by slice."""
 
 from typing import ClassVar
 

@@ -40,9 +40,7 @@ class Record(BaseModel):
         try:
             tree = json.loads(text)
         except ValueError as error:
-            raise DataError(
-                f"{source}: not JSON ({error}). The file was cut short or overwritten."
-            ) from error
+            raise DataError(f"{source}: not JSON ({error}). The file was cut short or overwritten.") from error
         if not isinstance(tree, dict) or tree.pop("kind", None) != cls.kind:
             raise DataError(f"{source}: not a '{cls.kind}' record.")
         if (version := tree.pop("version", None)) != cls.version:

@@ -43,6 +43,14 @@ class Recipe(FrozenConfig):
     retention: RetentionConfig = RetentionConfig()
 
     @model_validator(mode="after")
+    def _the_method_takes_the_layout(self) -> "Recipe":
+        if self.loader.layout.type == "packed":
+            raise ValueError(
+                "loader.layout.type=packed: the classifier takes one row a line. Use bucketed, which pads little"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _evaluations_are_at_commits(self) -> "Recipe":
         every = self.trainer.evaluate_every
         if every is not None and every % self.trainer.commit_every:
