@@ -46,7 +46,7 @@ class Recipe(FrozenConfig):
     def _the_method_takes_the_layout(self) -> "Recipe":
         if self.loader.layout.type == "packed":
             raise ValueError(
-                "loader.layout.type=packed: the classifier takes one row a line. Use bucketed, which pads little"
+                "loader.layout.type=packed: the classifier takes one row a line. Use bucketed instead"
             )
         return self
 

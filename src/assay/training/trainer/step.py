@@ -137,7 +137,7 @@ class Stepper:
 
 
 def _seed_generators(key: int) -> None:
-    """What `torch.manual_seed` does, a hundred times as fast: without asking every backend that there may be."""
+    """What `torch.manual_seed` does, a hundred times as fast: it asks every backend that there may be."""
     torch.default_generator.manual_seed(key)
     if torch.cuda.is_available():
         torch.cuda.manual_seed(key)
