@@ -3,9 +3,8 @@
 DDP calls the hook with a bucket of the last local lane's gradients as soon as backward has filled it. The hook
 completes the rank's own subtree (see `tree`), then exchanges with the other ranks:
 
-    bucket of this rank -> all-to-all: slice i of every rank goes to rank i
-                        -> rank i adds the slices as a tree over ranks
-                        -> all-gather of the finished slices
+    bucket of this rank -> halving: swap halves with rank XOR 1, then quarters with rank XOR 2, ...; add
+                        -> doubling: hand the finished stretches back the same way
 
 which moves the bytes of a ring all-reduce, but adds in an order that no world size can change. One thread does
 the exchanges in the order of the buckets (the same on all ranks), while backward goes on with the next bucket.
@@ -26,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from assay.records.run import Phase
 from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.tree import PartialSums, sum_as_tree
+from assay.training.parallel.tree import PartialSums
 
 GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
@@ -121,16 +120,37 @@ class LaneSum:
 
 
 def sum_over_ranks(buffer: Tensor, group: dist.ProcessGroup) -> None:
-    """Replace a flat tensor by its sum over the ranks of `group`, added as a tree over ranks."""
-    world_size = dist.get_world_size(group)
-    slice_size = -(-buffer.numel() // world_size)
-    outgoing = buffer
-    if slice_size * world_size != buffer.numel():
-        outgoing = buffer.new_zeros(slice_size * world_size)
-        outgoing[: buffer.numel()] = buffer
-    incoming = torch.empty_like(outgoing)
-    dist.all_to_all_single(incoming, outgoing, group=group)
-    summed = sum_as_tree(incoming.view(world_size, slice_size).unbind())
-    dist.all_gather_single(outgoing, summed.contiguous(), group=group)
-    if outgoing is not buffer:
-        buffer.copy_(outgoing[: buffer.numel()])
+    """Replace a flat tensor by its sum over the ranks of `group`, added as a tree over ranks.
+
+    Recursive halving, then doubling. In round k a rank and its partner (rank XOR 2^k) split the stretch that they
+    both hold and each adds the other's half to its own: after it, a stretch is the sum over an aligned block of
+    2^(k+1) ranks. Then the rounds are walked back, handing the finished halves over.
+    """
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    start, stop = 0, buffer.numel()
+    rounds: list[tuple[int, Tensor, Tensor]] = []
+    distance = 1
+    while distance < world_size:
+        partner, middle = rank ^ distance, (start + stop) // 2
+        low, high = buffer[start:middle], buffer[middle:stop]
+        is_low = rank < partner
+        kept, given = (low, high) if is_low else (high, low)
+        received = torch.empty_like(kept)
+        _swap(given, received, partner, group)
+        kept += received
+        rounds.append((partner, kept, given))
+        start, stop = (start, middle) if is_low else (middle, stop)
+        distance *= 2
+    for partner, kept, given in reversed(rounds):
+        _swap(kept, given, partner, group)
+
+
+def _swap(outgoing: Tensor, incoming: Tensor, partner: int, group: dist.ProcessGroup) -> None:
+    """Send one tensor to the partner while receiving another from it; an empty one is not sent."""
+    swaps = [
+        dist.P2POp(operation, tensor, partner, group)
+        for operation, tensor in ((dist.isend, outgoing), (dist.irecv, incoming))
+        if tensor.numel()
+    ]
+    for work in dist.batch_isend_irecv(swaps) if swaps else ():
+        work.wait()

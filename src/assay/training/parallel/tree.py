@@ -23,18 +23,6 @@ from torch import Tensor
 Gradients = list[Tensor]
 
 
-def sum_as_tree(parts: Sequence[Tensor]) -> Tensor:
-    """Add equal-shaped tensors as a balanced tree over their index; `len(parts)` is a power of two.
-
-    Destroys `parts`: their memory holds the partial sums.
-    """
-    level = list(parts)
-    assert level and len(level) & (len(level) - 1) == 0, f"{len(level)} parts are not a power of two"
-    while len(level) > 1:
-        level = [left.add_(right) for left, right in zip(level[::2], level[1::2], strict=True)]
-    return level[0]
-
-
 class PartialSums:
     """A subtree in the making: finished partial sums of 2^k lanes each, largest first."""
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assay.training.parallel.tree import PartialSums, sum_as_tree
+from assay.training.parallel.tree import PartialSums
 
 
 def lanes_of_gradients(num_lanes: int, seed: int) -> list[list[torch.Tensor]]:
@@ -13,6 +13,13 @@ def lanes_of_gradients(num_lanes: int, seed: int) -> list[list[torch.Tensor]]:
         [torch.randn(shape, generator=generator) * 10 ** float(lane % 7) for shape in shapes]
         for lane in range(num_lanes)
     ]
+
+
+def sum_as_tree(parts: list[torch.Tensor]) -> torch.Tensor:
+    """What the exchange between ranks computes: neighbours first, then neighbouring pairs, ..."""
+    while len(parts) > 1:
+        parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
 
 
 def summed_on(world_size: int, lanes: list[list[torch.Tensor]]) -> list[torch.Tensor]:
