@@ -30,7 +30,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 
 soak: $(VENV)/.installed  ## hundreds of kills; an hour
-	$(BIN)/pytest -m soak --override-ini addopts=-ra tests
+	$(BIN)/pytest -m soak tests
 
 # The peers live in an environment of their own on top of ours, so that none of our pins moves. MosaicML's package
 # asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.

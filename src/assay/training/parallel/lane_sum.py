@@ -122,9 +122,9 @@ class LaneSum:
 def sum_over_ranks(buffer: Tensor, group: dist.ProcessGroup) -> None:
     """Replace a flat tensor by its sum over the ranks of `group`, added as a tree over ranks.
 
-    Recursive halving, then doubling. In round k a rank and its partner (rank XOR 2^k) split the stretch that they
-    both hold and each adds the other's half to its own: after it, a stretch is the sum over an aligned block of
-    2^(k+1) ranks. Then the rounds are walked back, handing the finished halves over.
+    Recursive halving, then doubling. In round k a rank and its partner (rank XOR 2^k) split the stretch that
+    they both hold, and each adds the other's half to its own: after it, a stretch is the sum over an aligned
+    block of 2^(k+1) ranks. Then the rounds are walked back, handing the finished halves over.
     """
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     start, stop = 0, buffer.numel()
