@@ -5,15 +5,13 @@ the run's folder, and the next tick (or `assay show`) brings the ledger up to da
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from assay.base.clock import Clock
-from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
-from assay.store.metrics.phases import device_seconds
-from assay.store.metrics.segment import read_segment, segment_path
+from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
 
 FOLD_EVERY_S = 2.0
@@ -45,8 +43,17 @@ class Bookkeeper:
         """Write down how it ended, and where its device time went."""
         self._ledger.record_attempt(attempt)
         self._catch_up()
+        assert attempt.ended_s is not None and attempt.end_step is not None
         for rank in range(attempt.world_size):
-            self._ledger.record_phase_seconds(_phases_of(self._run, attempt, rank))
+            self._ledger.record_phase_seconds(
+                rank_phase_seconds(
+                    self._run,
+                    attempt,
+                    rank,
+                    held_to_s=attempt.ended_s,
+                    committed_step=attempt.end_step or attempt.start_step,
+                )
+            )
 
     def _catch_up(self) -> None:
         entries = self._log.entries()
@@ -54,22 +61,3 @@ class Bookkeeper:
         self._ledger.record_log_entries(self._run.run_id, new)
         self._num_entries = len(entries)
         fold_run(self._ledger, self._run)
-
-
-def _phases_of(run: Run, attempt: Attempt, rank: int) -> PhaseSeconds:
-    path = segment_path(Path(run.run_dir), attempt.attempt, rank)
-    assert attempt.ended_s is not None
-    segment = read_segment(path) if path.exists() else None
-    seconds = device_seconds(
-        segment,
-        held_from_s=attempt.started_s,
-        held_to_s=attempt.ended_s,
-        committed_step=attempt.end_step or attempt.start_step,
-    )
-    return PhaseSeconds(
-        run_id=run.run_id,
-        attempt=attempt.attempt,
-        rank=rank,
-        held_s=attempt.ended_s - attempt.started_s,
-        seconds=seconds,
-    )
