@@ -193,9 +193,9 @@ class PlantedAssay:
         paths = [str(PLANTS / name), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
 
-    def train(self, run_id: str, workers: int, **trainer: object) -> dict[str, Any]:
+    def train(self, run_id: str, workers: int, *options: str, **trainer: object) -> dict[str, Any]:
         """What `assay show --json` says of the run."""
-        return json.loads(self.run(*self.train_command(run_id, workers, **trainer), "--json").stdout)
+        return json.loads(self.run(*self.train_command(run_id, workers, **trainer), *options, "--json").stdout)
 
     def train_command(self, run_id: str, workers: int, **trainer: object) -> list[str]:
         """Writes the recipe; the command that trains it."""

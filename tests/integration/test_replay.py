@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.launch.capsules import capsules, nearest_commit, save_capsule
+from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
+from assay.store.objects import open_store
 
 
 def replayed(capfd, *arguments: object, code: int = 0) -> dict:
@@ -27,6 +31,21 @@ def test_a_step_of_four_ranks_comes_out_bit_for_bit_on_one(run_it, capfd) -> Non
     exact = ("loss", "gradient_norm", "gradient_digest", "weights_digest", f"lane {lane} gradient_digest")
     assert {(15, name) for name in exact} <= quantities
     assert (16, "loss") in quantities
+
+
+@pytest.mark.slow
+def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_tiny_run, capfd) -> None:
+    run = new_tiny_run(trainer__spot_check_every=5, trainer__max_steps=5)
+    policy = RestartPolicy(parallel="fsdp2")
+    log = CommitLog(open_store(run.store_url))
+    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(4)
+    lanes = recorded_steps(Path(run.run_dir))[5].lane_digests
+    assert len(lanes) == 4
+    for lane in sorted(lanes)[:2]:
+        report = replayed(capfd, run.run_id, "--step", 5, "--lane", lane)
+        assert report["verdict"] == "equal"
+        quantities = {each["quantity"] for each in report["at_step"]}
+        assert {f"lane {lane} gradient_digest", "gradient_digest", "weights_digest"} <= quantities
 
 
 def test_a_step_whose_record_is_another_differs_and_is_called_wrong_arithmetic(run_it, capfd) -> None:

@@ -5,13 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture
-def undisturbed(run_it) -> str:
-    """The weights digest that the run has without faults; spot checks are no part of the numbers."""
-    _, log, _ = run_it(trainer__commit_every=2, trainer__spot_check_every=5)
-    return log.finished().weights_digest
+import yaml
 
 
 @pytest.fixture
@@ -30,11 +24,16 @@ def flipping(planted_assay, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_a_rank_that_flips_bits_is_named_and_training_goes_back_to_the_last_verified_commit(
-    flipping, undisturbed: str
+    parallel: str, flipping, undisturbed: str, tmp_path: Path
 ) -> None:
     assay = flipping(workers=4)
-    shown = assay.train("flipped", 4, commit_every=2, spot_check_every=4)
+    # Time for the commit of step 6 to be written before the check of step 8 ends the attempt.
+    pause = {"type": "slow", "rank": 0, "step": 7, "extra_s": 1.5, "num_steps": 1}
+    (faults := tmp_path / "faults.yaml").write_text(yaml.safe_dump({"faults": [pause]}))
+    options = ("--parallel", parallel, "--faults", str(faults))
+    shown = assay.train("flipped", 4, *options, commit_every=2, spot_check_every=4)
     first, second = shown["attempts"]
     (suspect,) = first["suspects"]
     assert (suspect["rank"], suspect["node"], suspect["step"]) == (1, socket.gethostname(), 8)
@@ -49,9 +48,13 @@ def test_a_rank_that_flips_bits_is_named_and_training_goes_back_to_the_last_veri
 
 
 @pytest.mark.slow
-def test_without_spot_checks_nobody_knows_but_a_replay_finds_the_step(flipping, undisturbed: str) -> None:
-    assay = flipping(workers=2)
-    shown = assay.train("flipped", 2, commit_every=2, spot_check_every=None)
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+def test_without_spot_checks_nobody_knows_but_a_replay_finds_the_step(
+    parallel: str, flipping, undisturbed: str
+) -> None:
+    assay = flipping(workers=4)
+    shown = assay.train("flipped", 4, "--parallel", parallel, commit_every=2, spot_check_every=None)
+    assert shown["status"] == "succeeded"
     assert [attempt["suspects"] for attempt in shown["attempts"]] == [[]]
     assert shown["weights_digest"] != undisturbed
     report = assay.replay("flipped", 9, "--explain", fails=True)

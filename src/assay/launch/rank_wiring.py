@@ -28,7 +28,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.recipe import EvaluationConfig, Recipe
 from assay.training.trainer.commit_schedule import CommitSchedule
-from assay.training.trainer.lane_recomputer import LaneRecomputer
+from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -108,7 +108,8 @@ def _faults(task: RankTask) -> RankFaults:
 def _lane_sum(
     task: RankTask, recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder
 ) -> LaneSum | ShardedLaneSum:
-    if task.parallel == "fsdp2":
+    # A single rank has nothing to shard, and FSDP2 none of the exchange that a spot check looks at.
+    if task.parallel == "fsdp2" and ranks.world_size > 1:
         return ShardedLaneSum(model, ranks, enter_phase=recorder.phase)
     return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
 
@@ -179,13 +180,18 @@ def _loader(recipe: Recipe, method: ClassifyMethod, part: Part) -> Loader:
 def _spot_check(
     recipe: Recipe, method: ClassifyMethod, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
 ) -> SpotCheck | None:
-    """None where nothing is checked; a rank with a shard of the weights can not compute a lane by itself."""
-    if recipe.trainer.spot_check_every is None or isinstance(lane_sum, ShardedLaneSum):
+    """None where nothing is checked."""
+    trainer, seed = recipe.trainer, recipe.seed
+    if trainer.spot_check_every is None:
         return None
-    lane_recomputer = LaneRecomputer(
-        method, model, device=ranks.device, precision=recipe.trainer.precision, seed=recipe.seed
-    )
-    return SpotCheck(lane_recomputer, lane_sum, ranks, is_due=recipe.trainer.is_spot_checked, seed=recipe.seed)
+    recomputer: LaneRecomputer | ShardedLaneRecomputer
+    if isinstance(lane_sum, ShardedLaneSum):
+        recomputer = ShardedLaneRecomputer(
+            method, lane_sum, device=ranks.device, precision=trainer.precision, seed=seed
+        )
+    else:
+        recomputer = LaneRecomputer(method, model, device=ranks.device, precision=trainer.precision, seed=seed)
+    return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=seed)
 
 
 def _awaited(evaluation: EvaluationConfig | None, log: CommitLog, commits: Sequence[Commit]) -> Sequence[str]:

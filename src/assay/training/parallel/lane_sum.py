@@ -11,7 +11,7 @@ the exchanges in the order of the buckets (the same on all ranks), while backwar
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Literal
@@ -32,7 +32,7 @@ GradientSum = Literal["tree", "all_reduce"]
 
 BUCKET_MB = 25
 
-OnOwnGradients = Callable[[int, list[int], list[Tensor]], None]
+OnOwnGradients = Callable[[int, Sequence[int], Sequence[Tensor]], None]
 """Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
 
 
@@ -55,8 +55,8 @@ class LaneSum:
         self._lanes_in_grad = 0
         self._position = 0
         self.on_own_gradients: OnOwnGradients | None = None
-        """Told of gradients of a single lane before they are added to others: those of the even positions among
-        a rank's lanes, and of the last one, where other lanes' are in them unless it is the only one."""
+        """Told of gradients of a single lane before they are added to others: those of the positions in
+        `seen_alone`, and of the last one, where other lanes' are in them unless it is the only one."""
         self._ranks = ranks
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
@@ -71,6 +71,10 @@ class LaneSum:
             bucket_cap_mb=BUCKET_MB,
         )
         self.module.register_comm_hook(None, self._reduce_bucket)
+
+    def seen_alone(self, num_positions: int) -> range:
+        """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
+        return range(0, num_positions, 2)
 
     def lanes(self, num_lanes: int) -> range:
         """Those of this rank: an aligned run, so that it computes a whole subtree by itself."""

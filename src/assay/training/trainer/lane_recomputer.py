@@ -1,4 +1,4 @@
-"""One lane's gradient, computed apart: no DDP, no sum over lanes, `.grad` untouched.
+"""One lane's gradient, computed apart: no sum over lanes, `.grad` untouched.
 
 The same operations in the same order as the trainer's own pass over the lane, from the same keys; so the bits
 are the same, on whichever rank. Spot checks, replays and the search for bad rows stand on that.
@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from assay.base.seeds import derive_key
-from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.data.loader.batch import LaneShare
+from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.config import Precision
+from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.method import Method
-from assay.training.trainer.numerics import autocast, seed_generators
+from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
 
 
 class LaneGradient(NamedTuple):
@@ -26,26 +27,19 @@ class LaneGradient(NamedTuple):
 
 
 class LaneRecomputer:
-    """Computes lanes with the weights as they are."""
+    """Computes lanes where this process has all weights."""
 
     def __init__(
         self, method: Method, model: nn.Module, *, device: torch.device, precision: Precision, seed: int
     ) -> None:
-        self._method = method
-        self._model = model
-        self._device = device
-        self._autocast = autocast(precision, device)
-        self._seed = seed
+        self._forward = LaneForward(method, model, device=device, precision=precision, seed=seed)
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """The lane's loss and gradient in update number `step` (from 1)."""
-        micro_batches: tuple[MicroBatch | None, ...] = tuple(lane.micro_batches) or (None,)
         loss_sum, gradients = 0.0, list[Tensor]()
-        for index, micro_batch in enumerate(micro_batches):
-            seed_generators(derive_key(self._seed, "forward", step, lane.lane, index))
-            with self._autocast:
-                loss = self._loss(micro_batch)
+        for index in range(num_backwards(lane)):
+            loss = self._forward.loss_sum(lane, index, step=step)
             parts = list(torch.autograd.grad(loss, self._parameters))
             if gradients:
                 torch._foreach_add_(gradients, parts)
@@ -53,7 +47,32 @@ class LaneRecomputer:
             loss_sum += float(loss.detach().double())
         return LaneGradient(loss_sum, gradients)
 
-    def _loss(self, micro_batch: MicroBatch | None) -> Tensor:
-        if micro_batch is None:
-            return 0.0 * self._method.loss_sum(self._model, self._method.blank(self._device))
-        return self._method.loss_sum(self._model, self._method.tensors(micro_batch, self._device))
+    def digest(self, lane: LaneShare, *, step: int) -> int:
+        """Of the lane's gradient."""
+        return digest_of_tensors(self.of(lane, step=step).gradients)
+
+
+class ShardedLaneRecomputer:
+    """Computes lanes where each rank has a shard of the weights: all ranks call it together, each with a lane.
+
+    No rank has room for a whole gradient: it is digested layer by layer and dropped.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        lane_sum: ShardedLaneSum,
+        *,
+        device: torch.device,
+        precision: Precision,
+        seed: int,
+    ) -> None:
+        self._forward = LaneForward(method, lane_sum.module, device=device, precision=precision, seed=seed)
+        self._lane_sum = lane_sum
+
+    def digest(self, lane: LaneShare, *, step: int) -> int:
+        """Of the lane's gradient in update number `step`; equal to that of whole weights."""
+        digest = GradientDigest()
+        with self._lane_sum.apart(digest.take):
+            self._forward.loss_sum(lane, 0, step=step).backward()  # type: ignore[no-untyped-call]
+        return digest.combined()

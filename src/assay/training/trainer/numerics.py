@@ -4,7 +4,7 @@ And how numbers are compared: by a digest of their bytes, since two computations
 every bit or one of them is wrong.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -44,6 +44,22 @@ def combined_digest(digests: Iterable[int]) -> int:
     joined = b"".join(digest.to_bytes(8, "little") for digest in digests)
     digest: int = xxhash.xxh3_64_intdigest(joined)
     return digest & ((1 << DIGEST_BITS) - 1)
+
+
+class GradientDigest:
+    """The digest of a gradient whose parts come in any order: that of `digest_of_tensors` of the whole."""
+
+    def __init__(self) -> None:
+        self._digests: dict[int, int] = {}
+
+    def take(self, parameter_indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        """Some parameters' gradients; the indices count the trained parameters in the order of the model."""
+        for index, gradient in zip(parameter_indices, gradients, strict=True):
+            self._digests[index] = digest_of_bits(gradient)
+
+    def combined(self) -> int:
+        """Of all that was taken; `DIGEST_BITS` bits."""
+        return combined_digest(self._digests[index] for index in sorted(self._digests))
 
 
 def digest_of_tensors(tensors: Iterable[Tensor]) -> int:

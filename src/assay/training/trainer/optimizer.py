@@ -83,6 +83,11 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole_tensor(tensor: Tensor) -> Tensor:
+    """All of a tensor, on every rank; all ranks call it together if it is sharded."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 def _row_norms(gradient: Tensor) -> Tensor:
     """Norms of the rows (first dimension), zeros for rows of other ranks: [rows]."""
     local = local_part(gradient)

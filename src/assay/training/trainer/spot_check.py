@@ -9,14 +9,15 @@ device does *then*: a device that is wrong from some step on is found by the nex
 check of that very step and lane. At world size 1 the rank checks itself, and finds only what does not happen
 twice alike.
 
-A lane's gradient stands alone, before it is added to others, for the 1st, 3rd, 5th, ... of a rank's lanes (see
-`LaneSum`); those are the ones that are drawn. What it costs is one lane's pass per check and rank.
+Only lanes whose gradient stands alone before it is added to others can be drawn: the 1st, 3rd, 5th, ... of a
+rank's lanes with `LaneSum`, any with `ShardedLaneSum`. What it costs is one lane's pass per check and rank.
+With sharded weights all ranks make that pass together, each over the lane that it checks.
 """
 
 import socket
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
@@ -24,10 +25,9 @@ from torch import Tensor
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.records.suspect import Suspect, WrongArithmeticError
-from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.lane_sum import OnOwnGradients
 from assay.training.parallel.ranks import Ranks
-from assay.training.trainer.lane_recomputer import LaneRecomputer
-from assay.training.trainer.numerics import combined_digest, digest_of_bits, digest_of_tensors
+from assay.training.trainer.numerics import GradientDigest
 
 
 class _Witness(NamedTuple):
@@ -54,44 +54,62 @@ class Checked(NamedTuple):
     by_rank: int
 
 
+class OwnGradients(Protocol):
+    """Shows the gradients of a rank's lanes before they are added to others: `LaneSum`, `ShardedLaneSum`."""
+
+    on_own_gradients: OnOwnGradients | None
+
+    def seen_alone(self, num_positions: int) -> range:
+        """Positions among the rank's lanes that can be looked at."""
+        ...
+
+
+class Recomputer(Protocol):
+    """Computes a lane again; all ranks call it together."""
+
+    def digest(self, lane: LaneShare, *, step: int) -> int:
+        """Of the lane's gradient in update number `step`."""
+        ...
+
+
 class SpotCheck:
     """Makes the checks of one rank; all ranks call the same methods in the same steps."""
 
     def __init__(
         self,
-        lane_recomputer: LaneRecomputer,
-        lane_sum: LaneSum,
+        recomputer: Recomputer,
+        lane_sum: OwnGradients,
         ranks: Ranks,
         *,
         is_due: Callable[[int], bool],
         seed: int,
     ) -> None:
-        self._lane_gradients = lane_recomputer
+        self._recomputer = recomputer
         self._lane_sum = lane_sum
         self._ranks = ranks
         self.is_due = is_due
         """Whether update number `step` is checked; the same on all ranks."""
         self._seed = seed
         self._position = 0
-        self._digests: dict[int, int] = {}
+        self._own = GradientDigest()
 
     def begin(self, share: StepShare, *, step: int) -> None:
         """Call before the step's first lane: has the gradient of the lane to check digested on its way."""
-        choices = -(-len(share.lanes) // 2)
-        self._position = 2 * (derive_key(self._seed, "spot check", step, self._ranks.rank) % choices)
-        self._digests = {}
+        choices = self._lane_sum.seen_alone(len(share.lanes))
+        self._position = choices[derive_key(self._seed, "spot check", step, self._ranks.rank) % len(choices)]
+        self._own = GradientDigest()
         self._lane_sum.on_own_gradients = self._take
 
     def finish(self, share: StepShare, *, step: int) -> Checked:
         """Call after the last lane and before the update; raises `WrongArithmeticError` on every rank."""
         self._lane_sum.on_own_gradients = None
         rank, world_size = self._ranks.rank, self._ranks.world_size
-        own = combined_digest(self._digests[index] for index in sorted(self._digests))
+        own = self._own.combined()
         lane = share.lanes[self._position]
         witnesses = self._gathered(_Witness(lane, own, socket.gethostname(), str(self._ranks.device)))
         distance = _distance(self._seed, step, world_size)
         owner = (rank - distance) % world_size
-        digests = self._gathered(self._digest(witnesses[owner].lane, step))
+        digests = self._gathered(self._recomputer.digest(witnesses[owner].lane, step=step))
         votes = [
             (_Vote(rank, witness.digest), _Vote(checker, digests[checker]))
             for rank, witness in enumerate(witnesses)
@@ -102,16 +120,15 @@ class SpotCheck:
             self._settle({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
         return Checked(lane.lane, own, (rank + distance) % world_size)
 
-    def _take(self, position: int, parameter_indices: list[int], gradients: list[Tensor]) -> None:
+    def _take(self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
         if position == self._position:
-            for index, gradient in zip(parameter_indices, gradients, strict=True):
-                self._digests[index] = digest_of_bits(gradient)
+            self._own.take(parameter_indices, gradients)
 
     def _settle(self, disputed: dict[int, list[_Vote]], witnesses: list[_Witness], step: int) -> None:
         suspects: dict[int, Suspect] = {}
         for owner, votes in disputed.items():
             witness = witnesses[owner]
-            again = self._gathered(self._digest(witness.lane, step))
+            again = self._gathered(self._recomputer.digest(witness.lane, step=step))
             votes += [_Vote(rank, digest) for rank, digest in enumerate(again)]
             wrong, is_certain = outvoted(votes)
             for rank in wrong:
@@ -124,9 +141,6 @@ class SpotCheck:
                     is_certain=is_certain,
                 )
         raise WrongArithmeticError(_message(list(suspects.values()), step), tuple(suspects.values()))
-
-    def _digest(self, lane: LaneShare, step: int) -> int:
-        return digest_of_tensors(self._lane_gradients.of(lane, step=step).gradients)
 
     def _gathered(self, mine: Any) -> list[Any]:
         """Everybody's, by rank."""

@@ -18,13 +18,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import MicroBatch, StepShare
+from assay.data.loader.batch import StepShare
 from assay.records.run import Phase
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, Precision
+from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.method import Method
-from assay.training.trainer.numerics import autocast, digest_of_tensors, seed_generators
-from assay.training.trainer.optimizer import average_and_clip, learning_rate
+from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
 
@@ -115,13 +116,13 @@ class Stepper:
         num_steps: int,
         spot_check: SpotCheck | None = None,
     ) -> None:
-        self._method = method
+        self._forward = LaneForward(
+            method, lane_sum.module, device=ranks.device, precision=precision, seed=seed
+        )
         self._lane_sum = lane_sum
         self._optimizer = optimizer
         self._ranks = ranks
         self._config = config
-        self._autocast = autocast(precision, ranks.device)
-        self._seed = seed
         self._num_steps = num_steps
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
@@ -156,10 +157,12 @@ class Stepper:
         return totals._replace(gradient_norm=norm)
 
     def _digests(self, checked: Checked) -> dict[str, float]:
+        # The digest of the sum over all lanes, which sharded ranks have to put together.
+        whole = map(whole_tensor, self._gradients())
         return {
             "spot_check_lane": float(checked.lane),
             "spot_check_digest": float(checked.digest),
-            "gradient_digest": float(digest_of_tensors(self._gradients())),
+            "gradient_digest": float(digest_of_tensors(whole)),
         }
 
     def _gradients(self) -> list[Tensor]:
@@ -168,24 +171,16 @@ class Stepper:
     def _backward(self, share: StepShare, position: int, *, step: int) -> Tensor:
         """The summed loss of one of this rank's lanes; its gradients are added to the tree."""
         lane, is_last_lane = share.lanes[position], position == len(share.lanes) - 1
-        micro_batches: tuple[MicroBatch | None, ...] = tuple(lane.micro_batches) or (None,)
-        self._lane_sum.begin_lane(position, num_backwards=len(micro_batches))
+        count = num_backwards(lane)
+        self._lane_sum.begin_lane(position, num_backwards=count)
         total = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
-        for index, micro_batch in enumerate(micro_batches):
-            seed_generators(derive_key(self._seed, "forward", step, lane.lane, index))
-            exchanges = is_last_lane and index == len(micro_batches) - 1
+        for index in range(count):
+            exchanges = is_last_lane and index == count - 1
             with nullcontext() if exchanges else self._lane_sum.local():
-                with self._autocast:
-                    loss = self._loss(micro_batch)
+                loss = self._forward.loss_sum(lane, index, step=step)
                 loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
-
-    def _loss(self, micro_batch: MicroBatch | None) -> Tensor:
-        device = self._ranks.device
-        if micro_batch is None:
-            return 0.0 * self._method.loss_sum(self._lane_sum.module, self._method.blank(device))
-        return self._method.loss_sum(self._lane_sum.module, self._method.tensors(micro_batch, device))
 
     def _gather(
         self, share: StepShare, losses: list[Tensor], stop_asked: bool, commit_asked: bool
