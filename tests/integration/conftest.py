@@ -153,9 +153,15 @@ class _Attempts:
 
 
 @pytest.fixture
-def run_it(tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunIt:
+def run_it(run_here: RunIt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunIt:
     """Train the tiny recipe: `run_it(world_sizes=(1, 2), kills=[(2, 0)], **recipe overrides)`."""
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    return run_here
+
+
+@pytest.fixture(scope="session")
+def run_here(tiny_dataset: Path) -> RunIt:
+    """`run_it` for fixtures that are shared: they set ASSAY_HOME themselves."""
 
     def train(
         world_sizes: Sequence[int] = (1,), kills: Sequence[tuple[int, int]] = (), **overrides: object
@@ -217,6 +223,12 @@ class PlantedAssay:
 
 
 @pytest.fixture
-def planted_assay(tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> PlantedAssay:
+def planted_assay(tiny_dataset: Path, tmp_path: Path) -> PlantedAssay:
     """The command without a fault, until one is planted."""
-    return PlantedAssay(tmp_path, tiny_recipe_tree)
+    return PlantedAssay(tmp_path, tiny_recipe(tiny_dataset).values)
+
+
+@pytest.fixture(scope="module")
+def shared_planted_assay(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> PlantedAssay:
+    """The same for the tests of one file, that look at one faulty run in several ways."""
+    return PlantedAssay(tmp_path_factory.mktemp("planted"), tiny_recipe(tiny_dataset).values)

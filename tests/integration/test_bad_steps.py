@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -54,23 +55,34 @@ def spike(run, *, after: int) -> int:
     return after + 1 + int(np.argmax(rises))
 
 
-def test_a_spike_made_by_rows_with_wrong_labels_is_bad_data_and_names_them(run_it, dataset, capfd) -> None:
-    run, _, _ = run_it(
-        data__dataset=str(dataset),
-        trainer__epochs=2,
-        trainer__optimizer={"learning_rate": 5e-3},
-        method__encoder__dropout=0.0,
-        method__encoder__attention_dropout=0.0,
-        trainer__spot_check_every=None,
-    )
-    step = spike(run, after=30)
-    assert replayed(capfd, run.run_id, step)["rows"] is None
-    report = replayed(capfd, run.run_id, step, "--explain")
+@pytest.fixture(scope="module")
+def spiky(run_here, dataset, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """A run whose loss shows the wrong labels, and at which step."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(tmp_path_factory.mktemp("spiky")))
+        run, _, _ = run_here(
+            data__dataset=str(dataset),
+            trainer__epochs=2,
+            trainer__optimizer={"learning_rate": 5e-3},
+            method__encoder__dropout=0.0,
+            method__encoder__attention_dropout=0.0,
+            trainer__spot_check_every=None,
+        )
+        yield run.run_id, spike(run, after=30)
+
+
+def test_a_spike_made_by_rows_with_wrong_labels_is_bad_data_and_names_them(spiky, capfd) -> None:
+    report = replayed(capfd, *spiky, "--explain")
     assert report["verdict"] == "equal"
     assert report["explanation"]["cause"] == "bad data"
     named = {row["row_id"] // 30 for row in report["rows"]["rows"]}
     assert named == {BAD_GROUP}
     assert report["rows"]["loss_without"] < 0.2 * report["rows"]["step_loss"]
+
+
+def test_without_a_search_the_same_spike_is_an_equal_replay_and_no_row_is_named(spiky, capfd) -> None:
+    report = replayed(capfd, *spiky)
+    assert (report["verdict"], report["rows"], report["explanation"]) == ("equal", None, None)
 
 
 def test_a_spike_made_by_too_large_steps_is_optimisation_and_names_no_row(run_it, dataset, capfd) -> None:
@@ -115,6 +127,7 @@ def test_rows_that_make_a_loss_not_finite_are_named_and_so_are_the_weights_behin
         run_it(data__dataset=str(dataset), method__encoder=encoder)
     (run_dir,) = [path for path in home.iterdir() if path.is_dir()]
     step = int(str(failed.value).split("step ")[1].split(":")[0])
+    assert replayed(capfd, run_dir.name, step)["rows"] is None
     report = replayed(capfd, run_dir.name, step, "--bisect", "--watch")
     assert {row["row_id"] for row in report["rows"]["rows"]} <= set(STRANGE_ROWS)
     assert report["rows"]["rows"]

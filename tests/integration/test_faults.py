@@ -1,14 +1,20 @@
 """What a fault plan does to real runs: each fault is found and named, and none changes the weights."""
 
+import math
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
+from assay.launch import straggler
 from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.faults import FaultPlan
+from assay.launch.heartbeat import Heartbeats, heartbeat_path
 from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.commit_log import CommitLog
@@ -50,8 +56,12 @@ def assert_as_if_nothing_had_happened(run, log, digest: str) -> None:
     assert audit_run(run, log).verdict == "pass"
 
 
+HANG = {"type": "hang", "rank": 1, "step": 7, "phase": "data"}
+HANG_S = 4.0
+
+
 def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbed) -> None:
-    run, log, _ = suffer({"type": "hang", "rank": 1, "step": 7, "phase": "data"}, hang_s=4.0)
+    run, log, _ = suffer(HANG, hang_s=HANG_S)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
     (notice,) = read_notices(Path(run.run_dir))
     assert (notice.notice, notice.rank, notice.step) == ("hang", 1, 7)
@@ -60,13 +70,58 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     assert "trainer.py" in stacks.read_text()
 
 
-def test_a_slow_rank_is_named_while_the_run_goes_on(suffer, undisturbed) -> None:
-    slow = {"type": "slow", "rank": 1, "step": 3, "extra_s": 0.1}
-    run, _log, attempts = suffer(slow, overrides={"trainer__epochs": 3})
+class StopAfterSilence:
+    """Asks the supervisor to stop when the ranks have not moved for so long."""
+
+    def __init__(self, run, silence_s: float) -> None:
+        self._run, self._silence_s = run, silence_s
+
+    def attempt_began(self, attempt, pids) -> None:
+        path = heartbeat_path(Path(self._run.run_dir), attempt.attempt, range(attempt.world_size))
+        self._page = Heartbeats(path, attempt.world_size)
+
+    def tick(self, attempt) -> None:
+        beats = self._page.read()
+        if (
+            beats[1].step >= HANG["step"] - 1
+            and time.monotonic() - max(b.at_s for b in beats) > self._silence_s
+        ):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def attempt_ended(self, attempt) -> None:
+        self._page.close()
+
+
+def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> None:
+    run, log, (attempt,) = suffer(
+        HANG,
+        hang_s=1e9,
+        grace_s=0.5,
+        watchers=lambda run: [StopAfterSilence(run, 1.5 * HANG_S)],
+        until_done=False,
+    )
+    assert (attempt.outcome, attempt.stalled_s) == ("preempted", 0.0)
+    assert log.finished() is None
+    assert read_notices(Path(run.run_dir)) == []
+    assert (Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt").read_text() == ""
+
+
+SLOW = {"type": "slow", "rank": 1, "step": 3, "extra_s": 0.1}
+
+
+def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
+    run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
     notices = read_notices(Path(run.run_dir))
     assert [(notice.notice, notice.rank) for notice in notices] == [("straggler", 1)]
     assert notices[0].at_s < attempts[0].ended_s
+
+
+def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeypatch) -> None:
+    monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)
+    run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
+    assert [attempt.outcome for attempt in attempts] == ["succeeded"]
+    assert read_notices(Path(run.run_dir)) == []
 
 
 @pytest.mark.parametrize("how", ["torn", "flipped", "missing"])

@@ -157,13 +157,22 @@ class RankFaults:
     """The faults of one rank in one attempt; strikes when told which moment it is."""
 
     def __init__(
-        self, plan: FaultPlan, *, attempt: int, rank: int, supervisor_pid: int, ledger_path: Path | None
+        self,
+        plan: FaultPlan,
+        *,
+        attempt: int,
+        rank: int,
+        supervisor_pid: int,
+        ledger_path: Path | None,
+        clock: Clock,
     ) -> None:
+        """`clock` is the right one."""
         self._waiting = [fault for fault in plan.faults if (fault.attempt, fault.rank) == (attempt, rank)]
         self._supervisor_pid = supervisor_pid
         self._ledger_path = ledger_path
         self._store: FlakyStore | None = None
         self._log: CommitLog | None = None
+        self._right_clock = clock
         self._clock: JumpingClock | None = None
 
     def store(self, inner: ObjectStore) -> ObjectStore:
@@ -174,11 +183,11 @@ class RankFaults:
         self._store = FlakyStore(inner)
         return self._store
 
-    def clock(self, inner: Clock) -> Clock:
+    def clock(self) -> Clock:
         """The clock as this rank sees it."""
         if not any(isinstance(fault, ClockJump) for fault in self._waiting):
-            return inner
-        self._clock = JumpingClock(inner)
+            return self._right_clock
+        self._clock = JumpingClock(self._right_clock)
         return self._clock
 
     def at_moment(self, step: int, phase: Phase) -> None:
@@ -198,7 +207,7 @@ class RankFaults:
             case Terminate():
                 _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s)
             case Slow():
-                _sleep_s(fault.extra_s)
+                self._right_clock.sleep_s(fault.extra_s)
                 return step >= fault.step + fault.num_steps - 1
             case ClockJump():
                 assert self._clock is not None
@@ -265,9 +274,3 @@ def _signal(pid: int, number: int, after_s: float) -> None:
     timer = threading.Timer(after_s, os.kill, (pid, number))
     timer.daemon = True
     timer.start()
-
-
-def _sleep_s(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)

@@ -39,7 +39,7 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
     """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end."""
     recipe = Recipe.model_validate(task.run.recipe)
     faults = _faults(task)
-    clock, store = faults.clock(SystemClock()), faults.store(open_store(task.run.store_url))
+    clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
     recorder = _recorder(task, clock, faults)
     recorder.phase("startup")
     ranks = Ranks.join(
@@ -102,6 +102,7 @@ def _faults(task: RankTask) -> RankFaults:
         rank=task.rank,
         supervisor_pid=task.supervisor_pid,
         ledger_path=sqlite_file(ledger_url(None)),
+        clock=SystemClock(),
     )
 
 
