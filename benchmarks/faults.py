@@ -3,7 +3,8 @@
     kill -9 to the next step      ours with its standby, ours started cold, torchrun's own restart, in turn
     goodput under kills           one kill a minute, commits as often as pays (`commit_every: auto`), beside the
                                   best that such a schedule allows with the costs that were measured
-    protections                   the cost of each, as benchmarks/trainer.py measures it, and of the spot check
+    protections                   the cost of each and of all together, as benchmarks/trainer.py measures it:
+                                  `protection_cost` at two processes, and without the spot check
 
 The last line printed is one JSON object.
 """
@@ -21,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -249,19 +251,21 @@ def main() -> None:
         print(f"  phases sum to the held time within {abs(total_s / found.held_device_s - 1):.1e}")
         figures |= {"goodput": found.goodput(), "goodput_best": best, "num_kills": float(kills)}
         figures["phases_off"] = abs(total_s / found.held_device_s - 1)
-        figures |= protection_cost()
+        figures |= protection_cost(quick=options.quick)
     print(json.dumps({name: None if value is None else round(value, 4) for name, value in figures.items()}))
 
 
-def protection_cost() -> dict[str, float]:
-    """Of all protections together, at two processes, as a share of a bare step."""
-    from trainer import FULL, Bench, cost_of_each
+def protection_cost(*, quick: bool) -> dict[str, float]:
+    """Of each protection and of all together as a share of a bare step; and whole steps beside bare ones."""
+    from trainer import FULL, QUICK, Bench, against_bare_ddp, cost_of_each
 
+    plan = replace(QUICK, world_sizes=FULL.world_sizes) if quick else FULL
     with tempfile.TemporaryDirectory(prefix="assay-bench-") as name:
+        bench = Bench(Path(name), plan)
         print("\nCPU of each protection, per step of all ranks:")
-        costs = cost_of_each(Bench(Path(name), FULL))
-    both = [cost for part, cost in costs.items() if part.endswith("_2")]
-    return {"protection_cost": sum(both), **costs}
+        costs = cost_of_each(bench)
+        print("whole steps, but for the spot check:")
+        return costs | against_bare_ddp(bench)
 
 
 if __name__ == "__main__":

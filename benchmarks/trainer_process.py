@@ -8,7 +8,7 @@ same micro-batches in the same order.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,11 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
+from assay.launch.faults import NO_FAULTS, RankFaults
+from assay.launch.heartbeat import Heartbeats, heartbeat_path
+from assay.launch.rank_recorder import RankRecorder
 from assay.records.cursor import Cursor
+from assay.records.run import Phase
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.segment import SegmentWriter, read_segment, segment_path
 from assay.store.objects import open_store
@@ -37,7 +41,9 @@ from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks, lanes_of_rank
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
+from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
+from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, initial_model
 from assay.training.trainer.trainer import Place, Trainer, num_steps
 from trainer_rows import MAX_TOKENS, VOCAB_SIZE, all_rows, rows_in_memory
@@ -139,12 +145,17 @@ class Protected:
         self.task, self.ranks = task, ranks
         self.clock = SystemClock()
         self.segment = segment_path(Path(task.folder), 1, task.rank)
-        self.recorder = SegmentWriter(self.segment, run_id="bench", attempt=1, rank=task.rank)
+        self.segment_writer = SegmentWriter(
+            self.segment, run_id="bench", attempt=1, rank=task.rank, clock=self.clock
+        )
+        self.recorder = self.recorder_on(self.segment_writer)
         method = method_of(task)
         self.loader = loader_of(task, method.columns)
         self.config = TrainerConfig(
             max_steps=task.num_steps, commit_every=task.commit_every, optimizer=OPTIMIZER
         )
+        self.check_each_step: bool | None = None
+        """None checks as often as the recipe's default says."""
         model = initial_model(method, seed=SEED, device=ranks.device)
         optimizer = build_optimizer(model, OPTIMIZER)
         self.lane_sum = LaneSum(model, ranks, "tree", enter_phase=self.recorder.phase)
@@ -159,7 +170,28 @@ class Protected:
             precision=self.config.precision,
             seed=SEED,
             num_steps=num_steps(self.config, self.loader),
+            spot_check=SpotCheck(
+                LaneRecomputer(method, model, device=ranks.device, precision=self.config.precision, seed=SEED),
+                self.lane_sum,
+                ranks,
+                is_due=self.is_spot_checked,
+                seed=SEED,
+            ),
         )
+
+    def recorder_on(self, segment: SegmentWriter) -> RankRecorder:
+        """With the heartbeat page, and a fault plan that is asked at every moment."""
+        task = self.task
+        heartbeats = Heartbeats(heartbeat_path(Path(task.folder), 1, range(task.world_size)), task.world_size)
+        faults = RankFaults(
+            NO_FAULTS, attempt=1, rank=task.rank, supervisor_pid=0, ledger_path=None, clock=self.clock
+        )
+        return RankRecorder(
+            segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment
+        )
+
+    def is_spot_checked(self, step: int) -> bool:
+        return self.config.is_spot_checked(step) if self.check_each_step is None else self.check_each_step
 
     def close(self) -> None:
         self.saver.close()
@@ -241,38 +273,63 @@ def bare_ddp(task: Task) -> Report:
 
 
 def protections(task: Task) -> Report:
-    """Bare steps and protected steps in turn, on the same micro-batches, in one process."""
+    """Bare, protected and spot-checked steps in turn, on the same micro-batches, in one process.
+
+    A spot check and a commit are spread over the steps from one to the next.
+    """
     ranks = join(task)
     bare, parts = Bare(task, ranks), Protected(task, ranks)
     seconds: dict[str, list[float]] = {
-        name: [] for name in ("bare", "lanes_and_tree", "receipts", "phases_and_metrics")
+        name: []
+        for name in ("bare", "lanes_and_tree", "spot_check", "receipts", "phases_and_metrics", "heartbeat")
     }
-    receipts = LaneReceipts()
+    receipts, heartbeat = LaneReceipts(), parts.recorder_on(_NoSegment())  # type: ignore[arg-type]
 
     def timed(name: str, work: Callable[[], object]) -> None:
         start_s = time.process_time()
         work()
         seconds[name].append(time.process_time() - start_s)
 
+    def protected(share: StepShare, step: int, *, checked: bool) -> None:
+        parts.check_each_step = checked
+        parts.stepper.step(share, step=step, stop_asked=False)
+
     # Everything is read before the clock runs: the loader's threads would be counted with whoever is at work.
     for step, share in enumerate(list(shares_of(task, parts.loader)), start=1):
         dist.barrier(ranks.control)
         turns: list[tuple[str, Callable[[], object]]] = [
             ("bare", partial(bare.step, share)),
-            ("lanes_and_tree", partial(parts.stepper.step, share, step=step, stop_asked=False)),
+            ("lanes_and_tree", partial(protected, share, step, checked=False)),
+            ("spot_check", partial(protected, share, step, checked=True)),
         ]
         for name, work in turns if step % 2 else turns[::-1]:
             timed(name, work)
         timed("receipts", partial(_add_receipts, receipts, share, step))
-        timed("phases_and_metrics", partial(_write_down, parts.recorder, step))
-    # Steps are of different lengths: the difference to the bare step of the same rows is what counts.
-    pairs = zip(seconds["lanes_and_tree"], seconds["bare"], strict=True)
-    seconds["lanes_and_tree"] = [protected - plain for protected, plain in pairs]
+        timed("phases_and_metrics", partial(_write_down, parts.segment_writer, step))
+        timed("heartbeat", partial(_write_down, heartbeat, step))
+    # Steps are of different lengths: what counts is the difference to the step of the same rows without it.
+    seconds["spot_check"] = _differences(seconds["spot_check"], seconds["lanes_and_tree"])
+    seconds["lanes_and_tree"] = _differences(seconds["lanes_and_tree"], seconds["bare"])
     costs_ms = {name: 1000 * statistics.median(values[2:]) for name, values in seconds.items()}
+    costs_ms["spot_check"] /= parts.config.spot_check_every or 1
     costs_ms["commits"] = 1000 * _commit_cpu_s(parts, receipts) / task.commit_every
     parts.close()
     ranks.leave()
     return Report(costs_ms=costs_ms)
+
+
+def _differences(of: list[float], to: list[float]) -> list[float]:
+    return [longer - shorter for longer, shorter in zip(of, to, strict=True)]
+
+
+class _NoSegment:
+    """Leaves of a recorder's work the heartbeat alone."""
+
+    def phase(self, name: Phase) -> None:
+        pass
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        pass
 
 
 def _add_receipts(receipts: LaneReceipts, share: StepShare, step: int) -> None:
@@ -282,7 +339,7 @@ def _add_receipts(receipts: LaneReceipts, share: StepShare, step: int) -> None:
             receipts.add(step=step, lane=lane.lane, num_rows=rows, digest=digest)
 
 
-def _write_down(recorder: SegmentWriter, step: int) -> None:
+def _write_down(recorder: SegmentWriter | RankRecorder, step: int) -> None:
     # What the trainer and the gradient sum write in a step.
     for phase in ("data", "compute", "communication", "compute"):
         recorder.phase(phase)

@@ -60,16 +60,6 @@ HANG = {"type": "hang", "rank": 1, "step": 7, "phase": "data"}
 HANG_S = 4.0
 
 
-def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbed) -> None:
-    run, log, _ = suffer(HANG, hang_s=HANG_S)
-    assert_as_if_nothing_had_happened(run, log, undisturbed)
-    (notice,) = read_notices(Path(run.run_dir))
-    assert (notice.notice, notice.rank, notice.step) == ("hang", 1, 7)
-    assert "stopped by a signal" in notice.text
-    stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
-    assert "trainer.py" in stacks.read_text()
-
-
 class StopAfterSilence:
     """Asks the supervisor to stop when the ranks have not moved for so long."""
 
@@ -82,14 +72,23 @@ class StopAfterSilence:
 
     def tick(self, attempt) -> None:
         beats = self._page.read()
-        if (
-            beats[1].step >= HANG["step"] - 1
-            and time.monotonic() - max(b.at_s for b in beats) > self._silence_s
-        ):
+        silent_s = time.monotonic() - max(beat.at_s for beat in beats)
+        if beats[1].step >= HANG["step"] - 1 and silent_s > self._silence_s:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def attempt_ended(self, attempt) -> None:
         self._page.close()
+
+
+def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbed) -> None:
+    ends_anyway = {"watchers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
+    run, log, _ = suffer(HANG, hang_s=HANG_S, **ends_anyway)
+    assert_as_if_nothing_had_happened(run, log, undisturbed)
+    (notice,) = read_notices(Path(run.run_dir))
+    assert (notice.notice, notice.rank, notice.step) == ("hang", 1, 7)
+    assert "stopped by a signal" in notice.text
+    stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
+    assert "trainer.py" in stacks.read_text()
 
 
 def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> None:
