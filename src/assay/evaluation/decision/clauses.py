@@ -23,6 +23,7 @@ from assay.evaluation.decision.config import (
     RateCondition,
     SafetyRule,
     ScalingRule,
+    SealedRule,
     SpentCondition,
 )
 from assay.evaluation.decision.coverage import hole_text
@@ -33,8 +34,10 @@ from assay.evaluation.decision.words import (
     count_words,
     device_time_text,
     effect_text,
+    interval_words,
     rate_text,
 )
+from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper, trials_needed
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, harm_of, is_sized, non_inferiority
 from assay.records.coverage import Coverage
@@ -55,6 +58,8 @@ def needed_clauses(config: CampaignConfig, facts: Facts, folder: Path) -> Iterat
         yield coverage_clause(folder / rule.coverage)
     if rule.drill is not None:
         yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill)
+    if rule.sealed is not None:
+        yield sealed_clause(rule.sealed, facts)
     if rule.scaling is not None:
         yield scaling_clause(rule.scaling, rule.least_effect, facts.unit, folder)
     if rule.plan is not None:
@@ -267,6 +272,47 @@ def coverage_clause(path: Path) -> Clause:
         reason=f"Nobody would notice {holes[0].name}: {hole_text(holes[0])}." if holes else "There is no hole.",
         evidence=(source,),
         more=MoreEvidence(what=f"a benchmark of known power for {' and '.join(names[:3])}") if holes else None,
+    )
+
+
+def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
+    """Whether the gain is there on items that nobody has scored on before: D_sealed >= share x D_primary."""
+    least = rule.least_share * float(facts.composite.mean)
+    asks = f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}"
+    name, seal = f"sealed: {rule.benchmark}", facts.seal
+    if seal is None:
+        return Clause(
+            name=name, type="sealed", verdict="undecided", asks=asks, seen="not opened",
+            reason="It is opened once, at a declared look at which every other clause holds.",
+            benchmarks=(rule.benchmark,),
+        )  # fmt: skip
+    evidence = () if seal.opening is None else (seal.opening,)
+    if seal.benchmark is None:
+        return Clause(
+            name=name, type="sealed", verdict="fail", asks=asks, seen="no holdout any more",
+            reason=seal.problem, benchmarks=(rule.benchmark,), evidence=evidence,
+            more=MoreEvidence(what="a new campaign with a holdout that nobody has opened"),
+        )  # fmt: skip
+    value = float(seal.benchmark.effect.mean)
+    is_met = value >= least
+    return Clause(
+        name=name,
+        type="sealed",
+        verdict="pass" if is_met else "fail",
+        asks=asks,
+        seen=interval_words(estimate_of(seal.benchmark.effect), seal.benchmark.unit),
+        value=value,
+        bound=least,
+        reason="The gain is there on items that nobody had seen."
+        if is_met
+        else "Most of the gain is gone on items that nobody had seen.",
+        benchmarks=(rule.benchmark,),
+        evidence=evidence,
+        more=None
+        if is_met
+        else MoreEvidence(
+            what="find what was tuned to the primary benchmarks; then a campaign with a new holdout"
+        ),
     )
 
 

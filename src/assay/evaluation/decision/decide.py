@@ -58,7 +58,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         effect=effect,
         unit=facts.unit,
         least_effect=config.rule.least_effect,
-        effects=tuple(_effect_record(each, home) for each in facts.benchmarks.values()),
+        effects=tuple(_effect_record(each, home) for each in _measured(facts)),
         gates=found.gates,
         cheapest=cheapest,
         blocking=blocking.name if blocking else None,
@@ -73,6 +73,12 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         baseline_recipe_sha256=baseline[0].recipe_sha256,
         candidate_recipe_sha256=treated[0].recipe_sha256,
     )
+
+
+def _measured(facts: Facts) -> list[BenchmarkFacts]:
+    """Every benchmark, the sealed one last if it was opened."""
+    sealed = facts.seal.benchmark if facts.seal is not None else None
+    return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
 def _is_final(config: CampaignConfig, facts: Facts, found: Judgement) -> bool:
