@@ -14,6 +14,7 @@ from assay.evaluation.decision.lineage import known_good_after
 from assay.evaluation.evidence.looks import take_look
 from assay.launch.campaign_folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
 from assay.launch.campaign_seal import Bench, seal_of
+from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
 from assay.store.ledger.database import assay_home
@@ -36,7 +37,8 @@ def judge(
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
-    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs)
+    recipe = existing_run(candidate_runs[0].record.run_id).recipe
+    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
     facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
     return decide(
         campaign.config,

@@ -57,7 +57,7 @@ def needed_clauses(config: CampaignConfig, facts: Facts, folder: Path) -> Iterat
     if rule.coverage is not None:
         yield coverage_clause(folder / rule.coverage)
     if rule.drill is not None:
-        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill)
+        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill, facts)
     if rule.sealed is not None:
         yield sealed_clause(rule.sealed, facts)
     if rule.scaling is not None:
@@ -234,26 +234,34 @@ def audit_clause(facts: Facts) -> Clause:
     )
 
 
-def drill_clause(path: Path) -> Clause:
-    """Whether the drill that `assay drill --out` recorded has passed."""
+def drill_clause(path: Path, facts: Facts) -> Clause:
+    """Whether the drill that `assay drill --out` recorded has passed, and was one of this recipe."""
     tree, source = _record_file(path, "the record of a drill ('assay drill RECIPE --out FILE')")
     report = DrillReport.from_json(json.dumps(tree), source=path)
     failed = [exercise for exercise in report.exercises if exercise.problem]
     survived = len(report.exercises) - len(failed)
+    other = report.difference_from(facts.recipe)
+    reason = f"{failed[0].name}: {failed[0].problem}" if failed else "Whatever was killed, nothing was lost."
     return Clause(
         name="drill",
         type="drill",
-        verdict=report.verdict,
-        asks="every exercise ends with the undisturbed weights and a clean audit",
+        verdict="fail" if other is not None else report.verdict,
+        asks="every exercise of this recipe ends with the undisturbed weights and a clean audit",
         seen=f"{survived} of {count_words(len(report.exercises), 'exercise')}, {report.workers} workers",
         value=float(survived),
         bound=float(len(report.exercises)),
-        reason=f"{failed[0].name}: {failed[0].problem}" if failed else "Whatever was killed, nothing was lost.",
+        reason=reason if other is None else f"It was a drill of another recipe, with {other}.",
         evidence=(source,),
-        more=None
-        if report.passed()
-        else MoreEvidence(what="repair what the drill found, and repeat it until it passes"),
+        more=_drill_again(report, other),
     )
+
+
+def _drill_again(report: DrillReport, other: str | None) -> MoreEvidence | None:
+    if other is not None:
+        return MoreEvidence(what="a drill of the candidate's recipe ('assay drill RECIPE --out FILE')")
+    if report.passed():
+        return None
+    return MoreEvidence(what="repair what the drill found, and repeat it until it passes")
 
 
 def coverage_clause(path: Path) -> Clause:

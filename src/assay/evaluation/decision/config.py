@@ -184,7 +184,8 @@ class StandardRule(FrozenConfig):
 
     drill: str | None = "audit"
     """`audit`: every run's receipts must prove that each row was learned once. Else the file that
-    `assay drill RECIPE --out FILE` wrote, whose `verdict` must be `pass`. Null asks for nothing."""
+    `assay drill RECIPE --out FILE` wrote: every exercise must have passed, with a recipe that differs from the
+    candidate's in nothing but its length, seeds, rows and the optimizer's rates. Null asks for nothing."""
 
     sealed: SealedRule | None = None
     """Null asks for nothing."""

@@ -115,7 +115,8 @@ def _sentence(facts: Facts, found: Judgement, blocking: Clause | None) -> str:
         return f"{verb} {name}: {_lower(stopped[1].reason)} Its effect is {gain} {over}."
     assert blocking is not None
     cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more else ""
-    return f"Narrow {name}: {blocking.name}: {_lower(blocking.reason)} Its effect is {gain} {over}.{cure}"
+    reason = _lower(blocking.reason).removesuffix(".")
+    return f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
 
 
 def _lower(text: str) -> str:

@@ -9,7 +9,7 @@ Facts are gathered once and judged by pure functions: a condition that wants to 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,8 @@ class Facts(NamedTuple):
     runs: tuple[CampaignRun, ...]
     """Baseline's and candidate's, by seed."""
     budget_s: float
+    recipe: Mapping[str, Any]
+    """The candidate's, resolved."""
     seal: SealFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
@@ -155,8 +157,13 @@ def gather_facts(
     look: Look,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
+    *,
+    recipe: Mapping[str, Any],
 ) -> Facts:
-    """Read the results of the paired seeds; errors are those of `read_score_matrix`, and of unequal units."""
+    """Read the results of the paired seeds; `recipe` is the candidate's, resolved.
+
+    Errors are those of `read_score_matrix`, and of unequal units.
+    """
     seeds = [run.record.seed for run in baseline_runs]
     assert seeds == [run.record.seed for run in candidate_runs], "arms are paired by seed"
     found = {
@@ -174,6 +181,7 @@ def gather_facts(
         unit=_one_unit(primary),
         runs=tuple(run.record for run in (*baseline_runs, *candidate_runs)),
         budget_s=config.budget_device_hours * 3600.0,
+        recipe=recipe,
     )
 
 
