@@ -3,6 +3,7 @@
 Each candidate that must not be scaled stands beside the same candidate without its flaw, which is.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -420,6 +421,64 @@ def test_a_holdout_that_would_not_stay_closed_is_refused(campaign_file, change, 
     path = campaign_file({"benchmarks": [*benchmarks, sealed]}, **{"sealed": {"benchmark": "fresh"}, **change})
     with pytest.raises(ConfigError, match=words):
         read_campaign_file(path)
+
+
+@pytest.fixture
+def ladder_file(campaign_file, tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> Callable[..., Path]:
+    """`ladder_file(width, scaling=...)`: the campaign `wideWIDTH`, whose recipe has an encoder so wide."""
+
+    def write(width: int, **rule: object) -> Path:
+        tree = copy.deepcopy(tiny_recipe_tree)
+        tree["method"]["encoder"] |= {"hidden_size": width, "intermediate_size": 2 * width}
+        (tmp_path / f"wide-{width}.yaml").write_text(yaml.safe_dump(tree))
+        path: Path = campaign_file({"name": f"wide{width}", "recipe": f"wide-{width}.yaml"}, **rule)
+        return path
+
+    return write
+
+
+SMALL_WIDTHS = (8, 16, 32, 64, 128)
+
+
+def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, target: float) -> Clause:
+    """The clause after campaigns of `gains` at the small widths, and a last one that asks for the target."""
+    for width, gain in zip(SMALL_WIDTHS, gains, strict=False):
+        decided(ladder_file(width), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.6 + gain)}))
+    earlier = [f"wide{width}" for width, _ in zip(SMALL_WIDTHS, gains, strict=False)]
+    scaling = {"target": target, "scale": "parameters", "campaigns": earlier}
+    last = {"treated": dict.fromkeys(PRIMARY, 0.66)}
+    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(last))
+    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    return clause
+
+
+def test_a_gain_that_holds_over_scales_is_forecast_and_scaled_from_the_command_line(ladder_file, capfd) -> None:
+    clause = _forecast_clause(ladder_file, [0.06] * 5, target=2.5e6)
+    assert (clause.verdict, len(clause.evidence)) == ("pass", 5)
+    main_exit(["decide", "wide256", "--json"])
+    (decision,) = json.loads(capfd.readouterr().out)
+    assert decision["recommendation"] == "scale"
+
+
+def test_a_gain_that_shrinks_with_scale_is_not_scaled_although_it_is_there(ladder_file) -> None:
+    clause = _forecast_clause(ladder_file, [0.26, 0.22, 0.18, 0.14, 0.10], target=2.5e6)
+    assert clause.verdict in ("fail", "undecided")
+    assert clause.value is not None and clause.value < 0.015
+
+
+def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> None:
+    clause = _forecast_clause(ladder_file, [0.06, 0.06], target=2.5e6)
+    assert (clause.verdict, clause.seen) == ("undecided", "no forecast")
+    assert "3 scales are too few" in clause.reason
+
+
+def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campaign_file) -> None:
+    other = [{"name": "treated", "patch": {"trainer.epochs": 3}}]
+    decided(campaign_file({"name": "elsewhere", "candidates": other}), MadeUpTrainer(GOOD))
+    scaling = {"target": 2.5e6, "scale": "parameters", "campaigns": ["elsewhere"]}
+    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(GOOD))
+    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    assert "tried 'treated' with another patch" in clause.reason
 
 
 def test_a_run_whose_audit_fails_blocks(campaign_file) -> None:

@@ -13,6 +13,7 @@ from assay.evaluation.decision.facts import ScoredRun, gather_facts
 from assay.evaluation.decision.lineage import known_good_after
 from assay.evaluation.evidence.looks import take_look
 from assay.launch.campaign_folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
+from assay.launch.campaign_forecast import forecast_of
 from assay.launch.campaign_seal import Bench, seal_of
 from assay.launch.run import existing_run
 from assay.records.decision import Decision
@@ -39,6 +40,7 @@ def judge(
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
     recipe = existing_run(candidate_runs[0].record.run_id).recipe
     facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
+    facts = facts._replace(forecast=forecast_of(campaign, facts, bench.ledger))
     facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
     return decide(
         campaign.config,

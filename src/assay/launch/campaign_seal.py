@@ -38,7 +38,7 @@ class ScoreSealed(Protocol):
 
 
 class Bench(NamedTuple):
-    """What an opening needs beside the campaign."""
+    """What judging needs beside the campaign, and where the holdout's scores come from."""
 
     ledger: Ledger
     clock: Clock

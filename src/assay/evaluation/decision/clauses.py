@@ -27,7 +27,7 @@ from assay.evaluation.decision.config import (
     SpentCondition,
 )
 from assay.evaluation.decision.coverage import hole_text
-from assay.evaluation.decision.facts import BenchmarkFacts, Facts
+from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -61,7 +61,7 @@ def needed_clauses(config: CampaignConfig, facts: Facts, folder: Path) -> Iterat
     if rule.sealed is not None:
         yield sealed_clause(rule.sealed, facts)
     if rule.scaling is not None:
-        yield scaling_clause(rule.scaling, rule.least_effect, facts.unit, folder)
+        yield scaling_clause(rule.scaling, rule.least_effect, facts, folder)
     if rule.plan is not None:
         yield plan_clause(rule.plan, folder)
     yield budget_clause(facts)
@@ -324,25 +324,45 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     )
 
 
-def scaling_clause(rule: ScalingRule, least_effect: float, unit: str, folder: Path) -> Clause:
+def scaling_clause(rule: ScalingRule, least_effect: float, facts: Facts, folder: Path) -> Clause:
     """Whether the calibrated lower bound of the gain at the target scale is worth having."""
-    tree, source = _record_file(folder / rule.record, "the forecast")
-    low, value = _number(tree, "low", source), _number(tree, "value", source)
+    unit, found = facts.unit, facts.forecast
+    asks = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
+    if found is not None and found.forecast is None:
+        return Clause(
+            name="target scale", type="scaling", verdict="undecided", asks=asks, seen="no forecast",
+            reason=found.problem, evidence=found.sources,
+            more=MoreEvidence(what="campaigns of this candidate at other scales"),
+        )  # fmt: skip
+    low, value, sources = _forecast_of(rule, found, folder)
     is_met = low >= least_effect
     return Clause(
         name="target scale",
         type="scaling",
         verdict="pass" if is_met else "fail" if value < least_effect else "undecided",
-        asks=f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}",
+        asks=asks,
         seen=f"{effect_text(value, unit)}, at least {effect_text(low, unit)}",
         value=low,
         bound=least_effect,
         reason="The gain holds at the target scale."
         if is_met
         else "The gain may not hold at the target scale.",
-        evidence=(source,),
+        evidence=sources,
         more=None if is_met else MoreEvidence(what="a run at a scale between this one and the target"),
     )
+
+
+def _forecast_of(
+    rule: ScalingRule, found: ForecastFacts | None, folder: Path
+) -> tuple[float, float, tuple[Source, ...]]:
+    """The gain's lower bound and value at the target, and where they come from."""
+    if found is not None and found.forecast is not None:
+        gain = found.forecast.gain
+        assert gain.low is not None, "a forecast has a band"
+        return gain.low, gain.value, found.sources
+    assert rule.record is not None, "a rule without a target names a record"
+    tree, source = _record_file(folder / rule.record, "the forecast")
+    return _number(tree, "low", source), _number(tree, "value", source), (source,)
 
 
 def plan_clause(rule: PlanRule, folder: Path) -> Clause:

@@ -127,9 +127,25 @@ class SealedRule(FrozenConfig):
 class ScalingRule(FrozenConfig):
     """What an extrapolation to the target scale must say."""
 
-    record: str
-    """File of a JSON object with the calibrated `low` (80% lower bound) and `value` of the gain at the target
-    scale, as `assay` writes forecasts."""
+    target: PositiveFloat | None = None
+    """The scale that is to be scaled to. The gain there is forecast from this campaign and `campaigns`, five
+    scales or more, with an 80% lower bound that is calibrated by back-test."""
+
+    scale: Literal["parameters", "tokens", "compute"] = "compute"
+    """What `target` is of; compute in FLOP (6 N D)."""
+
+    campaigns: tuple[Name, ...] = ()
+    """Earlier ones that tried the same patch, under the same name, at other scales."""
+
+    record: str | None = None
+    """Instead of all that: file of a JSON object with the `low` (80% lower bound) and `value` of the gain at
+    the target scale, from elsewhere."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "ScalingRule":
+        if (self.record is None) == (self.target is None):
+            raise ValueError("give either a target (and campaigns), or a record from elsewhere")
+        return self
 
 
 class PlanRule(FrozenConfig):

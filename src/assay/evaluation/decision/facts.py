@@ -22,6 +22,7 @@ from assay.evaluation.evidence.several import Breadth, breadth
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evidence import Look
+from assay.records.scaling import GainForecast
 
 Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
 Floats = npt.NDArray[np.float64]
@@ -81,6 +82,16 @@ class BenchmarkFacts(NamedTuple):
         return means
 
 
+class ForecastFacts(NamedTuple):
+    """What campaigns at other scales say of the gain at the target."""
+
+    forecast: GainForecast | None
+    problem: str
+    """Why there is no forecast; empty where there is one."""
+    sources: tuple[Source, ...]
+    """The decisions of the other campaigns."""
+
+
 class SealFacts(NamedTuple):
     """What a sealed benchmark said when it was opened, or why it can not be believed."""
 
@@ -106,6 +117,8 @@ class Facts(NamedTuple):
     budget_s: float
     recipe: Mapping[str, Any]
     """The candidate's, resolved."""
+    forecast: ForecastFacts | None = None
+    """None where the rule asks for none, or for a file."""
     seal: SealFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
