@@ -49,6 +49,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers si
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
 	$(BIN)/python benchmarks/evidence.py
+	$(BIN)/python benchmarks/evidence_scaling.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/faults.py
 

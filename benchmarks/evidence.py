@@ -39,6 +39,8 @@ MIXTURES = {
     "mostly seeds": (0.7, 0.2, 0.1),
     "mostly items": (0.2, 0.7, 0.1),
     "a third each": (0.34, 0.33, 0.33),
+    "90% interaction": (0.05, 0.05, 0.9),
+    "interaction": (0.0, 0.0, 1.0),
 }
 """Which share of the mean's variance seeds, items and their interaction have."""
 

@@ -1,9 +1,9 @@
 """Scaling laws against what is known: a published refit, simulated coverage, and bands for forgotten runs.
 
-    python benchmarks/evidence_scaling.py [--worlds 200] [--chinchilla FILE.csv]
+    python benchmarks/evidence_scaling.py [--worlds 200] [--band-worlds 6] [--chinchilla FILE.csv]
 
-The last line is one JSON object. The points of Hoffmann et al. 2022 are read from $ASSAY_DATA (by default the
-folder `../shared/data` of the checkout).
+Takes about five minutes on one core. The last line is one JSON object. The points of Hoffmann et al. 2022 are
+read from $ASSAY_DATA (by default the folder `../shared/data` of the checkout).
 """
 
 import argparse
@@ -136,7 +136,7 @@ def _largest_error(found: dict[str, float], published: dict[str, float]) -> floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--worlds", type=int, default=200, help="Simulated data sets; 0 leaves simulation out.")
-    parser.add_argument("--band-worlds", type=int, default=10, help="Simulated ladders of each kind.")
+    parser.add_argument("--band-worlds", type=int, default=6, help="Simulated ladders of each kind.")
     parser.add_argument("--chinchilla", type=Path, help="The published points.")
     options = parser.parse_args()
     found: dict[str, Any] = {**chinchilla(options.chinchilla), **band_coverage(options.chinchilla)}

@@ -12,9 +12,13 @@ import yaml
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
+from assay.evaluation.decision.config import SuiteBenchmark
+from assay.evaluation.evidence.benchmark_items import load_result
 from assay.launch.campaign_folder import find_campaign
 from assay.launch.campaign_memo import newest_decisions
 from assay.launch.campaign_runs import finished_runs
+from assay.launch.campaign_seal import score_sealed
+from assay.records.campaign import CampaignRun
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store
@@ -82,6 +86,20 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
     assert decision.sentence in finished.stdout
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
+    _assert_a_holdout_is_scored_on_the_last_weights(tmp_path, records[0])
+
+
+def _assert_a_holdout_is_scored_on_the_last_weights(tmp_path: Path, record: CampaignRun) -> None:
+    correct = {"type": "classification", "name": "correct"}
+    (tmp_path / "holdout.yaml").write_text(yaml.safe_dump({"name": "h", "benchmarks": [correct]}))
+    sealed = SuiteBenchmark(type="suite", name="fresh", benchmark="correct", suite="holdout.yaml")
+    with open_ledger() as ledger:
+        folders = {
+            score_sealed(sealed, record.run_id, ledger, beside=tmp_path, clock=SystemClock()) for _ in range(2)
+        }
+    (folder,) = folders
+    result = load_result(folder)
+    assert (result.benchmark, result.weights_digest) == ("correct", record.weights_digest)
 
 
 @pytest.mark.parametrize(

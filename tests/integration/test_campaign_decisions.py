@@ -3,6 +3,7 @@
 Each candidate that must not be scaled stands beside the same candidate without its flaw, which is.
 """
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +30,9 @@ from assay.launch.campaign_folder import OpenCampaign, declare, find_campaign, r
 from assay.launch.campaign_memo import write_memo
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
+from assay.records.campaign import SealOpening
 from assay.records.coverage import Coverage, CoverageCell, CoveredMode
-from assay.records.decision import KnownGood
+from assay.records.decision import Clause, Decision, KnownGood
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.run import PhaseSeconds, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
@@ -59,7 +61,7 @@ class MadeUpTrainer:
         self.trained.append(run.run_id)
         arm, seed = run.run_id.removeprefix(f"{campaign.config.name}-").rsplit("-s", 1)
         ledger.record_run(run)
-        for benchmark in campaign.config.benchmarks:
+        for benchmark in campaign.config.open_benchmarks:
             rate = self.rates.get(arm, {}).get(benchmark.name, 0.6)
             _write_result(Path(run.run_dir), benchmark.name, arm=arm, seed=int(seed), rate=rate)
         evaluation = _evaluation(run, seed)
@@ -69,6 +71,23 @@ class MadeUpTrainer:
             PhaseSeconds(run_id=run.run_id, attempt=1, rank=0, held_s=RUN_S, seconds={"compute": RUN_S})
         )
         return evaluation
+
+
+class MadeUpHoldout:
+    """Scores the sealed benchmark when it is opened, at the rates of each arm."""
+
+    def __init__(self, rates: dict[str, float]) -> None:
+        self.rates = rates
+        self.scored: list[str] = []
+
+    def __call__(self, benchmark: Any, run_id: str, ledger: Ledger, *, beside: Path, clock: object) -> Path:
+        folder = Path(ledger.run(run_id).run_dir) / "benchmarks" / benchmark.name
+        if not folder.is_dir():
+            self.scored.append(run_id)
+            arm, seed = run_id.split("-", 1)[1].rsplit("-s", 1)
+            rate = self.rates.get(arm, 0.6)
+            _write_result(folder.parents[1], benchmark.name, arm=arm, seed=int(seed), rate=rate)
+        return folder
 
 
 def _write_result(run_dir: Path, benchmark: str, *, arm: str, seed: int, rate: float) -> None:
@@ -145,7 +164,9 @@ def campaign_file(
     return write
 
 
-def decided(path: Path, trainer: MadeUpTrainer) -> tuple[OpenCampaign, CampaignResult]:
+def decided(
+    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None
+) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
     campaign = declare(read_campaign_file(path), beside=path.parent, clock=SystemClock())
     with open_ledger() as ledger:
@@ -156,6 +177,7 @@ def decided(path: Path, trainer: MadeUpTrainer) -> tuple[OpenCampaign, CampaignR
             watcher_of=lambda run: None,
             say=said.append,
             train=trainer,  # type: ignore[arg-type,return-value]
+            score=holdout or MadeUpHoldout({}),
         )
     write_memo(campaign, stopped_by=result.stopped_by)
     return campaign, result
@@ -272,6 +294,191 @@ def test_full_coverage_does_not_block(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
     _, result = decided(campaign_file(coverage="coverage.json"), MadeUpTrainer(GOOD))
     assert result.decisions["treated"].recommendation == "scale"
+
+
+@pytest.fixture
+def sealed_file(campaign_file, tmp_path: Path) -> Callable[..., Path]:
+    """A campaign whose benchmark `fresh`, in a suite of its own, is sealed."""
+    suite = {"name": "holdout", "benchmarks": [{"type": "classification", "name": "fresh"}]}
+    (tmp_path / "holdout.yaml").write_text(yaml.safe_dump(suite))
+    benchmarks = [{"type": "suite", "name": name} for name in (*PRIMARY, "refusals")]
+    sealed = {"type": "suite", "name": "fresh", "suite": "holdout.yaml"}
+
+    def write(top: dict[str, object] | None = None, **rule: object) -> Path:
+        top = {"benchmarks": [*benchmarks, sealed], **(top or {})}
+        path: Path = campaign_file(top, sealed={"benchmark": "fresh"}, **rule)
+        return path
+
+    return write
+
+
+def _sealed_clause(decision: Decision) -> Clause:
+    (clause,) = (each for each in decision.gates[0].clauses if each.type == "sealed")
+    return clause
+
+
+def test_a_gain_that_the_sealed_holdout_shows_is_scaled_and_deciding_again_scores_nothing(
+    sealed_file, capfd
+) -> None:
+    holdout = MadeUpHoldout({"treated": 0.66})
+    campaign, result = decided(sealed_file(), MadeUpTrainer(GOOD), holdout)
+    decision = result.decisions["treated"]
+    assert decision.recommendation == "scale", decision.sentence
+    assert len(holdout.scored) == 2 * 3
+    assert decision.effects[-1].benchmark == "fresh" and decision.effects[-1].role == "sealed"
+    (source,) = _sealed_clause(decision).evidence
+    path = campaign.folder.parents[1] / source.path
+    opening = SealOpening.from_json(path.read_bytes(), source=path)
+    assert (opening.digest(), opening.num_seeds, len(opening.runs)) == (source.sha256, 3, 6)
+    before = path.read_bytes()
+    main_exit(["decide", "pilot", "--json"])
+    assert json.loads(capfd.readouterr().out)[0] == decision.to_tree()
+    assert path.read_bytes() == before
+
+
+def test_a_gain_that_is_gone_on_the_sealed_holdout_is_not_scaled(sealed_file) -> None:
+    _, result = decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
+    decision = result.decisions["treated"]
+    assert (decision.recommendation, decision.blocking) == ("narrow", "sealed: fresh")
+    assert decision.is_final, "no further seed cures it, and it is opened once"
+
+
+def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_path: Path) -> None:
+    _write_coverage(tmp_path / "coverage.json", is_hole=True)
+    holdout = MadeUpHoldout({"treated": 0.66})
+    campaign, result = decided(sealed_file(coverage="coverage.json"), MadeUpTrainer(GOOD), holdout)
+    decision = result.decisions["treated"]
+    assert (decision.recommendation, decision.blocking) == ("narrow", "coverage")
+    assert _sealed_clause(decision).seen == "not opened"
+    assert not holdout.scored and not (campaign.folder / "sealed").exists()
+    _write_coverage(tmp_path / "coverage.json", is_hole=False)
+    _, result = decided(sealed_file(coverage="coverage.json"), MadeUpTrainer(GOOD), holdout)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert len(holdout.scored) == 2 * 3
+
+
+def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> None:
+    top = {"budget_device_hours": 10, "seeds": 6, "looks": []}
+    decided(sealed_file(top), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
+    with open_ledger() as ledger:
+        (decision,) = look_now(find_campaign("pilot"), ledger, clock=SystemClock())
+    open_ = [clause.name for clause in decision.gates[0].clauses if clause.verdict != "pass"]
+    assert open_ == ["sealed: fresh"], "all else holds, and it is closed nevertheless"
+    assert _sealed_clause(decision).seen == "not opened"
+    assert decision.recommendation == "narrow"
+
+
+def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file) -> None:
+    decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
+    holdout = MadeUpHoldout({"treated": 0.66})
+    _, result = decided(sealed_file({"name": "again"}), MadeUpTrainer(GOOD), holdout)
+    decision = result.decisions["treated"]
+    assert (decision.recommendation, decision.blocking) == ("narrow", "sealed: fresh")
+    assert "Campaign 'pilot' opened it for treated." in _sealed_clause(decision).reason
+    assert not holdout.scored
+
+
+def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
+    class Rehearsed(MadeUpTrainer):
+        def __call__(self, campaign: OpenCampaign, run: Run, *rest: Any, **more: Any) -> ClassifierEvaluation:
+            if "treated-s1" in run.run_id:
+                _write_result(Path(run.run_dir), "fresh", arm="treated", seed=1, rate=0.66)
+            return super().__call__(campaign, run, *rest, **more)
+
+    _, result = decided(sealed_file(), Rehearsed(GOOD), MadeUpHoldout({"treated": 0.66}))
+    clause = _sealed_clause(result.decisions["treated"])
+    assert (clause.verdict, clause.reason) == (
+        "fail",
+        "Run pilot-treated-s1 was scored on it before it was opened.",
+    )
+
+
+def test_an_opening_that_was_killed_before_all_was_scored_goes_on(sealed_file) -> None:
+    class Killed(MadeUpHoldout):
+        def __call__(self, *given: Any, **more: Any) -> Path:
+            if len(self.scored) == 4:
+                raise KeyboardInterrupt
+            return super().__call__(*given, **more)
+
+    with pytest.raises(KeyboardInterrupt):
+        decided(sealed_file(), MadeUpTrainer(GOOD), Killed({"treated": 0.66}))
+    rest = MadeUpHoldout({"treated": 0.66})
+    _, result = decided(sealed_file(), MadeUpTrainer(GOOD), rest)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert len(rest.scored) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"primary": ["code", "fresh"]}, "has another part in the rule"),
+        ({"sealed": {"benchmark": "code"}}, "and a suite file"),
+    ],
+)
+def test_a_holdout_that_would_not_stay_closed_is_refused(campaign_file, change, words: str) -> None:
+    benchmarks = [{"type": "suite", "name": name} for name in (*PRIMARY, "refusals")]
+    sealed = {"type": "suite", "name": "fresh", "suite": "holdout.yaml"}
+    path = campaign_file({"benchmarks": [*benchmarks, sealed]}, **{"sealed": {"benchmark": "fresh"}, **change})
+    with pytest.raises(ConfigError, match=words):
+        read_campaign_file(path)
+
+
+@pytest.fixture
+def ladder_file(campaign_file, tiny_recipe_tree: dict[str, Any], tmp_path: Path) -> Callable[..., Path]:
+    """`ladder_file(width, scaling=...)`: the campaign `wideWIDTH`, whose recipe has an encoder so wide."""
+
+    def write(width: int, **rule: object) -> Path:
+        tree = copy.deepcopy(tiny_recipe_tree)
+        tree["method"]["encoder"] |= {"hidden_size": width, "intermediate_size": 2 * width}
+        (tmp_path / f"wide-{width}.yaml").write_text(yaml.safe_dump(tree))
+        path: Path = campaign_file({"name": f"wide{width}", "recipe": f"wide-{width}.yaml"}, **rule)
+        return path
+
+    return write
+
+
+SMALL_WIDTHS = (8, 16, 32, 64, 128)
+
+
+def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, target: float) -> Clause:
+    """The clause after campaigns of `gains` at the small widths, and a last one that asks for the target."""
+    for width, gain in zip(SMALL_WIDTHS, gains, strict=False):
+        decided(ladder_file(width), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.6 + gain)}))
+    earlier = [f"wide{width}" for width, _ in zip(SMALL_WIDTHS, gains, strict=False)]
+    scaling = {"target": target, "scale": "parameters", "campaigns": earlier}
+    last = {"treated": dict.fromkeys(PRIMARY, 0.66)}
+    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(last))
+    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    return clause
+
+
+def test_a_gain_that_holds_over_scales_is_forecast_and_scaled_from_the_command_line(ladder_file, capfd) -> None:
+    clause = _forecast_clause(ladder_file, [0.06] * 5, target=2.5e6)
+    assert (clause.verdict, len(clause.evidence)) == ("pass", 5)
+    main_exit(["decide", "wide256", "--json"])
+    (decision,) = json.loads(capfd.readouterr().out)
+    assert decision["recommendation"] == "scale"
+
+
+def test_a_gain_that_shrinks_with_scale_is_not_scaled_although_it_is_there(ladder_file) -> None:
+    clause = _forecast_clause(ladder_file, [0.26, 0.22, 0.18, 0.14, 0.10], target=2.5e6)
+    assert clause.verdict in ("fail", "undecided")
+    assert clause.value is not None and clause.value < 0.015
+
+
+def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> None:
+    clause = _forecast_clause(ladder_file, [0.06, 0.06], target=2.5e6)
+    assert (clause.verdict, clause.seen) == ("undecided", "no forecast")
+    assert "3 scales are too few" in clause.reason
+
+
+def test_a_campaign_of_another_patch_is_no_rung_of_the_ladder(ladder_file, campaign_file) -> None:
+    other = [{"name": "treated", "patch": {"trainer.epochs": 3}}]
+    decided(campaign_file({"name": "elsewhere", "candidates": other}), MadeUpTrainer(GOOD))
+    scaling = {"target": 2.5e6, "scale": "parameters", "campaigns": ["elsewhere"]}
+    _, result = decided(ladder_file(256, scaling=scaling), MadeUpTrainer(GOOD))
+    (clause,) = (each for each in result.decisions["treated"].gates[0].clauses if each.type == "scaling")
+    assert "tried 'treated' with another patch" in clause.reason
 
 
 def test_a_run_whose_audit_fails_blocks(campaign_file) -> None:

@@ -20,6 +20,7 @@ from assay.evaluation.evidence.benchmark_items import load_result
 from assay.launch.campaign_folder import OpenCampaign
 from assay.launch.campaign_judge import judge, record_decision
 from assay.launch.campaign_runs import arm_run, scored_run, settle, train_arm
+from assay.launch.campaign_seal import Bench, ScoreSealed, score_sealed
 from assay.launch.supervisor import Watcher
 from assay.records.decision import Decision
 from assay.records.evaluation import ClassifierEvaluation
@@ -66,13 +67,15 @@ def run_campaign(
     watcher_of: WatcherOf,
     say: Say,
     train: TrainArm = train_arm,
+    score: ScoreSealed = score_sealed,
     clock: Clock | None = None,
 ) -> CampaignResult:
     """Train, judge and decide until every candidate is decided, the seeds are done, or the budget is.
 
-    `train` makes a run's last evaluation be there; it may come from anywhere, e.g. a scheduler's queue.
+    `train` makes a run's last evaluation be there; it may come from anywhere, e.g. a scheduler's queue. `score`
+    does the same for a sealed benchmark's results.
     """
-    arms = _Arms(campaign, ledger, watcher_of, say, train, clock or SystemClock())
+    arms = _Arms(campaign, Bench(ledger, clock or SystemClock(), score), watcher_of, say, train)
     for candidate in campaign.config.candidates:
         if warning := warning_of_patch(candidate.name, candidate.patch):
             say(f"warning: {warning}")
@@ -95,18 +98,18 @@ class _Arms:
     def __init__(
         self,
         campaign: OpenCampaign,
-        ledger: Ledger,
+        bench: Bench,
         watcher_of: WatcherOf,
         say: Say,
         train: TrainArm,
-        clock: Clock,
     ) -> None:
         self._campaign = campaign
-        self._ledger = ledger
+        self._bench = bench
+        self._ledger = bench.ledger
         self._watcher_of = watcher_of
         self._say = say
         self._train = train
-        self._clock = clock
+        self._clock = bench.clock
         self._runs: dict[str, list[ScoredRun]] = {BASELINE: []}
         self.open = [each.name for each in campaign.config.candidates]
         self.decisions: dict[str, Decision] = {}
@@ -134,7 +137,11 @@ class _Arms:
         """Judge every open candidate; close those that are decided."""
         for candidate in list(self.open):
             decision = judge(
-                self._campaign, candidate, self._runs[BASELINE][:num_seeds], self._runs[candidate][:num_seeds]
+                self._campaign,
+                candidate,
+                self._runs[BASELINE][:num_seeds],
+                self._runs[candidate][:num_seeds],
+                self._bench,
             )
             decision = record_decision(self._campaign, decision)
             self.decisions[candidate] = decision

@@ -7,6 +7,7 @@ from assay.evaluation.decision.candidate import BASELINE
 from assay.launch.campaign_folder import OpenCampaign, recorded_decisions
 from assay.launch.campaign_judge import judge, record_decision
 from assay.launch.campaign_runs import finished_runs
+from assay.launch.campaign_seal import Bench, score_sealed
 from assay.records.decision import Decision
 from assay.store.ledger.ledger import Ledger
 
@@ -25,6 +26,7 @@ def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> lis
             recorded.candidate,
             runs[BASELINE][:num_seeds],
             runs[recorded.candidate][:num_seeds],
+            Bench(ledger, clock, score_sealed),
             is_gate=recorded.look.is_gate,
         )
         decisions.append(record_decision(campaign, decision))
@@ -47,6 +49,7 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
                 f"campaign '{campaign.config.name}': {num_seeds} paired seeds of {candidate.name} are "
                 "finished; a look needs 2. Go on with 'assay campaign run'."
             )
-        decision = judge(campaign, candidate.name, baseline[:num_seeds], runs[:num_seeds], is_gate=False)
+        bench = Bench(ledger, clock, score_sealed)
+        decision = judge(campaign, candidate.name, baseline[:num_seeds], runs[:num_seeds], bench, is_gate=False)
         decisions.append(record_decision(campaign, decision))
     return decisions

@@ -3,6 +3,7 @@
 runs/campaigns/NAME/
   campaign.json          Campaign: what was declared
   decisions/             Decision of each candidate at each look: faster-3.json
+  sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
   faster.known_good.json the recipe of a candidate that passed
   memo.html, memo.md     what people read
 runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed

@@ -13,6 +13,9 @@ from assay.evaluation.decision.facts import ScoredRun, gather_facts
 from assay.evaluation.decision.lineage import known_good_after
 from assay.evaluation.evidence.looks import take_look
 from assay.launch.campaign_folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
+from assay.launch.campaign_forecast import forecast_of
+from assay.launch.campaign_seal import Bench, seal_of
+from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
 from assay.store.ledger.database import assay_home
@@ -23,15 +26,22 @@ def judge(
     candidate: str,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
+    bench: Bench,
     *,
     is_gate: bool = True,
 ) -> Decision:
-    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared)."""
+    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
+
+    Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
+    """
     num_seeds = len(baseline_runs)
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
-    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs)
+    recipe = existing_run(candidate_runs[0].record.run_id).recipe
+    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
+    facts = facts._replace(forecast=forecast_of(campaign, facts, bench.ledger))
+    facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
     return decide(
         campaign.config,
         campaign.record,

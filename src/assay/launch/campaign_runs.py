@@ -133,8 +133,8 @@ def scored_run(
     folders = {
         benchmark.name: _predictions_folder(benchmark, run, evaluation, arm=arm, seed=seed, clock=clock)
         if isinstance(benchmark, PredictionsBenchmark)
-        else _suite_folder(benchmark, run, evaluation, ledger, beside=Path(campaign.record.beside), clock=clock)
-        for benchmark in campaign.config.benchmarks
+        else suite_folder(benchmark, run, evaluation, ledger, beside=Path(campaign.record.beside), clock=clock)
+        for benchmark in campaign.config.open_benchmarks
     }
     audit = ledger.audit(run.run_id)
     record = CampaignRun(
@@ -215,7 +215,7 @@ def _predictions_folder(
     return folder
 
 
-def _suite_folder(
+def suite_folder(
     benchmark: SuiteBenchmark,
     run: Run,
     evaluation: ClassifierEvaluation,
@@ -224,6 +224,7 @@ def _suite_folder(
     beside: Path,
     clock: Clock,
 ) -> Path:
+    """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
     name = benchmark.benchmark or benchmark.name
     folder = _folder_of_result(name, run, evaluation.weights_digest)
     if folder is None and benchmark.suite is not None:

@@ -79,15 +79,14 @@ def drill(
     """Run every scenario on the first `num_steps` steps of the recipe."""
     commit_every = max(1, num_steps // 6)
     pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
-    wanted, exercises, recipe_sha256 = "", [], ""
+    wanted, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
         run = new_run(pilot, world_size=workers)
         exercise = _exercise(run, scenario, ledger, workers=workers, wanted=wanted)
         wanted = wanted or exercise.weights_digest
-        recipe_sha256 = run.recipe_sha256
         exercises.append(exercise)
         say(exercise)
-    return DrillReport.of(recipe_sha256, tuple(exercises), workers=workers)
+    return DrillReport.of(run.recipe, tuple(exercises), recipe_sha256=run.recipe_sha256, workers=workers)
 
 
 def _pilot(recipe: LoadedConfig, *, num_steps: int, commit_every: int) -> LoadedConfig:

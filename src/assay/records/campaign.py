@@ -44,3 +44,21 @@ class CampaignRun(Record):
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
     """Over all ranks and attempts."""
+
+
+class SealOpening(Record):
+    """That a sealed benchmark was opened for a candidate: written before it is scored, once."""
+
+    kind: ClassVar[str] = "seal_opening"
+
+    campaign: str
+    candidate: str
+    benchmark: str
+    suite_sha256: str
+    """Of the suite that holds it: by this another campaign knows that it is the same holdout."""
+    num_seeds: PositiveInt
+    """Of the declared look for which it was opened."""
+    runs: tuple[str, ...]
+    """Whose last weights are scored, baseline's first."""
+    opened_s: float
+    """Seconds since the Unix epoch."""

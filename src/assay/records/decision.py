@@ -100,7 +100,7 @@ class BenchmarkEffect(Record):
     kind: ClassVar[str] = "benchmark_effect"
 
     benchmark: str
-    role: Literal["primary", "guardrail", "safety", "other"]
+    role: Literal["primary", "guardrail", "safety", "sealed", "other"]
     baseline_score: float
     candidate_score: float
     effect: Estimate

@@ -67,3 +67,24 @@ class BandCheck(Record):
     """The same for the band of bootstrap and residuals alone."""
     covered_by_bootstrap_alone: float
     """The same for the plain bootstrap band of the fitted curve."""
+
+
+class GainForecast(Record):
+    """What a candidate's gain over the baseline will be at a larger scale."""
+
+    kind: ClassVar[str] = "gain_forecast"
+
+    scale: str
+    """`parameters`, `tokens` or `compute` (FLOP)."""
+    target: PositiveFloat
+    gain: Estimate
+    """In the primary benchmarks' unit; for one further pair of runs. Its lower end is an 80% lower bound."""
+    sources: tuple[str, ...]
+    """Campaigns behind it, this one first."""
+    scales: tuple[PositiveFloat, ...]
+    """Of each."""
+    gains: tuple[float, ...]
+    """Of each, over its seeds."""
+    times_beyond_data: PositiveFloat
+    times_supported: PositiveFloat
+    """How far beyond the largest campaign a back-test could check such forecasts."""

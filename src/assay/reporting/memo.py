@@ -17,7 +17,7 @@ from assay.evaluation.decision.words import (
     interval_words,
 )
 from assay.records.campaign import CampaignRun
-from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
+from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Recommendation
 from assay.reporting.verdict import Tile, Tone, Verdict
 
 UP = "../.."
@@ -120,6 +120,13 @@ def clause_of(decision: Decision, name: str) -> Clause:
     return next(clause for clause in decision.gates[0].clauses if clause.name == name)
 
 
+def mark_of(gate: GateResult, clause: Clause) -> str:
+    """A tick, a cross or a circle; where a condition means stop, one that is not met is nothing to tick off."""
+    if gate.then != "scale":
+        return "✕" if clause.verdict == "pass" else "–"
+    return {"pass": "✓", "fail": "✕", "undecided": "○"}[clause.verdict]
+
+
 def gain_by_seed(decision: Decision) -> list[float]:
     """The primary effect in each seed."""
     primary = [each.by_seed for each in decision.effects if each.role == "primary"]
@@ -165,7 +172,7 @@ def _look_words(decision: Decision) -> str:
 def _gain_tile(decision: Decision) -> Tile:
     value, _, unit = effect_text(decision.effect.value, decision.unit).partition(" ")
     words = interval_words(decision.effect, decision.unit)
-    interval = f", 95%: {words[words.index('[') :]}" if "[" in words else ""
+    interval = f" {words[words.index('[') :]}" if "[" in words else ""
     return Tile(f"gain of {decision.candidate}", value, f"{unit}{interval}")
 
 

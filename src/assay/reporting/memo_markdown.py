@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from assay.evaluation.decision.words import device_time_text, effect_text, interval_words
-from assay.records.decision import Clause, Decision
+from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.memo import (
     WORDS,
     Memo,
@@ -11,12 +11,11 @@ from assay.reporting.memo import (
     gain_by_seed,
     link_to,
     lists_of,
+    mark_of,
     memo_verdict,
     more_text,
     next_text,
 )
-
-MARKS = {"pass": "✓", "fail": "✕", "undecided": "○"}
 
 
 def memo_markdown(memo: Memo) -> str:
@@ -54,7 +53,8 @@ def _lines(memo: Memo) -> Iterator[str]:
 def _candidate(decision: Decision) -> Iterator[str]:
     yield from ("", f"## {decision.candidate}", "")
     patch = ", ".join(f"`{key}: {value}`" for key, value in decision.patch.items())
-    yield f"{WORDS[decision.recommendation]}: {patch}{': ' if decision.because else ''}{decision.because}"
+    why = f" Tried because {decision.because}." if decision.because else ""
+    yield f"{WORDS[decision.recommendation]}. The change: {patch}.{why}"
     for _, title, lines in lists_of(decision):
         yield from ("", f"**{title}**", "")
         yield from (f"- {line}" for line in lines)
@@ -62,7 +62,7 @@ def _candidate(decision: Decision) -> Iterator[str]:
         yield from ("", f"**Gate {gate.gate}: {gate.verdict}.** {gate.reason}", "")
         yield from _table(
             ("", "clause", "asks", "seen", "why", "what would turn it"),
-            [_clause(clause) for clause in gate.clauses],
+            [_clause(gate, clause) for clause in gate.clauses],
         )
     yield from ("", "**Benchmarks**", "")
     header = ("benchmark", "role", "baseline", "candidate", "effect", "could detect", "items")
@@ -71,10 +71,10 @@ def _candidate(decision: Decision) -> Iterator[str]:
     yield from _runs(decision)
 
 
-def _clause(clause: Clause) -> tuple[str, ...]:
+def _clause(gate: GateResult, clause: Clause) -> tuple[str, ...]:
     sources = "".join(f" ([record]({link_to(source.path)}))" for source in clause.evidence)
     return (
-        MARKS[clause.verdict],
+        mark_of(gate, clause),
         clause.name,
         clause.asks,
         f"{clause.seen}{sources}",

@@ -12,13 +12,13 @@ from assay.reporting.memo import (
     effect_row,
     link_to,
     lists_of,
+    mark_of,
     memo_tiles,
     memo_verdict,
     more_text,
     next_text,
 )
 from assay.reporting.memo_figures import memo_figures
-from assay.reporting.memo_markdown import MARKS
 from assay.reporting.render import page_environment
 from assay.reporting.verdict import Tone
 
@@ -46,7 +46,7 @@ def render_memo_page(memo: Memo) -> str:
         memo=memo,
         tones=TONES,
         words=WORDS,
-        marks=MARKS,
+        mark_of=mark_of,
         clause_tone=_clause_tone,
         clause_link=_clause_link,
         interval_words=interval_words,

@@ -23,18 +23,21 @@ from assay.evaluation.decision.config import (
     RateCondition,
     SafetyRule,
     ScalingRule,
+    SealedRule,
     SpentCondition,
 )
 from assay.evaluation.decision.coverage import hole_text
-from assay.evaluation.decision.facts import BenchmarkFacts, Facts
+from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
     count_words,
     device_time_text,
     effect_text,
+    interval_words,
     rate_text,
 )
+from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper, trials_needed
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, harm_of, is_sized, non_inferiority
 from assay.records.coverage import Coverage
@@ -54,9 +57,11 @@ def needed_clauses(config: CampaignConfig, facts: Facts, folder: Path) -> Iterat
     if rule.coverage is not None:
         yield coverage_clause(folder / rule.coverage)
     if rule.drill is not None:
-        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill)
+        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill, facts)
+    if rule.sealed is not None:
+        yield sealed_clause(rule.sealed, facts)
     if rule.scaling is not None:
-        yield scaling_clause(rule.scaling, rule.least_effect, facts.unit, folder)
+        yield scaling_clause(rule.scaling, rule.least_effect, facts, folder)
     if rule.plan is not None:
         yield plan_clause(rule.plan, folder)
     yield budget_clause(facts)
@@ -229,26 +234,34 @@ def audit_clause(facts: Facts) -> Clause:
     )
 
 
-def drill_clause(path: Path) -> Clause:
-    """Whether the drill that `assay drill --out` recorded has passed."""
+def drill_clause(path: Path, facts: Facts) -> Clause:
+    """Whether the drill that `assay drill --out` recorded has passed, and was one of this recipe."""
     tree, source = _record_file(path, "the record of a drill ('assay drill RECIPE --out FILE')")
     report = DrillReport.from_json(json.dumps(tree), source=path)
     failed = [exercise for exercise in report.exercises if exercise.problem]
     survived = len(report.exercises) - len(failed)
+    other = report.difference_from(facts.recipe)
+    reason = f"{failed[0].name}: {failed[0].problem}" if failed else "Whatever was killed, nothing was lost."
     return Clause(
         name="drill",
         type="drill",
-        verdict=report.verdict,
-        asks="every exercise ends with the undisturbed weights and a clean audit",
+        verdict="fail" if other is not None else report.verdict,
+        asks="every exercise of this recipe ends with the undisturbed weights and a clean audit",
         seen=f"{survived} of {count_words(len(report.exercises), 'exercise')}, {report.workers} workers",
         value=float(survived),
         bound=float(len(report.exercises)),
-        reason=f"{failed[0].name}: {failed[0].problem}" if failed else "Whatever was killed, nothing was lost.",
+        reason=reason if other is None else f"It was a drill of another recipe, with {other}.",
         evidence=(source,),
-        more=None
-        if report.passed()
-        else MoreEvidence(what="repair what the drill found, and repeat it until it passes"),
+        more=_drill_again(report, other),
     )
+
+
+def _drill_again(report: DrillReport, other: str | None) -> MoreEvidence | None:
+    if other is not None:
+        return MoreEvidence(what="a drill of the candidate's recipe ('assay drill RECIPE --out FILE')")
+    if report.passed():
+        return None
+    return MoreEvidence(what="repair what the drill found, and repeat it until it passes")
 
 
 def coverage_clause(path: Path) -> Clause:
@@ -270,25 +283,86 @@ def coverage_clause(path: Path) -> Clause:
     )
 
 
-def scaling_clause(rule: ScalingRule, least_effect: float, unit: str, folder: Path) -> Clause:
+def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
+    """Whether the gain is there on items that nobody has scored on before: D_sealed >= share x D_primary."""
+    least = rule.least_share * float(facts.composite.mean)
+    asks = f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}"
+    name, seal = f"sealed: {rule.benchmark}", facts.seal
+    if seal is None:
+        return Clause(
+            name=name, type="sealed", verdict="undecided", asks=asks, seen="not opened",
+            reason="It is opened once, at a declared look at which every other clause holds.",
+            benchmarks=(rule.benchmark,),
+        )  # fmt: skip
+    evidence = () if seal.opening is None else (seal.opening,)
+    if seal.benchmark is None:
+        return Clause(
+            name=name, type="sealed", verdict="fail", asks=asks, seen="no holdout any more",
+            reason=seal.problem, benchmarks=(rule.benchmark,), evidence=evidence,
+            more=MoreEvidence(what="a new campaign with a holdout that nobody has opened"),
+        )  # fmt: skip
+    value = float(seal.benchmark.effect.mean)
+    is_met = value >= least
+    return Clause(
+        name=name,
+        type="sealed",
+        verdict="pass" if is_met else "fail",
+        asks=asks,
+        seen=interval_words(estimate_of(seal.benchmark.effect), seal.benchmark.unit),
+        value=value,
+        bound=least,
+        reason="The gain is there on items that nobody had seen."
+        if is_met
+        else "Most of the gain is gone on items that nobody had seen.",
+        benchmarks=(rule.benchmark,),
+        evidence=evidence,
+        more=None
+        if is_met
+        else MoreEvidence(
+            what="find what was tuned to the primary benchmarks; then a campaign with a new holdout"
+        ),
+    )
+
+
+def scaling_clause(rule: ScalingRule, least_effect: float, facts: Facts, folder: Path) -> Clause:
     """Whether the calibrated lower bound of the gain at the target scale is worth having."""
-    tree, source = _record_file(folder / rule.record, "the forecast")
-    low, value = _number(tree, "low", source), _number(tree, "value", source)
+    unit, found = facts.unit, facts.forecast
+    asks = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
+    if found is not None and found.forecast is None:
+        return Clause(
+            name="target scale", type="scaling", verdict="undecided", asks=asks, seen="no forecast",
+            reason=found.problem, evidence=found.sources,
+            more=MoreEvidence(what="campaigns of this candidate at other scales"),
+        )  # fmt: skip
+    low, value, sources = _forecast_of(rule, found, folder)
     is_met = low >= least_effect
     return Clause(
         name="target scale",
         type="scaling",
         verdict="pass" if is_met else "fail" if value < least_effect else "undecided",
-        asks=f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}",
+        asks=asks,
         seen=f"{effect_text(value, unit)}, at least {effect_text(low, unit)}",
         value=low,
         bound=least_effect,
         reason="The gain holds at the target scale."
         if is_met
         else "The gain may not hold at the target scale.",
-        evidence=(source,),
+        evidence=sources,
         more=None if is_met else MoreEvidence(what="a run at a scale between this one and the target"),
     )
+
+
+def _forecast_of(
+    rule: ScalingRule, found: ForecastFacts | None, folder: Path
+) -> tuple[float, float, tuple[Source, ...]]:
+    """The gain's lower bound and value at the target, and where they come from."""
+    if found is not None and found.forecast is not None:
+        gain = found.forecast.gain
+        assert gain.low is not None, "a forecast has a band"
+        return gain.low, gain.value, found.sources
+    assert rule.record is not None, "a rule without a target names a record"
+    tree, source = _record_file(folder / rule.record, "the forecast")
+    return _number(tree, "low", source), _number(tree, "value", source), (source,)
 
 
 def plan_clause(rule: PlanRule, folder: Path) -> Clause:

@@ -111,12 +111,41 @@ class SafetyRule(FrozenConfig):
     """Of items on which it may occur; the exact 95% upper bound must be below."""
 
 
+class SealedRule(FrozenConfig):
+    """A holdout that nobody scores on before the decision: what was tuned on the other benchmarks, unknowingly,
+    is not tuned on it."""
+
+    benchmark: Name
+    """One of `benchmarks`, of type `suite`, in a suite file of its own. Scored for a candidate once, at
+    the declared look at which every other clause of `scale` holds; the opening is recorded. A campaign that
+    finds it opened before, or already scored, fails the clause."""
+
+    least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Of the gain on the primary benchmarks that the sealed one must show."""
+
+
 class ScalingRule(FrozenConfig):
     """What an extrapolation to the target scale must say."""
 
-    record: str
-    """File of a JSON object with the calibrated `low` (80% lower bound) and `value` of the gain at the target
-    scale, as `assay` writes forecasts."""
+    target: PositiveFloat | None = None
+    """The scale that is to be scaled to. The gain there is forecast from this campaign and `campaigns`, five
+    scales or more, with an 80% lower bound that is calibrated by back-test."""
+
+    scale: Literal["parameters", "tokens", "compute"] = "compute"
+    """What `target` is of; compute in FLOP (6 N D)."""
+
+    campaigns: tuple[Name, ...] = ()
+    """Earlier ones that tried the same patch, under the same name, at other scales."""
+
+    record: str | None = None
+    """Instead of all that: file of a JSON object with the `low` (80% lower bound) and `value` of the gain at
+    the target scale, from elsewhere."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> "ScalingRule":
+        if (self.record is None) == (self.target is None):
+            raise ValueError("give either a target (and campaigns), or a record from elsewhere")
+        return self
 
 
 class PlanRule(FrozenConfig):
@@ -171,7 +200,11 @@ class StandardRule(FrozenConfig):
 
     drill: str | None = "audit"
     """`audit`: every run's receipts must prove that each row was learned once. Else the file that
-    `assay drill RECIPE --out FILE` wrote, whose `verdict` must be `pass`. Null asks for nothing."""
+    `assay drill RECIPE --out FILE` wrote: every exercise must have passed, with a recipe that differs from the
+    candidate's in nothing but its length, seeds, rows and the optimizer's rates. Null asks for nothing."""
+
+    sealed: SealedRule | None = None
+    """Null asks for nothing."""
 
     scaling: ScalingRule | None = None
     """Null asks for nothing."""
@@ -296,6 +329,18 @@ class CampaignConfig(FrozenConfig):
         """The seeds, in the order in which they are trained."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
 
+    @property
+    def open_benchmarks(self) -> tuple[Benchmark, ...]:
+        """All but the sealed one."""
+        return tuple(each for each in self.benchmarks if each != self.sealed_benchmark)
+
+    @property
+    def sealed_benchmark(self) -> SuiteBenchmark | None:
+        """The one that is scored for the decision only."""
+        sealed = self.rule.sealed
+        found = [each for each in self.benchmarks if sealed is not None and each.name == sealed.benchmark]
+        return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
+
     def look_plan(self) -> LookPlan:
         """How the error is spent over the looks."""
         return LookPlan(
@@ -322,15 +367,34 @@ class CampaignConfig(FrozenConfig):
     @model_validator(mode="after")
     def _every_benchmark_is_there(self) -> "CampaignConfig":
         known = {each.name for each in self.benchmarks}
-        named = list(self.rule.primary)
-        named += [each.benchmark for each in self.rule.guardrails]
-        named += [each.benchmark for each in self.rule.safety]
-        for gate in self.gates:
-            named += [each.benchmark for each in gate.conditions if not isinstance(each, SpentCondition)]
-        if absent := next((name for name in named if name not in known), None):
+        if absent := next((name for name in _named_benchmarks(self) if name not in known), None):
             raise ValueError(
                 f"benchmark '{absent}' is asked for by the rule or a gate, but benchmarks lists only "
                 f"{', '.join(sorted(known))}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_sealed_benchmark_stays_closed(self) -> "CampaignConfig":
+        if (rule := self.rule.sealed) is None:
+            return self
+        sealed = self.sealed_benchmark
+        if sealed is None or sealed.suite is None:
+            raise ValueError(
+                f"the sealed benchmark '{rule.benchmark}' must be one of benchmarks, with type: suite and a "
+                "suite file, since it is scored for the decision only"
+            )
+        if any(
+            isinstance(each, SuiteBenchmark) and each.suite == sealed.suite for each in self.open_benchmarks
+        ):
+            raise ValueError(
+                f"suite {sealed.suite} holds the sealed benchmark '{sealed.name}' and is scored for another "
+                "one. Give the sealed benchmark a suite file of its own"
+            )
+        if sealed.name in _named_benchmarks(self):
+            raise ValueError(
+                f"the sealed benchmark '{sealed.name}' has another part in the rule or a gate, which would "
+                "open it at every look"
             )
         return self
 
@@ -341,3 +405,14 @@ class CampaignConfig(FrozenConfig):
         if (first := self.all_looks[0]) < 2:
             raise ValueError(f"a look at {first} seed can not tell luck from effect; look at 2 seeds or more")
         return self
+
+
+def _named_benchmarks(config: CampaignConfig) -> list[str]:
+    """Those that the rule or a gate looks at, at every look."""
+    rule = config.rule
+    named = [*rule.primary]
+    named += [each.benchmark for each in rule.guardrails]
+    named += [each.benchmark for each in rule.safety]
+    for gate in config.gates:
+        named += [each.benchmark for each in gate.conditions if not isinstance(each, SpentCondition)]
+    return named

@@ -58,7 +58,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         effect=effect,
         unit=facts.unit,
         least_effect=config.rule.least_effect,
-        effects=tuple(_effect_record(each, home) for each in facts.benchmarks.values()),
+        effects=tuple(_effect_record(each, home) for each in _measured(facts)),
         gates=found.gates,
         cheapest=cheapest,
         blocking=blocking.name if blocking else None,
@@ -73,6 +73,12 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         baseline_recipe_sha256=baseline[0].recipe_sha256,
         candidate_recipe_sha256=treated[0].recipe_sha256,
     )
+
+
+def _measured(facts: Facts) -> list[BenchmarkFacts]:
+    """Every benchmark, the sealed one last if it was opened."""
+    sealed = facts.seal.benchmark if facts.seal is not None else None
+    return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
 def _is_final(config: CampaignConfig, facts: Facts, found: Judgement) -> bool:
@@ -109,7 +115,8 @@ def _sentence(facts: Facts, found: Judgement, blocking: Clause | None) -> str:
         return f"{verb} {name}: {_lower(stopped[1].reason)} Its effect is {gain} {over}."
     assert blocking is not None
     cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more else ""
-    return f"Narrow {name}: {blocking.name}: {_lower(blocking.reason)} Its effect is {gain} {over}.{cure}"
+    reason = _lower(blocking.reason).removesuffix(".")
+    return f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
 
 
 def _lower(text: str) -> str:

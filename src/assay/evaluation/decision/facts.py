@@ -9,7 +9,7 @@ Facts are gathered once and judged by pure functions: a condition that wants to 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +20,11 @@ from assay.evaluation.evidence.benchmark_items import load_result, read_score_ma
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.records.campaign import CampaignRun
+from assay.records.decision import Source
 from assay.records.evidence import Look
+from assay.records.scaling import GainForecast
 
-Role = Literal["primary", "guardrail", "safety", "other"]
+Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
 Floats = npt.NDArray[np.float64]
 
 
@@ -65,11 +67,39 @@ class BenchmarkFacts(NamedTuple):
         """Independent draws of items."""
         return int(np.unique(self.clusters).size)
 
+    def of_seeds(self, kept: npt.NDArray[np.bool_]) -> "BenchmarkFacts":
+        """As if only these seeds had been trained."""
+        return self._replace(
+            baseline=self.baseline[kept],
+            candidate=self.candidate[kept],
+            effect=paired_effect(self.differences[kept], self.clusters, self.weights),
+        )
+
     @property
     def by_seed(self) -> Floats:
         """The effect in each seed."""
         means: Floats = np.average(self.differences, axis=1, weights=self.weights)
         return means
+
+
+class ForecastFacts(NamedTuple):
+    """What campaigns at other scales say of the gain at the target."""
+
+    forecast: GainForecast | None
+    problem: str
+    """Why there is no forecast; empty where there is one."""
+    sources: tuple[Source, ...]
+    """The decisions of the other campaigns."""
+
+
+class SealFacts(NamedTuple):
+    """What a sealed benchmark said when it was opened, or why it can not be believed."""
+
+    benchmark: BenchmarkFacts | None
+    problem: str
+    """Empty where there is none."""
+    opening: Source | None
+    """The record of its opening; None where it was not opened for this candidate."""
 
 
 class Facts(NamedTuple):
@@ -85,6 +115,12 @@ class Facts(NamedTuple):
     runs: tuple[CampaignRun, ...]
     """Baseline's and candidate's, by seed."""
     budget_s: float
+    recipe: Mapping[str, Any]
+    """The candidate's, resolved."""
+    forecast: ForecastFacts | None = None
+    """None where the rule asks for none, or for a file."""
+    seal: SealFacts | None = None
+    """None while the sealed benchmark is closed, or where there is none."""
 
     @property
     def num_seeds(self) -> int:
@@ -110,19 +146,16 @@ class Facts(NamedTuple):
         """As if the seed at `place` had not been trained; the look's level stays."""
         kept = np.arange(self.num_seeds) != place
         both = np.concatenate([kept, kept])
-        found = {
-            name: each._replace(
-                baseline=each.baseline[kept],
-                candidate=each.candidate[kept],
-                effect=paired_effect(each.differences[kept], each.clusters, each.weights),
-            )
-            for name, each in self.benchmarks.items()
-        }
+        found = {name: each.of_seeds(kept) for name, each in self.benchmarks.items()}
+        seal = self.seal
+        if seal is not None and seal.benchmark is not None:
+            seal = seal._replace(benchmark=seal.benchmark.of_seeds(kept))
         return self._replace(
             look=self.look.model_copy(update={"num_seeds": self.num_seeds - 1}),
             benchmarks=found,
             breadth=_breadth([found[name] for name in self.breadth.of_benchmarks]),
             runs=tuple(run for run, is_kept in zip(self.runs, both, strict=True) if is_kept),
+            seal=seal,
         )
 
     def without_primary(self, benchmark: str) -> "Facts":
@@ -137,15 +170,20 @@ def gather_facts(
     look: Look,
     baseline_runs: Sequence[ScoredRun],
     candidate_runs: Sequence[ScoredRun],
+    *,
+    recipe: Mapping[str, Any],
 ) -> Facts:
-    """Read the results of the paired seeds; errors are those of `read_score_matrix`, and of unequal units."""
+    """Read the results of the paired seeds; `recipe` is the candidate's, resolved.
+
+    Errors are those of `read_score_matrix`, and of unequal units.
+    """
     seeds = [run.record.seed for run in baseline_runs]
     assert seeds == [run.record.seed for run in candidate_runs], "arms are paired by seed"
     found = {
-        benchmark.name: _benchmark_facts(
+        benchmark.name: benchmark_facts(
             benchmark.name, role_of(config, benchmark.name), baseline_runs, candidate_runs
         )
-        for benchmark in config.benchmarks
+        for benchmark in config.open_benchmarks
     }
     primary = {name: found[name] for name in config.rule.primary}
     return Facts(
@@ -156,6 +194,7 @@ def gather_facts(
         unit=_one_unit(primary),
         runs=tuple(run.record for run in (*baseline_runs, *candidate_runs)),
         budget_s=config.budget_device_hours * 3600.0,
+        recipe=recipe,
     )
 
 
@@ -165,12 +204,15 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
         return "primary"
     if benchmark in {each.benchmark for each in config.rule.safety}:
         return "safety"
+    if config.rule.sealed is not None and benchmark == config.rule.sealed.benchmark:
+        return "sealed"
     return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
 
 
-def _benchmark_facts(
+def benchmark_facts(
     name: str, role: Role, baseline_runs: Sequence[ScoredRun], candidate_runs: Sequence[ScoredRun]
 ) -> BenchmarkFacts:
+    """One benchmark, read from the runs' result folders."""
     before = tuple(run.folders[name] for run in baseline_runs)
     after = tuple(run.folders[name] for run in candidate_runs)
     matrix = read_score_matrix([*before, *after])

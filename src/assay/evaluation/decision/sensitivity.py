@@ -20,6 +20,9 @@ def variations(
     config: CampaignConfig, facts: Facts, *, folder: Path, recommendation: Recommendation
 ) -> Iterator[str]:
     """Sentences: each variation that gives another recommendation; then the gain at which it would turn."""
+    if facts.seal is None:
+        # What is closed says neither yes nor no; else every variation would end in narrow.
+        config = config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
     flips: dict[Recommendation, list[str]] = {}
     num_tried = 0
     for name, other, rule in _variations(config, facts):

@@ -21,12 +21,12 @@ def bound_text(value: float, unit: str) -> str:
 
 
 def interval_words(estimate: Estimate, unit: str) -> str:
-    """`+1.23 points [+0.40, +2.06]`."""
+    """`+1.23 points [95%: +0.40 to +2.06]`."""
     if estimate.low is None or estimate.high is None:
         return f"{effect_text(estimate.value, unit)} (no interval)"
     scale, digits = (100.0, ".2f") if unit in _IN_POINTS else (1.0, ".4f")
-    ends = ", ".join(_number(scale * end, digits, True) for end in (estimate.low, estimate.high))
-    return f"{effect_text(estimate.value, unit)} [{ends}]"
+    ends = " to ".join(_number(scale * end, digits, True) for end in (estimate.low, estimate.high))
+    return f"{effect_text(estimate.value, unit)} [{100 * estimate.confidence:.3g}%: {ends}]"
 
 
 def chance_text(chance: float) -> str:

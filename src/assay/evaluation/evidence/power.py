@@ -21,7 +21,13 @@ from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
 from assay.evaluation.evidence.auc import Floats
-from assay.evaluation.evidence.effect import Clusters, cluster_sums, crossed_quantile, paired_effect
+from assay.evaluation.evidence.effect import (
+    Clusters,
+    cluster_sums,
+    crossed_quantile,
+    crossed_variance,
+    paired_effect,
+)
 
 POWER = 0.80
 LEVEL = 0.95
@@ -184,7 +190,7 @@ class VarianceScatter(NamedTuple):
     @property
     def estimates(self) -> Floats:
         """Of the mean difference, as `Effect.variance` computes it."""
-        return np.maximum(self.seed + self.item - self.residual, np.maximum(self.seed, self.item))
+        return crossed_variance(self.seed, self.item, self.residual)
 
     def quantile(self, level: float) -> Floats:
         """As `Effect.quantile`."""

@@ -15,6 +15,12 @@ from assay.evaluation.evidence.several import breadth
 from assay.records.campaign import CampaignRun
 
 NUM_ITEMS = 400
+RECIPE = {
+    "name": "treated",
+    "seed": 3,
+    "loader": {"lanes": 8, "seed": 3},
+    "trainer": {"max_steps": None, "precision": "auto", "optimizer": {"type": "adamw", "learning_rate": 0.1}},
+}
 
 
 def campaign_config(**changes: object) -> CampaignConfig:
@@ -110,6 +116,7 @@ def facts_of() -> Callable[..., Facts]:
             unit="share",
             runs=tuple(runs),
             budget_s=config.budget_device_hours * 3600.0,
+            recipe=RECIPE,
         )
 
     return make

@@ -1,4 +1,6 @@
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -148,12 +150,39 @@ def test_a_gain_that_rests_on_a_wide_prior_is_told_in_what_would_change_our_mind
     assert "if twice the gain were asked for" in told[1]
 
 
-def _drill(*problems: str) -> DrillReport:
+PILOT = {
+    "name": "drill-treated",
+    "seed": 0,
+    "loader": {"lanes": 8, "seed": 0},
+    "trainer": {"max_steps": 24, "precision": "auto", "optimizer": {"type": "adamw", "learning_rate": 0.2}},
+}
+"""What a drill of the recipe of conftest.py trains: shorter, with other luck and another rate."""
+
+
+def _drill(*problems: str, recipe: Mapping[str, Any] = PILOT) -> DrillReport:
     exercises = tuple(
         Exercise(name=f"kill {n}", run_id="r", weights_digest="w", num_attempts=2, seconds=1.0, problem=problem)
         for n, problem in enumerate(problems)
     )
-    return DrillReport.of("recipe", exercises, workers=2)
+    return DrillReport.of(recipe, exercises, recipe_sha256="r", workers=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"loader": {"lanes": 4, "seed": 0}}, "loader.lanes=4, not 8"),
+        ({"trainer": {**PILOT["trainer"], "precision": "bf16"}}, "trainer.precision='bf16', not 'auto'"),
+        ({"method": {"layers": 2}}, "method.layers=2, not None"),
+    ],
+)
+def test_a_drill_of_another_recipe_does_not_pass(config_of, facts_of, tmp_path, change, words):
+    config = config_of(rule=_rule(drill="drill.json"))
+    report = _drill("", "", recipe={**PILOT, **change})
+    (tmp_path / "drill.json").write_text(report.to_json())
+    found = judge_gates(config, facts_of(config, BROAD), folder=tmp_path)
+    clause = _clauses(found)["drill"]
+    assert (clause.verdict, found.recommendation) == ("fail", "narrow")
+    assert clause.reason == f"It was a drill of another recipe, with {words}."
 
 
 @pytest.mark.parametrize(

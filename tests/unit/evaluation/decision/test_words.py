@@ -18,9 +18,10 @@ def test_an_effect_is_in_points_or_its_own_unit_and_zero_has_no_sign(value, unit
 
 
 def test_an_interval_is_in_the_unit_of_its_effect():
-    assert (
-        interval_words(Estimate(value=0.01, low=-0.002, high=0.022), "share") == "+1.00 points [-0.20, +2.20]"
-    )
+    found = Estimate(value=0.01, low=-0.002, high=0.022)
+    assert interval_words(found, "share") == "+1.00 points [95%: -0.20 to +2.20]"
+    wide = found.model_copy(update={"confidence": 0.9})
+    assert interval_words(wide, "share") == "+1.00 points [90%: -0.20 to +2.20]"
     assert interval_words(Estimate(value=0.01), "share") == "+1.00 points (no interval)"
 
 

@@ -11,7 +11,11 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.scaling.points import ScalingPoints, scaling_points
+from assay.evaluation.evidence.scaling.points import (
+    FLOP_PER_PARAMETER_AND_TOKEN,
+    ScalingPoints,
+    scaling_points,
+)
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
@@ -48,6 +52,21 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
     )
 
 
+def scale_of_run(ledger: Ledger, run_id: str, scale: str) -> float:
+    """`parameters`, `tokens` learned until the last evaluation, or `compute` (6 N D, FLOP) of a finished run.
+
+    Raises `DataError` where the run does not say it.
+    """
+    run, evaluations = ledger.run(run_id), ledger.evaluations(run_id)
+    if not evaluations:
+        raise DataError(f"run {run_id} is not finished. Finish it with 'assay train --resume {run_id}'.")
+    parameters = 1 if scale == "tokens" else _parameters(run)
+    tokens = 1.0 if scale == "parameters" else _tokens(ledger, run_id, evaluations[-1].step)
+    if tokens <= 0.0:
+        raise DataError(f"run {run_id} has no record of its tokens (metric 'tokens'), so its scale is unknown.")
+    return float(parameters) * tokens * (FLOP_PER_PARAMETER_AND_TOKEN if scale == "compute" else 1.0)
+
+
 def _finished(ledger: Ledger, run_id: str) -> _Finished:
     run = ledger.run(run_id)
     evaluations = ledger.evaluations(run.run_id)
@@ -56,6 +75,15 @@ def _finished(ledger: Ledger, run_id: str) -> _Finished:
             f"run {run.run_id} has not been evaluated, so it has no held-out loss. Finish it with "
             f"'assay train --resume {run.run_id}'."
         )
+    return _Finished(run, _parameters(run), _tokens(ledger, run.run_id, evaluations[-1].step), evaluations[-1])
+
+
+def _tokens(ledger: Ledger, run_id: str, step: int) -> float:
+    tokens = metric_series(ledger, run_id, "tokens", max_points=_EVERY_POINT)
+    return float(tokens.values[tokens.steps <= step].sum())
+
+
+def _parameters(run: Run) -> int:
     try:
         parameters = num_parameters(Recipe.model_validate(run.recipe).method)
     except ValidationError as error:
@@ -65,6 +93,4 @@ def _finished(ledger: Ledger, run_id: str) -> _Finished:
             f"run {run.run_id} began with a pretrained encoder, whose size is not in the recipe. Write the "
             "points to a CSV file with columns parameters,tokens,loss."
         )
-    tokens = metric_series(ledger, run.run_id, "tokens", max_points=_EVERY_POINT)
-    learned = float(tokens.values[tokens.steps <= evaluations[-1].step].sum())
-    return _Finished(run, parameters, learned, evaluations[-1])
+    return parameters

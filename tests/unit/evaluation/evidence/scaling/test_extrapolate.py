@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from assay.base.errors import ConfigError, DataError
-from assay.evaluation.evidence.scaling.backtest import Claim, back_test, normal_quantile
+from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, Origin, back_test, normal_quantile
 from assay.evaluation.evidence.scaling.extrapolate import check_bands
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA
 from assay.evaluation.evidence.scaling.forms import FORMS
@@ -83,6 +83,16 @@ def test_claims_that_are_too_small_are_made_up_for_by_the_multiplier(true_error,
 
     tested = back_test(scale, rng.normal(0, true_error, 400), claim, least_points=10)
     assert tested.multiplier(0.9) == pytest.approx(expected * normal_quantile(0.9), rel=0.2)
+
+
+def test_one_origin_of_ten_does_not_widen_all_bands():
+    def origin(error):
+        return Origin(10, np.zeros(50), np.full(50, error), np.ones(50))
+
+    tested = BackTest((*[origin(2.0)] * 10, origin(9.0)), 1.0)
+    assert tested.multiplier(0.9) == pytest.approx(2.0)
+    lucky = BackTest((origin(0.1),) * 3, 1.0)
+    assert lucky.multiplier(0.9) == pytest.approx(0.6 * normal_quantile(0.9))
 
 
 def test_an_origin_never_parts_runs_of_one_scale():
