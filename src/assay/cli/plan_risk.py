@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _program = click.argument("program", type=_FILE)
 _programs = click.option(
-    "--programs", "num_programs", default=20_000, show_default=True, type=click.IntRange(min=100),
+    "--programs", "num_programs", default=32_768, show_default=True, type=click.IntRange(min=100),
     help="Programs to simulate.",
 )  # fmt: skip
 _seed = click.option(
@@ -268,10 +268,18 @@ def print_safety(program: "Program", safety: "Safety") -> None:
         ("over budget", f"{safety.p_over_budget:.1%} of {program.budget.device_hours:,.0f} device-hours"),
         ("decision", f"day {day.p50:.0f}; 80% of programs: day {day.p10:.0f} to {day.p90:.0f}"),
         ("device-hours", f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
-        ("verdict", ", ".join(f"{name} {share:.1%}" for name, share in safety.verdicts.items())),
+        *(
+            (f"if {name}", f"{share:.1%} of programs" + _given_text(safety, name))
+            for name, share in safety.verdicts.items()
+        ),
     ]
     for name, value in lines:
         click.echo(f"  {name:<14} {value}")
+
+
+def _given_text(safety: "Safety", verdict: str) -> str:
+    given = safety.given.get(verdict)
+    return f"; day {given.decision_day:.0f}, {given.device_hours:,.0f} device-hours" if given else ""
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:

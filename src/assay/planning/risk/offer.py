@@ -8,13 +8,15 @@ program --choose_scope--> the scope that keeps its promises --schedule--> plan -
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
 from assay.planning.risk.compile import Baseline, Slot
 from assay.planning.risk.outcome import NUM_PROGRAMS, Outcome, interval, simulate
 from assay.planning.risk.scope import Move, Promises, Tried, choose_scope, moves_of, with_moves
 from assay.planning.schedule import Effort, schedule
-from assay.records.offer import Offer, Safety, Spread, TakenMove, TriedScope
+from assay.records.offer import Given, Offer, Safety, Spread, TakenMove, TriedScope
 from assay.records.plan import Plan
 from assay.records.program import Program
 
@@ -106,7 +108,20 @@ def safety_of(outcome: Outcome) -> Safety:
         decision_day=Spread(p10=days.low, p50=days.middle, p90=days.high),
         device_hours=Spread(p10=hours.low, p50=hours.middle, p90=hours.high),
         verdicts=outcome.shares(),
+        given=_given(outcome),
     )
+
+
+def _given(outcome: Outcome) -> dict[str, Given]:
+    found = {}
+    for verdict, share in outcome.shares().items():
+        if share:
+            chosen = outcome.verdict == verdict
+            found[verdict] = Given(
+                decision_day=float(np.median(outcome.decision_h[chosen])) / 24.0,
+                device_hours=float(np.median(outcome.device_hours[chosen])),
+            )
+    return found
 
 
 def _taken(move: Move) -> TakenMove:
