@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import gammaincinv, ndtri
 from scipy.stats import qmc
 
 from assay.base.errors import ConfigError
@@ -110,7 +110,7 @@ class Drawing:
         least, likely, most = values
         return triangular_quantile(least, likely, most, self.uniform(*name))
 
-    def poisson_sum(self, rate: float, low: float, high: float, *name: str | int) -> Array:
+    def poisson_sum(self, rate: float | Array, low: float, high: float, *name: str | int) -> Array:
         """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
         stream = self._stream(*name)
         counts = stream.poisson(rate, self.num_programs)
@@ -204,8 +204,16 @@ def _duration(program: Program, item: Item, drawing: Drawing, happened: Mapping[
     low, high = noise.rerun_fraction
     is_rerun = drawing.uniform("rerun", name) < noise.rerun_probability
     factor += is_rerun * (low + (high - low) * drawing.uniform("rerun fraction", name))
-    rate = noise.interrupts_per_device_hour * item.devices * hours
+    rate = _interrupt_rate(program, drawing) * item.devices * hours
     return hours * factor + drawing.poisson_sum(rate, *noise.interrupt_loss_hours, "interrupts", name)
+
+
+def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
+    """Per device-hour, the same for all runs of a program."""
+    rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
+    if shape is None:
+        return np.full(drawing.num_programs, rate)
+    return np.asarray(rate * gammaincinv(shape, drawing.uniform("interrupt rate")) / shape)
 
 
 def _risk_factor(program: Program, item: Item, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
