@@ -66,7 +66,7 @@ def offer(
 
     The scope (the file's options and mitigations) is chosen under the simulation, scheduled to the optimum, and
     played; the optimum of the full scope stands beside it. Writes offer.json, plan.json, and as HTML and
-    Markdown: execution plan, stage gates, RACI, risk register. Takes one to three minutes. Exit code 1 if no
+    Markdown: execution plan, stage gates, RACI, risk register. Takes about a minute. Exit code 1 if no
     scope keeps both promises.
     """
     import sys
@@ -231,7 +231,7 @@ def _forecast(
 
     offered = read_offer(folder)
     subject = offered_program(read_program(program).program, offered)
-    told = read_progress(notes) if notes else None
+    told = read_progress(notes, subject) if notes else None
     clock = clock_of(subject, hour_s=hour_seconds) if start_s is None else ProgramClock(start_s, hour_seconds)
     now_s = SystemClock().now_s()
     if told is not None:
@@ -314,7 +314,7 @@ def _rates_text(program: "Program", rates: "FailureRates | None") -> str:
 
 def _given_text(safety: "Safety", verdict: str) -> str:
     given = safety.given.get(verdict)
-    return f"; day {given.decision_day:.0f}, {given.device_hours:,.0f} device-hours" if given else ""
+    return f"; on average day {given.decision_day:.0f}, {given.device_hours:,.0f} device-hours" if given else ""
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:

@@ -20,7 +20,7 @@ class Spread(FrozenConfig):
 
 
 class Given(FrozenConfig):
-    """The programs that end in one verdict; medians."""
+    """The programs that end in one verdict, on average."""
 
     decision_day: float
     device_hours: float

@@ -8,8 +8,6 @@ program --choose_scope--> the scope that keeps its promises --schedule--> plan -
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
 from assay.planning.risk.compile import Baseline, Slot
@@ -129,8 +127,8 @@ def _given(outcome: Outcome) -> dict[str, Given]:
         if share:
             chosen = outcome.verdict == verdict
             found[verdict] = Given(
-                decision_day=float(np.median(outcome.decision_h[chosen])) / 24.0,
-                device_hours=float(np.median(outcome.device_hours[chosen])),
+                decision_day=float(outcome.decision_h[chosen].mean()) / 24.0,
+                device_hours=float(outcome.device_hours[chosen].mean()),
             )
     return found
 
