@@ -268,6 +268,7 @@ def print_forecast(found: "Forecast") -> None:
 
 def print_offer(program: "Program", found: "Offer") -> None:
     """The offered plan beside the calm optimum."""
+    from assay.planning.risk.offer import MEASURED
     from assay.reporting.plan_documents import offer_verdict
 
     verdict = offer_verdict(program, found)
@@ -277,6 +278,8 @@ def print_offer(program: "Program", found: "Offer") -> None:
         gives_up = f" (gives up: {move.gives_up[0].lower()}{move.gives_up[1:]})" if move.gives_up else ""
         click.echo(f"  · {move.name}: {move.title}{gives_up}")
     print_safety(program, found.safety)
+    if not any(move.name == MEASURED for move in found.moves):
+        click.echo(f"  {'failure rates':<14} {_rates_text(program, None)}")
 
 
 def print_safety(program: "Program", safety: "Safety") -> None:
