@@ -245,7 +245,9 @@ def _solved(
     program = file.program.with_options(options)
     try:
         if progress is not None and earlier is not None:
-            return program, replan(program, _read_plan(earlier), read_progress(progress), effort=effort)
+            return program, replan(
+                program, _read_plan(earlier), read_progress(progress, program), effort=effort
+            )
         return program, schedule(program, effort=effort)
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None

@@ -9,18 +9,24 @@ if TYPE_CHECKING:
     from assay.planning.actuals import Spend
     from assay.planning.risk.drivers import Driver
     from assay.planning.risk.forecast import Forecast
+    from assay.records.failure_rates import FailureRates
     from assay.records.offer import Offer, Safety
     from assay.records.program import Program
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _program = click.argument("program", type=_FILE)
 _programs = click.option(
-    "--programs", "num_programs", default=20_000, show_default=True, type=click.IntRange(min=100),
+    "--programs", "num_programs", default=32_768, show_default=True, type=click.IntRange(min=100),
     help="Programs to simulate.",
 )  # fmt: skip
 _seed = click.option(
     "--seed", default=0, show_default=True, help="Of all luck; the same seed, the same numbers."
 )
+_rates_from = click.option(
+    "--rates-from", metavar="RUNS",
+    help="Learn how often runs are interrupted from the ledger's runs with such ids ('*': all), instead of "
+    "the rate that the program states.",
+)  # fmt: skip
 _SHARE = click.FloatRange(min=0.0, max=1.0)
 
 
@@ -38,6 +44,7 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 )
 @_programs
 @_seed
+@_rates_from
 @click.option(
     "--quick",
     is_flag=True,
@@ -51,6 +58,7 @@ def offer(
     over_budget: float,
     num_programs: int,
     seed: int,
+    rates_from: str | None,
     quick: bool,
     as_json: bool,
 ) -> None:
@@ -58,7 +66,7 @@ def offer(
 
     The scope (the file's options and mitigations) is chosen under the simulation, scheduled to the optimum, and
     played; the optimum of the full scope stands beside it. Writes offer.json, plan.json, and as HTML and
-    Markdown: execution plan, stage gates, RACI, risk register. Takes one to three minutes. Exit code 1 if no
+    Markdown: execution plan, stage gates, RACI, risk register. Takes about a minute. Exit code 1 if no
     scope keeps both promises.
     """
     import sys
@@ -71,7 +79,12 @@ def offer(
 
     subject = read_program(program).program
     offered = make_offer(
-        subject, promises=Promises(on_time, over_budget), num_programs=num_programs, seed=seed, say=_say
+        subject,
+        promises=Promises(on_time, over_budget),
+        rates=_rates(subject, rates_from),
+        num_programs=num_programs,
+        seed=seed,
+        say=_say,
     )
     dossier = make_dossier(offered, questions=not quick, say=_say)
     pages = write_offer(dossier, out or Path("plans") / subject.name)
@@ -91,6 +104,7 @@ def offer(
 )
 @_programs
 @_seed
+@_rates_from
 @click.option("--calendar", is_flag=True, help="Begin nothing before its planned date, even where it could.")
 @click.option("--tornado", is_flag=True, help="Also: what the date hangs on.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
@@ -99,6 +113,7 @@ def risk(
     options: tuple[str, ...],
     num_programs: int,
     seed: int,
+    rates_from: str | None,
     calendar: bool,
     tornado: bool,
     as_json: bool,
@@ -111,6 +126,9 @@ def risk(
     from assay.planning.schedule import schedule
 
     subject = program_with(read_program(program).program, options)
+    rates = _rates(subject, rates_from)
+    if rates is not None:
+        subject = subject.changed(rates.changes())
     plan = schedule(subject)
     baseline = baseline_of(plan)
     outcome = simulate(subject, baseline, num_programs=num_programs, seed=seed, keeps_calendar=calendar)
@@ -120,6 +138,7 @@ def risk(
         return
     click.echo(f"when nothing happens: day {plan.decision_day()}, {plan.device_hours:,} device-hours")
     print_safety(subject, safety)
+    click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
         _print_tornado(drivers_of(subject, baseline, seed=seed))
 
@@ -212,7 +231,7 @@ def _forecast(
 
     offered = read_offer(folder)
     subject = offered_program(read_program(program).program, offered)
-    told = read_progress(notes) if notes else None
+    told = read_progress(notes, subject) if notes else None
     clock = clock_of(subject, hour_s=hour_seconds) if start_s is None else ProgramClock(start_s, hour_seconds)
     now_s = SystemClock().now_s()
     if told is not None:
@@ -249,6 +268,7 @@ def print_forecast(found: "Forecast") -> None:
 
 def print_offer(program: "Program", found: "Offer") -> None:
     """The offered plan beside the calm optimum."""
+    from assay.planning.risk.offer import MEASURED
     from assay.reporting.plan_documents import offer_verdict
 
     verdict = offer_verdict(program, found)
@@ -258,6 +278,8 @@ def print_offer(program: "Program", found: "Offer") -> None:
         gives_up = f" (gives up: {move.gives_up[0].lower()}{move.gives_up[1:]})" if move.gives_up else ""
         click.echo(f"  · {move.name}: {move.title}{gives_up}")
     print_safety(program, found.safety)
+    if not any(move.name == MEASURED for move in found.moves):
+        click.echo(f"  {'failure rates':<14} {_rates_text(program, None)}")
 
 
 def print_safety(program: "Program", safety: "Safety") -> None:
@@ -268,10 +290,34 @@ def print_safety(program: "Program", safety: "Safety") -> None:
         ("over budget", f"{safety.p_over_budget:.1%} of {program.budget.device_hours:,.0f} device-hours"),
         ("decision", f"day {day.p50:.0f}; 80% of programs: day {day.p10:.0f} to {day.p90:.0f}"),
         ("device-hours", f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
-        ("verdict", ", ".join(f"{name} {share:.1%}" for name, share in safety.verdicts.items())),
+        *(
+            (f"if {name}", f"{share:.1%} of programs" + _given_text(safety, name))
+            for name, share in safety.verdicts.items()
+        ),
     ]
     for name, value in lines:
         click.echo(f"  {name:<14} {value}")
+
+
+def _rates(program: "Program", runs: str | None) -> "FailureRates | None":
+    if runs is None:
+        return None
+    from assay.planning.failure_rates import failure_rates
+    from assay.store.ledger.ledger import open_ledger
+
+    with open_ledger() as ledger:
+        return failure_rates(ledger, program.noise, runs=runs)
+
+
+def _rates_text(program: "Program", rates: "FailureRates | None") -> str:
+    if rates is not None:
+        return f"from the ledger: {rates.sentence()}"
+    return f"as the program states: {program.noise.interrupts_per_device_hour:.2g} interrupts per device-hour"
+
+
+def _given_text(safety: "Safety", verdict: str) -> str:
+    given = safety.given.get(verdict)
+    return f"; on average day {given.decision_day:.0f}, {given.device_hours:,.0f} device-hours" if given else ""
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:

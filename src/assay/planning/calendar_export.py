@@ -96,7 +96,7 @@ def to_icalendar(program: Program, plan: Plan, *, stamp: datetime.datetime) -> s
     for item in plan.items:
         if not item.runs:
             people = ", ".join(
-                f"{fte:g} {program.team[name].title or name}" for name, fte in item.people.items()
+                f"{program.team[name].title or name} ({fte:g})" for name, fte in item.people.items()
             )
             lines += _event(program, stamp, item.name, item.start_h, item.end_h, people)
         for index, block in enumerate(_blocks(item)):

@@ -78,7 +78,7 @@ def _says(program: Program, key: str) -> str:
     section, _, rest = key.partition(".")
     name, _, field = rest.partition(".")
     if section == "team":
-        return f"{program.team[name].fte:g} of {program.team[name].title or name}"
+        return f"{program.team[name].title or name} ({program.team[name].fte:g})"
     if section == "events":
         return f"{program.events[name].title}: {program.events[name].at}"
     if key.startswith("capacity.bookings."):

@@ -43,13 +43,33 @@ def read_program(path: Path) -> ProgramFile:
     return ProgramFile(program, path, lines)
 
 
-def read_progress(path: Path) -> Progress:
-    """Read what happened so far."""
+def read_progress(path: Path, program: Program) -> Progress:
+    """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
     values, lines = _read_yaml(path)
     try:
-        return Progress.model_validate(values)
+        progress = Progress.model_validate(values)
     except ValidationError as error:
         raise _listed(path, lines, _schema_problems(error, lines, Progress), "progress") from error
+    problems = list(_strangers(program, progress))
+    if problems:
+        raise _listed(path, lines, problems, "progress")
+    return progress
+
+
+def _strangers(program: Program, progress: Progress) -> Iterator[Problem]:
+    hour_of = program.calendar.hour_of
+    for key, names, known in (
+        ("activities", progress.activities, program.nodes()),
+        ("events", progress.events, program.events),
+        ("verdicts", progress.verdicts, program.gates),
+    ):
+        for name in names:
+            if name not in known:
+                yield Problem(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
+    for name, actual in progress.activities.items():
+        for what, moment in (("started", actual.started), ("ended", actual.ended)):
+            if moment is not None and hour_of(moment) > hour_of(progress.now):
+                yield Problem(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
 
 
 def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:

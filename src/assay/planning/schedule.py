@@ -35,6 +35,10 @@ class Effort(NamedTuple):
 
 DEFAULT_EFFORT = Effort()
 
+THREADS = 2
+"""Of CP-SAT for each worker, on a classical problem: its strategies complement one another, and half of them
+work on the bound."""
+
 
 class InfeasibleError(ConfigError):
     """Nothing satisfies all limits at once; `planning/conflict` says which of them clash."""
@@ -78,8 +82,7 @@ def solve(
 def _solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, tuple[Goal, ...]]:
     """CP-SAT, which begins with nothing, between two justified searches: for what is easy, and for the end.
 
-    A hint makes its search worse on hard instances (it stays near the hint), and twice as many threads as cores
-    makes it better: its strategies complement one another, and half of them work on the bound.
+    A hint makes its search worse on hard instances (it stays near the hint).
     """
     began = time.monotonic()
     easy = justified_schedule(problem, seconds=effort.seconds / 50, seed=effort.seed)
@@ -89,7 +92,7 @@ def _solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, tuple[
     if easy[problem.decision].end_h == bound:
         goal = Goal(name="decision_h", value=bound, bound=bound, proved=True)
         return easy, (goal,)
-    share = Effort(0.87 * effort.seconds, 2 * effort.workers, effort.seed)
+    share = Effort(0.87 * effort.seconds, THREADS * effort.workers, effort.seed)
     best, goal = optimise(model, "decision_h", decision, None, share)
     left = effort.seconds - (time.monotonic() - began)
     if not goal.proved and left > 0:

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, get_args
 
 from assay.planning.conflict import Conflict, find_conflict
+from assay.planning.heuristic import Schedule
+from assay.planning.problem import Problem, compile_problem
 from assay.planning.program_file import apply_changes
-from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, schedule
-from assay.records.plan import Plan
+from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, solve, to_plan
+from assay.records.plan import Goal, Plan
 from assay.records.program import Program
 from assay.records.program_calendar import FairUse
 
@@ -35,19 +37,29 @@ class Answer(NamedTuple):
         return self.plan is not None and self.plan.decision_h <= by
 
 
-def answer(
-    program: Program,
-    title: str,
-    changes: Mapping[str, Any],
-    *,
-    effort: Effort = DEFAULT_EFFORT,
-) -> Answer:
-    """The program with a patch, solved. Raises `ConfigError` where the patch makes no valid program."""
-    changed = apply_changes(program, changes, source=title)
-    try:
-        return Answer(title, changed, schedule(changed, effort=effort), None)
-    except InfeasibleError:
-        return Answer(title, changed, None, find_conflict(changed, effort=effort))
+class Solver:
+    """Answers questions, each schedule once: what changes only risks or rates leaves the schedule as it is."""
+
+    def __init__(self, effort: Effort = DEFAULT_EFFORT) -> None:
+        self._effort = effort
+        self._solved: list[tuple[Problem, Schedule, tuple[Goal, ...]]] = []
+
+    def answer(self, program: Program, title: str, changes: Mapping[str, Any]) -> Answer:
+        """The program with a patch, solved. Raises `ConfigError` where the patch makes no valid program."""
+        changed = apply_changes(program, changes, source=title)
+        try:
+            return Answer(title, changed, self._plan(changed), None)
+        except InfeasibleError:
+            return Answer(title, changed, None, find_conflict(changed, effort=self._effort))
+
+    def _plan(self, program: Program) -> Plan:
+        problem = compile_problem(program)
+        for known, found, goals in self._solved:
+            if known == problem:
+                return to_plan(program, problem, found, goals)
+        found, goals = solve(problem, effort=self._effort)
+        self._solved.append((problem, found, goals))
+        return to_plan(program, problem, found, goals)
 
 
 def answers(
@@ -63,7 +75,8 @@ def answers(
     asked += [(each.title, each.changes) for each in chosen]
     if own:
         asked.append((" ".join(f"{key}={value}" for key, value in own.items()), own))
-    return tuple(answer(program, title, changes, effort=effort) for title, changes in asked)
+    solver = Solver(effort)
+    return tuple(solver.answer(program, title, changes) for title, changes in asked)
 
 
 def readings(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Answer, ...]:
@@ -75,12 +88,12 @@ def readings(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Answ
     found = [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
     stated = {name: getattr(rule, name) for name in fields}
     found.sort(key=lambda reading: reading != stated)
+    solver = Solver(effort)
     return tuple(
-        answer(
+        solver.answer(
             program,
             _reading_text(rule, reading) + (" (as stated)" if reading == stated else ""),
             {f"capacity.fair_use.{field}": value for field, value in reading.items()},
-            effort=effort,
         )
         for reading in found
     )

@@ -3,7 +3,7 @@ optimum."""
 
 from typing import Any, ClassVar
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.config import FrozenConfig
 from assay.records.plan import Plan
@@ -19,6 +19,13 @@ class Spread(FrozenConfig):
     p90: float
 
 
+class Given(FrozenConfig):
+    """The programs that end in one verdict, on average."""
+
+    decision_day: float
+    device_hours: float
+
+
 class Safety(FrozenConfig):
     """What the simulation says of a plan."""
 
@@ -32,6 +39,9 @@ class Safety(FrozenConfig):
     device_hours: Spread
     verdicts: dict[str, Probability]
     """`scale`, `narrow`, `stop`."""
+    given: dict[str, Given] = Field(default_factory=dict)
+    """For each verdict that comes at all: programs that stop and programs that go on differ too much for one
+    distribution to tell of both."""
 
 
 class TakenMove(FrozenConfig):

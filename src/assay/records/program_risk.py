@@ -34,6 +34,10 @@ class Noise(FrozenConfig):
     interrupts_per_device_hour: NonNegativeFloat = 1 / 50_676 + 1 / 2_500
     """Hardware (Llama 3's 419 in 54 days on 16,384 devices) and software together."""
 
+    interrupts_known_from: PositiveFloat | None = None
+    """Interrupts that this rate is known from: each program then draws its own, Gamma-distributed with this
+    shape. None: the rate is taken as it is. `--rates-from` fits both to the ledger."""
+
     interrupt_loss_hours: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
     """Hours that a run loses at each, uniform between the two."""
 

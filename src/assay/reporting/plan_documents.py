@@ -277,7 +277,7 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
         if item.runs:
             doing = f"{len(item.runs)} runs x {item.runs[0].devices} devices"
         else:
-            doing = ", ".join(f"{fte:g} {_title(program, name)}" for name, fte in item.people.items()) or "—"
+            doing = ", ".join(f"{_title(program, name)} ({fte:g})" for name, fte in item.people.items()) or "—"
         hours = f"{item.device_hours():,}" if item.runs else "—"
         owner = _title(program, program.owners_of(item.name).responsible)
         return (

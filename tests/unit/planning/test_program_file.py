@@ -1,12 +1,13 @@
 """A wrong program is answered with every mistake, its line and its cure."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.new_program import new_program
-from assay.planning.program_file import apply_changes, read_program
+from assay.planning.program_file import apply_changes, read_program, read_progress
 from assay.records.program import Program
 
 CASE = Path(__file__).parents[3] / "programs" / "helpfulness.yaml"
@@ -158,3 +159,17 @@ def test_what_waited_for_a_removed_activity_waits_for_its_predecessors(case: Pro
     waits = {dependency.name for dependency in without.activities["recommend"].after}
     assert waits == {"confirmation", "cost_model"}
     assert "memo" not in without.gates["confirmation"].stop_goes_to
+
+
+def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_path):
+    new_program(tmp_path / "p.yaml", start=date(2027, 1, 4))
+    program = read_program(tmp_path / "p.yaml").program
+    name = next(iter(program.activities))
+    notes = tmp_path / "notes.yaml"
+    notes.write_text(
+        f"now: 2027-01-05\nactivities:\n  {name}: {{started: 2027-02-01}}\nverdicts:\n  nogate: pass\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_progress(notes, program)
+    assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
+    assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from assay.planning import what_if
 from assay.planning.explain import prices
-from assay.planning.schedule import Effort, schedule
-from assay.planning.what_if import answer, readings
+from assay.planning.schedule import Effort, schedule, solve
+from assay.planning.what_if import Solver, readings
 from assay.records.plan import Plan
 from assay.records.program import Program
 
@@ -16,7 +17,7 @@ EFFORT = Effort(seconds=20, workers=1)
 
 def test_data_a_week_late_moves_the_decision_by_at_most_that(case: Program, case_plan: Plan) -> None:
     changes = case.what_ifs["data_week_late"].changes
-    late = answer(case, "", changes, effort=EFFORT)
+    late = Solver(EFFORT).answer(case, "", changes)
     assert late.plan is not None
     assert 0 < late.plan.decision_h - case_plan.decision_h <= 7 * 24
 
@@ -64,3 +65,17 @@ def test_the_price_of_a_person_is_what_solving_with_one_more_gives(
     more = schedule(program.changed({"team.engineer.fte": 2}))
     assert price.decision_h == more.decision_h
     assert price.decision_change_h == more.decision_h - plan.decision_h
+
+
+def test_what_changes_no_schedule_is_not_solved_again(monkeypatch: pytest.MonkeyPatch, case: Program) -> None:
+    solved: list[Any] = []
+    monkeypatch.setattr(what_if, "solve", lambda problem, **_: solved.append(problem) or solve(problem, **_))
+    solver = Solver(EFFORT)
+    first = solver.answer(case, "now", {}).plan
+    calmer = solver.answer(case, "calmer", {"noise.rerun_probability": 0.0}).plan
+    late = solver.answer(case, "late", case.what_ifs["data_week_late"].changes).plan
+    assert first is not None and calmer is not None and late is not None
+    assert len(solved) == 2
+    assert calmer.items == first.items
+    assert calmer.program_sha256 != first.program_sha256
+    assert late.decision_h > first.decision_h

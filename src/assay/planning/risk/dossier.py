@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from assay.planning.risk.compile import Baseline
-from assay.planning.risk.drivers import Driver, RegisterLine, register, tornado
+from assay.planning.risk.drivers import DRIVER_PROGRAMS, Driver, RegisterLine, register, tornado
 from assay.planning.risk.information import (
     Rung,
     SeedsTried,
@@ -53,7 +53,8 @@ def make_dossier(
     num_programs: int = QUESTION_PROGRAMS,
     say: Say = lambda text: None,
 ) -> Dossier:
-    """Compute what the documents need, each comparison on `num_programs` programs.
+    """Compute what the documents need, each what-if on `num_programs` programs. Where only probabilities
+    and means are shown (drivers, mitigations, seeds, readings), fewer do.
 
     `questions=False` leaves what-ifs and readings out: they are solved anew.
     """
@@ -61,19 +62,20 @@ def make_dossier(
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
     baseline = baseline_of(offered.offer.plan)
     say("moving each driver to its ends")
-    drivers = tornado(program, baseline, num_programs=num_programs, seed=seed)
+    few = min(num_programs, DRIVER_PROGRAMS)
+    drivers = tornado(program, baseline, num_programs=few, seed=seed)
     say("trying each mitigation")
-    lines = register(program, sketch, num_programs=num_programs, seed=seed)
+    lines = register(program, sketch, num_programs=few, seed=seed)
     say("weighing stages, seeds and rungs")
     stages, rungs = stages_information(outcome), ladder(outcome)
-    seeds = _seeds(program, baseline, outcome, num_programs, seed)
+    seeds = _seeds(program, baseline, outcome, few, seed)
     asked: tuple[Asked, ...] = ()
     read: tuple[Asked, ...] = ()
     if questions:
         say("asking what if")
         asked = played(answers(program, effort=effort), num_programs=num_programs, seed=seed)
         say("reading the cluster's rule in every way")
-        read = played(readings(program, effort=effort), num_programs=num_programs, seed=seed)
+        read = played(readings(program, effort=effort), num_programs=few, seed=seed)
     return Dossier(offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), seeds, asked, read)
 
 

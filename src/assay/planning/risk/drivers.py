@@ -17,7 +17,7 @@ from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.records.program import Program
 
-DRIVER_PROGRAMS = 4_000
+DRIVER_PROGRAMS = 2_048
 """Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
 
 Schedule = Callable[[Program], Baseline]

@@ -23,7 +23,7 @@ from assay.records.plan import Plan
 from assay.records.program import Program, meant
 from assay.records.progress import Actual, Progress
 
-FORECAST_PROGRAMS = 10_000
+FORECAST_PROGRAMS = 16_384
 LEAST_LIKE_US = 50
 """Fewer simulated programs than this that agree with the verdicts so far say nothing; then all are kept."""
 
@@ -161,17 +161,7 @@ def _columns(luck: Luck, chosen: np.ndarray) -> Luck:
         cut_end_h=draws.cut_end_h[:, chosen],
         says_stop=draws.says_stop[:, chosen],
     )
-    gates = {
-        name: tuple(
-            GateLuck(
-                look.verdict[chosen],
-                None if look.estimate is None else look.estimate[chosen],
-                None if look.standard_error is None else look.standard_error[chosen],
-            )
-            for look in looks
-        )
-        for name, looks in luck.gates.items()
-    }
+    gates = {name: tuple(look.programs(chosen) for look in looks) for name, looks in luck.gates.items()}
     happened = {name: flags[chosen] for name, flags in luck.happened.items()}
     return Luck(kept, luck.gain[chosen], gates, happened)
 

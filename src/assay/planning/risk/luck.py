@@ -1,18 +1,27 @@
 """The luck of each program: how long things take, what goes wrong, what the pilot's effect truly is.
 
-Every quantity has a random stream of its own, named by what it belongs to ("replicate#3", "data_late"). So
-two scopes, two mitigations or two what-ifs are compared under the same luck, and dropping one activity
-changes nothing of the others': what differs is their doing. Program i of n draws the same whatever n is.
+Every quantity is drawn along an axis of its own, named by what it belongs to ("replicate#3", "data_late"). So
+two mitigations or two what-ifs are compared under the same luck, and what differs is their doing. A quantile
+that lies between the programs that stop and those that go on is only as firm as the share of those that stop;
+so luck is not thrown but laid out evenly, in two layers:
+
+    what gates say    many more programs than are played, of which every k-th is taken in the order of the
+                      verdicts: each path through the gates has its share to about 1 in 10,000
+    everything else   a scrambled Sobol sequence (Owen 1998), in that same order: within each path, too, long
+                      and short durations come in their proportions
 
     true gain ~ belief after the pilot and its reruns  -->  a gate's estimate = gain + luck of items and seeds
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from scipy.special import gammaincinv, ndtri
+from scipy.stats import qmc
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
@@ -37,6 +46,16 @@ from assay.records.program_work import Gate, Verdict
 POINTS = 100.0
 """A share of 1 is 100 points."""
 
+_AXES = 512
+"""Of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps its luck
+where others come and go; names beyond the last are drawn at random."""
+
+_GATE_AXES = 32
+"""Likewise, of the few names that gates depend on."""
+
+_CANDIDATES = 16
+"""Programs through the gates for each one that is played: a verdict costs little, a replay much."""
+
 Flags = NDArray[np.bool_]
 Verdicts = NDArray[np.str_]
 
@@ -48,6 +67,12 @@ class GateLuck(NamedTuple):
     estimate: Array | None
     """Of the gain, in points; None where stated probabilities decide."""
     standard_error: Array | None
+
+    def programs(self, chosen: NDArray[np.intp]) -> "GateLuck":
+        """Some of the programs, by their places."""
+        estimate = None if self.estimate is None else self.estimate[chosen]
+        error = None if self.standard_error is None else self.standard_error[chosen]
+        return GateLuck(self.verdict[chosen], estimate, error)
 
 
 class Luck(NamedTuple):
@@ -63,32 +88,53 @@ class Luck(NamedTuple):
 
 
 class Drawing:
-    """Numbers for `num_programs` programs; each name has a stream of its own."""
+    """Numbers for `num_programs` programs; each name has an axis of its own."""
 
-    def __init__(self, *, num_programs: int, seed: int) -> None:
+    def __init__(self, *, num_programs: int, seed: int, num_axes: int = _AXES) -> None:
         self.num_programs = num_programs
         self._seed = seed
+        self._num_axes = num_axes
+        self._axis_of: dict[int, int] = {}
 
     def uniform(self, *name: str | int) -> Array:
-        """Between 0 and 1."""
-        return self._stream(*name).random(self.num_programs)
+        """Strictly between 0 and 1."""
+        axis = self._axis(derive_key(*name))
+        return self._stream(*name).random(self.num_programs) if axis is None else self._points[axis]
 
     def normal(self, *name: str | int) -> Array:
         """Standard normal."""
-        return self._stream(*name).standard_normal(self.num_programs)
+        return np.asarray(ndtri(self.uniform(*name)))
 
     def triangular(self, values: Sequence[float], *name: str | int) -> Array:
         """Least, most likely, most; all equal is no luck at all."""
         least, likely, most = values
         return triangular_quantile(least, likely, most, self.uniform(*name))
 
-    def poisson_sum(self, rate: float, low: float, high: float, *name: str | int) -> Array:
-        """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for."""
+    def poisson_sum(self, rate: float | Array, low: float, high: float, *name: str | int) -> Array:
+        """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
         stream = self._stream(*name)
         counts = stream.poisson(rate, self.num_programs)
         parts = stream.random((int(counts.max(initial=0)), self.num_programs))
         is_counted = np.arange(len(parts))[:, None] < counts
         return np.asarray(low * counts + (high - low) * (parts * is_counted).sum(axis=0))
+
+    @cached_property
+    def _points(self) -> Float[np.ndarray, "axis program"]:
+        # Balanced in powers of two; any first part of it is nearly so.
+        power = 1 << (self.num_programs - 1).bit_length()
+        scrambled = qmc.Sobol(self._num_axes, rng=np.random.default_rng(derive_key(self._seed, self._num_axes)))
+        points = np.ascontiguousarray(scrambled.random(power)[: self.num_programs].T)
+        return points.clip(2.0**-40, 1.0 - 2.0**-40, out=points)
+
+    def _axis(self, key: int) -> int | None:
+        if key not in self._axis_of:
+            taken = set(self._axis_of.values())
+            wanted = ((key + step) % self._num_axes for step in range(self._num_axes))
+            axis = next((each for each in wanted if each not in taken), None)
+            if axis is None:
+                return None
+            self._axis_of[key] = axis
+        return self._axis_of[key]
 
     def _stream(self, *name: str | int) -> np.random.Generator:
         # SFC64 is NumPy's fastest, and 64 bits of key are enough for the few hundred streams of a program.
@@ -109,9 +155,11 @@ def triangular_quantile(least: float, likely: float, most: float, share: Array) 
 def draw_luck(simulated: Simulated, *, num_programs: int, seed: int = 0) -> Luck:
     """Draw everything. Raises `ConfigError` where a gate reads an effect and no pilot says what to expect."""
     program, drawing = simulated.program, Drawing(num_programs=num_programs, seed=seed)
-    happened = {name: drawing.uniform("risk", name) < risk.probability for name, risk in program.risks.items()}
-    gain = _true_gain(program, drawing, happened)
-    gates, active = _walk_gates(simulated, drawing, gain)
+    gain, gates, active, lost = _shown(simulated, num_programs=num_programs, seed=seed)
+    happened = {
+        name: lost[name] if name in lost else drawing.uniform("risk", name) < risk.probability
+        for name, risk in program.risks.items()
+    }
     cut_start, cut_end = _cuts(simulated, drawing, happened)
     draws = Draws(
         duration_h=_durations(simulated, drawing, happened),
@@ -156,8 +204,16 @@ def _duration(program: Program, item: Item, drawing: Drawing, happened: Mapping[
     low, high = noise.rerun_fraction
     is_rerun = drawing.uniform("rerun", name) < noise.rerun_probability
     factor += is_rerun * (low + (high - low) * drawing.uniform("rerun fraction", name))
-    rate = noise.interrupts_per_device_hour * item.devices * hours
+    rate = _interrupt_rate(program, drawing) * item.devices * hours
     return hours * factor + drawing.poisson_sum(rate, *noise.interrupt_loss_hours, "interrupts", name)
+
+
+def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
+    """Per device-hour, the same for all runs of a program."""
+    rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
+    if shape is None:
+        return np.full(drawing.num_programs, rate)
+    return np.asarray(rate * gammaincinv(shape, drawing.uniform("interrupt rate")) / shape)
 
 
 def _risk_factor(program: Program, item: Item, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
@@ -207,6 +263,45 @@ def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags])
 # What the runs show
 
 
+def _shown(
+    simulated: Simulated, *, num_programs: int, seed: int
+) -> tuple[Array, dict[str, tuple[GateLuck, ...]], Flags, dict[str, Flags]]:
+    """(true gain, gates, what is active, which risks cost gain), evenly taken from many more programs."""
+    program = simulated.program
+    count = _CANDIDATES * (1 << (num_programs - 1).bit_length())
+    drawing = Drawing(num_programs=count, seed=derive_key(seed, "gates"), num_axes=_GATE_AXES)
+    lost = {
+        name: drawing.uniform("risk", name) < risk.probability
+        for name, risk in program.risks.items()
+        if isinstance(risk.effect, GainLost)
+    }
+    gain = _true_gain(program, drawing, lost)
+    gates, active = _walk_gates(simulated, drawing, gain)
+    order = _by_path(simulated, gates, active, gain)
+    offset = np.random.default_rng(derive_key(seed, "offset")).random()
+    taken = order[((np.arange(num_programs) + offset) * (count / num_programs)).astype(int)]
+    chosen = {name: tuple(look.programs(taken) for look in looks) for name, looks in gates.items()}
+    return gain[taken], chosen, active[:, taken], {name: flags[taken] for name, flags in lost.items()}
+
+
+def _by_path(
+    simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], active: Flags, gain: Array
+) -> NDArray[np.intp]:
+    """Programs sorted by what the first gate says, then the second, ...; by gain within a path.
+
+    What comes after a stop, or was never asked, tells no paths apart.
+    """
+    ended = np.zeros(len(gain), bool)
+    columns: list[NDArray[np.generic]] = []
+    for name, looks in gates.items():
+        for index, look in zip(simulated.looks(name), looks, strict=True):
+            is_held = active[index] & ~ended
+            columns.append(np.where(is_held, look.verdict.astype("U1"), ""))
+            ended |= is_held & (look.verdict == "stop")
+    ranks = [np.unique(column, return_inverse=True)[1] for column in columns]
+    return np.lexsort([gain, *reversed(ranks)])
+
+
 def _true_gain(program: Program, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     if program.pilot is None:
         return np.full(drawing.num_programs, np.nan)
@@ -233,7 +328,8 @@ def _walk_gates(
 ) -> tuple[dict[str, tuple[GateLuck, ...]], Flags]:
     """Every gate's looks, in order; what narrows and repeats switch off and on."""
     program = simulated.program
-    active = np.array([[item.repeat == 0] * drawing.num_programs for item in simulated.items])
+    is_first = np.array([[item.repeat == 0] for item in simulated.items])
+    active = np.repeat(is_first, drawing.num_programs, axis=1)
     gates: dict[str, tuple[GateLuck, ...]] = {}
     in_order = [item.node for item in simulated.items if item.kind == "gate" and item.repeat == 0]
     for name in in_order:

@@ -14,9 +14,13 @@ from assay.planning.risk.compile import Baseline, Slot
 from assay.planning.risk.outcome import NUM_PROGRAMS, Outcome, interval, simulate
 from assay.planning.risk.scope import Move, Promises, Tried, choose_scope, moves_of, with_moves
 from assay.planning.schedule import Effort, schedule
-from assay.records.offer import Offer, Safety, Spread, TakenMove, TriedScope
+from assay.records.failure_rates import FailureRates
+from assay.records.offer import Given, Offer, Safety, Spread, TakenMove, TriedScope
 from assay.records.plan import Plan
 from assay.records.program import Program
+
+MEASURED = "ledger"
+"""Name of the move that puts the ledger's failure rates in the place of the stated ones."""
 
 Say = Callable[[str], None]
 
@@ -40,15 +44,22 @@ def make_offer(
     program: Program,
     *,
     promises: Promises | None = None,
+    rates: FailureRates | None = None,
     num_programs: int = NUM_PROGRAMS,
     seed: int = 0,
     effort: Effort | None = None,
     say: Say = lambda text: None,
     clock: Clock | None = None,
 ) -> Offered:
-    """Choose, schedule, play. Raises what `schedule` raises where the program cannot be done at all."""
+    """Choose, schedule, play; with `rates`, under those instead of the stated ones.
+
+    Raises what `schedule` raises where the program cannot be done at all.
+    """
     clock, promises, effort = clock or SystemClock(), promises or Promises(), effort or Effort()
     began_s = clock.monotonic_s()
+    stated_sha256 = program.digest()
+    if rates is not None:
+        program = program.changed(rates.changes())
     say("scheduling the full scope")
     calm_plan = schedule(program, effort=effort)
     calm_outcome = simulate(program, baseline_of(calm_plan), num_programs=num_programs, seed=seed)
@@ -59,12 +70,12 @@ def make_offer(
     outcome = simulate(choice.program, baseline_of(plan), num_programs=num_programs, seed=seed)
     offer = Offer(
         program=program.name,
-        program_sha256=program.digest(),
+        program_sha256=stated_sha256,
         seed=seed,
         promised_on_time=promises.p_on_time,
         promised_over_budget=promises.p_over_budget,
         keeps_promises=not promises.shortfall(outcome),
-        moves=tuple(_taken(move) for move in choice.moves),
+        moves=(*_measured(rates), *map(_taken, choice.moves)),
         plan=plan,
         safety=safety_of(outcome),
         calm_plan=calm_plan,
@@ -106,7 +117,27 @@ def safety_of(outcome: Outcome) -> Safety:
         decision_day=Spread(p10=days.low, p50=days.middle, p90=days.high),
         device_hours=Spread(p10=hours.low, p50=hours.middle, p90=hours.high),
         verdicts=outcome.shares(),
+        given=_given(outcome),
     )
+
+
+def _given(outcome: Outcome) -> dict[str, Given]:
+    found = {}
+    for verdict, share in outcome.shares().items():
+        if share:
+            chosen = outcome.verdict == verdict
+            found[verdict] = Given(
+                decision_day=float(outcome.decision_h[chosen].mean()) / 24.0,
+                device_hours=float(outcome.device_hours[chosen].mean()),
+            )
+    return found
+
+
+def _measured(rates: FailureRates | None) -> tuple[TakenMove, ...]:
+    """The ledger's rates stand before all moves, so that whoever reads the offer plays with them too."""
+    if rates is None:
+        return ()
+    return (TakenMove(name=MEASURED, title=f"Failure rates: {rates.sentence()}", changes=rates.changes()),)
 
 
 def _taken(move: Move) -> TakenMove:

@@ -24,7 +24,7 @@ _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 _TOLERANCE = 1e-9
 """Of capacities: a tenth of a person ten times is one person."""
 
-_PROGRAMS_AT_ONCE = 25_000
+_PROGRAMS_AT_ONCE = 32_768
 """Programs of one block: each event costs the same few hundred calls however many there are; memory
 bounds it."""
 

@@ -18,7 +18,7 @@ from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.risk.sketch import sketch
 from assay.records.program import Program
 
-SEARCH_PROGRAMS = 3_000
+SEARCH_PROGRAMS = 2_048
 """Played for each scope in the search: a probability of 0.85 is known to 0.65 of a point."""
 
 MARGIN = 0.01

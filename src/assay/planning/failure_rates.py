@@ -1,0 +1,95 @@
+"""How often runs are interrupted, learned from the ledger's own attempts.
+
+Interrupts are a Poisson process in device-hours, so k of them in D device-hours turn a Gamma(a, b) belief about
+the rate into Gamma(a + k, b + D). The prior is the program's stated rate, worth one interrupt: a ledger that
+is nearly empty leaves that rate standing, and very uncertain; a long one outweighs it. The simulation draws
+one rate for each program from the posterior, so that what is not known makes its tails longer.
+
+What an interrupt costs is the work that was rolled back, the stall before it was noticed, and the start of
+the next attempt. The wait between two attempts holds no device and is left out.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+from scipy.stats import gamma
+
+from assay.base.errors import ConfigError
+from assay.records.failure_rates import FailureRates
+from assay.records.program_risk import Noise
+from assay.records.run import Attempt, Run
+from assay.store.ledger.goodput import goodput_of
+from assay.store.ledger.ledger import Ledger
+
+HOUR_S = 3600.0
+
+PRIOR_INTERRUPTS = 1.0
+"""What the stated rate weighs."""
+
+LEAST_LOSSES = 5
+"""Interrupts whose cost is known, below which the stated losses stand."""
+
+
+def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*", hour_s: float = HOUR_S) -> FailureRates:
+    """The rates of the runs whose ids match a pattern. `hour_s`: seconds of a program's hour, in miniature.
+
+    Raises `ConfigError` where nothing matches, or where the program states a rate of zero.
+    """
+    stated = noise.interrupts_per_device_hour
+    if not stated:
+        raise ConfigError(
+            "noise.interrupts_per_device_hour is 0, and the ledger's rates need a stated one to start from. "
+            "Leave the key out (the default is that of published clusters), or state a guess."
+        )
+    chosen = [run for run in ledger.runs() if fnmatchcase(run.run_id, runs)]
+    attempts = [a for run in chosen for a in ledger.attempts(run.run_id) if a.ended_s is not None]
+    if not attempts:
+        raise ConfigError(
+            f"the ledger has no attempt that is over of a run like '{runs}'. 'assay runs' lists what it has."
+        )
+    outcomes = Counter(a.outcome for a in attempts if a.outcome != "succeeded")
+    hours = sum(_held_s(ledger, run.run_id) for run in chosen) / hour_s
+    shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / stated + hours)
+    low, high = np.asarray(gamma.ppf((0.05, 0.95), shape, scale=scale)).tolist()
+    return FailureRates(
+        runs=runs,
+        num_runs=len({attempt.run_id for attempt in attempts}),
+        num_attempts=len(attempts),
+        device_hours=hours,
+        by_outcome=dict(outcomes),
+        stated_per_device_hour=stated,
+        per_device_hour=shape * scale,
+        low=low,
+        high=high,
+        shape=shape,
+        loss_hours=_loss_hours(ledger, chosen, attempts, hour_s),
+    )
+
+
+def _held_s(ledger: Ledger, run_id: str) -> float:
+    """Device-seconds; an attempt that left no account of its phases held its ranks from start to end."""
+    reported: dict[int, float] = {}
+    for rank in ledger.phase_seconds(run_id):
+        reported[rank.attempt] = reported.get(rank.attempt, 0.0) + rank.held_s
+    return sum(
+        reported.get(attempt.attempt, attempt.world_size * (attempt.ended_s - attempt.started_s))
+        for attempt in ledger.attempts(run_id)
+        if attempt.ended_s is not None
+    )
+
+
+def _loss_hours(
+    ledger: Ledger, runs: Sequence[Run], attempts: Sequence[Attempt], hour_s: float
+) -> tuple[float, float] | None:
+    size = {(attempt.run_id, attempt.attempt): attempt.world_size for attempt in attempts}
+    interruptions = goodput_of(ledger, runs).interruptions
+    losses = [
+        (each.cost_device_s() - each.waited_device_s) / size[each.run_id, each.attempt] / hour_s
+        for each in interruptions
+    ]
+    if len(losses) < LEAST_LOSSES:
+        return None
+    mean, half = float(np.mean(losses)), float(np.sqrt(3.0) * np.std(losses, ddof=1))
+    return max(0.0, mean - half), mean + half
