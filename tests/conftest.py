@@ -4,6 +4,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,27 +39,27 @@ def published_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """A throw-away PostgreSQL cluster on a Unix socket; one per session."""
     programs = _postgres_programs()
     require("postgres", programs is not None, "initdb is not installed (apt-get install postgresql)")
     assert programs is not None
-    folder = tmp_path_factory.mktemp("postgres")
-    cluster, sockets = folder / "cluster", folder / "sockets"
-    sockets.mkdir()
-    if os.geteuid() == 0:  # the server refuses to run as root
-        for parent in folder.parents:
-            if parent.stat().st_uid == 0 and parent != Path(parent.anchor) and "pytest-of" in str(parent):
-                parent.chmod(parent.stat().st_mode | 0o011)
-        shutil.chown(folder, "postgres")
-        shutil.chown(sockets, "postgres")
-    _as_postgres(programs / "initdb", "-D", cluster, "-A", "trust", "-U", "assay", "-E", "UTF8", "--no-sync")
-    options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}' -c fsync=off"
-    _as_postgres(programs / "pg_ctl", "-D", cluster, "-w", "-l", folder / "log", "-o", options, "start")
-    try:
-        yield f"postgresql://assay@/postgres?host={sockets}"
-    finally:
-        _as_postgres(programs / "pg_ctl", "-D", cluster, "-m", "immediate", "stop")
+    # Not below pytest's own folders, which other users may not enter: the server refuses to run as root.
+    with tempfile.TemporaryDirectory(prefix="assay-postgres-") as name:
+        cluster, sockets = Path(name, "cluster"), Path(name, "sockets")
+        sockets.mkdir()
+        if os.geteuid() == 0:
+            shutil.chown(name, "postgres")
+            shutil.chown(sockets, "postgres")
+        _as_postgres(
+            programs / "initdb", "-D", cluster, "-A", "trust", "-U", "assay", "-E", "UTF8", "--no-sync"
+        )
+        options = f"-c listen_addresses='' -c unix_socket_directories='{sockets}' -c fsync=off"
+        _as_postgres(programs / "pg_ctl", "-D", cluster, "-w", "-l", Path(name, "log"), "-o", options, "start")
+        try:
+            yield f"postgresql://assay@/postgres?host={sockets}"
+        finally:
+            _as_postgres(programs / "pg_ctl", "-D", cluster, "-m", "immediate", "stop")
 
 
 def _postgres_programs() -> Path | None:
