@@ -8,9 +8,12 @@ import sqlalchemy
 from assay.base.errors import ConfigError, StoreError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
+from assay.records.campaign import Campaign
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, LogEntry, RunFinished
 from assay.records.cursor import Cursor
+from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger, find_ledger, open_ledger
@@ -69,6 +72,31 @@ def commit(step: int) -> Commit:
         receipts_from_step=0,
         rows_learned=8 * step,
     )
+
+
+def campaign(name: str, created_s: float) -> Campaign:
+    return Campaign(
+        name=name,
+        config={},
+        config_sha256="c",
+        recipe={},
+        beside=".",
+        known_good_sha256=None,
+        created_s=created_s,
+    )
+
+
+def decision(candidate: str, num_seeds: int, *, revision: int = 1, campaign: str = "lr") -> Decision:
+    look = Look(name="look", num_seeds=num_seeds, is_gate=True, level=0.99, spent=0.01, spent_so_far=0.01)
+    return Decision(
+        campaign=campaign, campaign_sha256="c", question="?", candidate=candidate, because="", patch={"a": 1},
+        recommendation="narrow", sentence="So much.", decided_by="gain", is_final=False,
+        look=look, look_number=1, num_looks=2,
+        effect=Estimate(value=0.1, low=-0.1, high=0.3), unit="nats per row", least_effect=0.01,
+        effects=(), gates=(), cheapest=None, blocking=None, runs=(),
+        spent_s=1.0, next_s=None, budget_s=2.0, would_change=(), risks=(), dissent=(),
+        baseline_recipe_sha256="r", candidate_recipe_sha256="s", revision=revision,
+    )  # fmt: skip
 
 
 def benchmark_result(benchmark: str, step: int, run_id: str = "run") -> BenchmarkResult:
@@ -255,6 +283,17 @@ class TestLedger:
                 ledger.record_benchmark_result(result)
             assert ledger.benchmark_results("run") == wanted
             assert len(ledger.benchmark_results()) == 4
+
+    def test_decisions_come_by_candidate_and_the_newest_of_each_last(self, url: str) -> None:
+        wanted = [decision("a", 3), decision("a", 5), decision("a", 5, revision=2), decision("b", 2)]
+        with open_ledger(url) as ledger:
+            for each in (campaign("lr", 1.0), campaign("dropout", 2.0), campaign("lr", 1.0)):
+                ledger.record_campaign(each)
+            for made in reversed([*wanted, decision("a", 9, campaign="dropout")]):
+                ledger.record_decision(made)
+                ledger.record_decision(made)
+            assert [each.name for each in ledger.campaigns()] == ["dropout", "lr"]
+            assert ledger.decisions("lr") == wanted
 
     def test_a_ledger_of_before_benchmarks_gets_their_table(self, url: str) -> None:
         with open_ledger(url) as ledger, ledger.writing() as connection:

@@ -18,8 +18,11 @@ from assay.launch.campaign_folder import find_campaign
 from assay.launch.campaign_memo import newest_decisions
 from assay.launch.campaign_runs import finished_runs
 from assay.launch.campaign_seal import score_sealed
+from assay.launch.rebuild import rebuild_all
 from assay.records.campaign import CampaignRun
+from assay.records.decision import Decision
 from assay.store.commit_log import CommitLog
+from assay.store.ledger.database import assay_home
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store
 
@@ -85,8 +88,24 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
     assert decision.sentence in finished.stdout
+    _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
     _assert_a_holdout_is_scored_on_the_last_weights(tmp_path, records[0])
+
+
+def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: list[str]) -> None:
+    path = assay_home() / "ledger.db"
+    for _ in range(2):
+        with open_ledger() as ledger:
+            assert [each.name for each in ledger.campaigns()] == ["tiny"]
+            assert ledger.decisions("tiny")[-1] == decision
+        path.unlink()
+        with open_ledger() as ledger:
+            rebuild_all(ledger, assay_home())
+    listed = subprocess.run(
+        [*command[:3], "campaign", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "tiny" in listed and decision.recommendation in listed
 
 
 def _assert_a_holdout_is_scored_on_the_last_weights(tmp_path: Path, record: CampaignRun) -> None:

@@ -8,6 +8,9 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table
+
+    from assay.records.campaign import Campaign
     from assay.records.decision import Decision
 
 KEYS_HEAD = (
@@ -16,6 +19,9 @@ KEYS_HEAD = (
     "A campaign is a YAML file (see decide.md); `a.b=value` on the command line overrides it; unknown keys are",
     "refused. This page is what `assay campaign keys` prints.",
 )
+LISTED = (
+    "candidate", "recommendation", "is_final", "seeds", "effect", "low", "high", "unit", "device_hours",
+)  # fmt: skip
 COLOURS = {"scale": "green", "narrow": "yellow", "stop": "red"}
 
 
@@ -84,6 +90,35 @@ def keys() -> None:
     click.echo(key_reference(KEYS_HEAD, CampaignConfig), nl=False)
 
 
+@campaign.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, the newest campaign first.")
+def list_(as_json: bool) -> None:
+    """List the campaigns and their newest decisions, the newest campaign first.
+
+    Read from the ledger, so a team that shares one sees everybody's. 'assay runs --rebuild' writes it anew
+    from the folders.
+
+    Keys with --json: campaign, created, candidate, recommendation, is_final, seeds, effect, low, high, unit,
+    device_hours; candidate and all after it are null before a campaign's first look.
+    """
+    import json
+
+    from assay.cli.screen import stdout
+    from assay.store.ledger.database import assay_home
+    from assay.store.ledger.ledger import find_ledger
+
+    ledger = find_ledger()
+    found = [(each, ledger.decisions(each.name)) for each in ledger.campaigns()] if ledger else []
+    if ledger:
+        ledger.close()
+    if as_json:
+        click.echo(json.dumps([tree for each, decisions in found for tree in _list_trees(each, decisions)]))
+    elif not found:
+        click.echo(f"No campaigns in {assay_home()} yet. 'assay campaign run FILE' begins one.")
+    else:
+        stdout().print(_list_table(found))
+
+
 @campaign.command("show")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
@@ -116,3 +151,58 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
             for clause in gate.clauses:
                 mark = {"pass": "✓", "fail": "✕", "undecided": "○"}[clause.verdict]
                 click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks})")
+
+
+def _list_trees(campaign: "Campaign", decisions: "Sequence[Decision]") -> list[dict[str, object]]:
+    from assay.base.clock import utc_text
+
+    about: dict[str, object] = {"campaign": campaign.name, "created": utc_text(campaign.created_s)}
+    newest = {each.candidate: each for each in decisions}
+    return [
+        {
+            **about,
+            "candidate": each.candidate,
+            "recommendation": each.recommendation,
+            "is_final": each.is_final,
+            "seeds": each.look.num_seeds,
+            "effect": each.effect.value,
+            "low": each.effect.low,
+            "high": each.effect.high,
+            "unit": each.unit,
+            "device_hours": each.spent_s / 3600.0,
+        }
+        for each in newest.values()
+    ] or [{**about, **dict.fromkeys(LISTED)}]
+
+
+def _list_table(found: "Sequence[tuple[Campaign, Sequence[Decision]]]") -> "Table":
+    from rich.table import Table
+    from rich.text import Text
+
+    from assay.base.clock import utc_text
+    from assay.base.units import duration_text
+    from assay.evaluation.decision.words import interval_words
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("campaign", "candidate", "decision", "effect"):
+        table.add_column(title, no_wrap=True)
+    for title in ("seeds", "device time", "declared (UTC)"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for campaign, decisions in found:
+        declared = utc_text(campaign.created_s)[:16].replace("T", " ")
+        if not decisions:
+            table.add_row(campaign.name, "", "no look yet", "", "", "", declared)
+        for each in {each.candidate: each for each in decisions}.values():
+            table.add_row(
+                campaign.name,
+                each.candidate,
+                Text(
+                    each.recommendation + ("" if each.is_final else ", open"),
+                    style=COLOURS[each.recommendation],
+                ),
+                interval_words(each.effect, each.unit),
+                str(each.look.num_seeds),
+                duration_text(each.spent_s),
+                declared,
+            )
+    return table

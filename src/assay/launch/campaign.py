@@ -75,6 +75,7 @@ def run_campaign(
     `train` makes a run's last evaluation be there; it may come from anywhere, e.g. a scheduler's queue. `score`
     does the same for a sealed benchmark's results.
     """
+    ledger.record_campaign(campaign.record)
     arms = _Arms(campaign, Bench(ledger, clock or SystemClock(), score), watcher_of, say, train)
     for candidate in campaign.config.candidates:
         if warning := warning_of_patch(candidate.name, candidate.patch):
@@ -143,7 +144,7 @@ class _Arms:
                 self._runs[candidate][:num_seeds],
                 self._bench,
             )
-            decision = record_decision(self._campaign, decision)
+            decision = record_decision(self._campaign, decision, self._ledger)
             self.decisions[candidate] = decision
             self._say(f"look at {num_seeds} seeds: {decision.sentence}")
             if decision.is_final:

@@ -29,7 +29,7 @@ def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> lis
             Bench(ledger, clock, score_sealed),
             is_gate=recorded.look.is_gate,
         )
-        decisions.append(record_decision(campaign, decision))
+        decisions.append(record_decision(campaign, decision, ledger))
     return decisions
 
 
@@ -51,5 +51,5 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
             )
         bench = Bench(ledger, clock, score_sealed)
         decision = judge(campaign, candidate.name, baseline[:num_seeds], runs[:num_seeds], bench, is_gate=False)
-        decisions.append(record_decision(campaign, decision))
+        decisions.append(record_decision(campaign, decision, ledger))
     return decisions

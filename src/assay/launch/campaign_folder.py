@@ -88,11 +88,12 @@ def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampai
 def find_campaign(name: str) -> OpenCampaign:
     """A campaign that was declared before."""
     folder = campaign_folder(name)
-    path = folder / CAMPAIGN_FILE
-    if not path.is_file():
+    if not (folder / CAMPAIGN_FILE).is_file():
         known = ", ".join(campaign_names()) or "none"
-        raise ConfigError(f"{path}: no such campaign; there is {known}. 'assay campaign run FILE' begins one.")
-    record = Campaign.from_json(path.read_bytes(), source=path)
+        raise ConfigError(
+            f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
+        )
+    record = declared_campaign(folder)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
     config = validated(CampaignConfig, LoadedConfig({**record.config, **settings}, {}))
     known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
@@ -109,11 +110,23 @@ def campaign_folder(name: str) -> Path:
     return (assay_home() / "campaigns" / name).resolve()
 
 
+def declared_campaign(folder: Path) -> Campaign:
+    """What the campaign in a folder declared."""
+    path = folder / CAMPAIGN_FILE
+    return Campaign.from_json(path.read_bytes(), source=path)
+
+
+def all_decisions(folder: Path) -> list[Decision]:
+    """Every revision of every look, in no order that means anything."""
+    return [
+        Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")
+    ]
+
+
 def recorded_decisions(folder: Path) -> list[Decision]:
     """By candidate and look, the newest revision of each."""
     newest: dict[tuple[str, int, bool], Decision] = {}
-    for path in (folder / "decisions").glob("*.json"):
-        found = Decision.from_json(path.read_bytes(), source=path)
+    for found in all_decisions(folder):
         key = (found.candidate, found.look.num_seeds, found.look.is_gate)
         if key not in newest or newest[key].revision < found.revision:
             newest[key] = found
@@ -121,8 +134,7 @@ def recorded_decisions(folder: Path) -> list[Decision]:
 
 
 def _as_declared(folder: Path, wanted: Campaign) -> Campaign:
-    path = folder / CAMPAIGN_FILE
-    found = Campaign.from_json(path.read_bytes(), source=path)
+    found = declared_campaign(folder)
     if found.config_sha256 == wanted.config_sha256:
         return found
     changed = sorted(_changes("", found.config, wanted.config)) or ["the known-good recipe"]

@@ -19,6 +19,7 @@ from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
 from assay.store.ledger.database import assay_home
+from assay.store.ledger.ledger import Ledger
 
 
 def judge(
@@ -51,7 +52,7 @@ def judge(
     )
 
 
-def record_decision(campaign: OpenCampaign, decision: Decision) -> Decision:
+def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
     """Write it down, as a further revision where only a file that a clause asks for is another one since.
 
     Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so.
@@ -67,6 +68,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision) -> Decision:
                 "decide again."
             )
     campaign.store.put_if_absent(decision.place(), decision.to_json().encode())
+    ledger.record_decision(decision)
     _keep_known_good(campaign, decision)
     return decision
 

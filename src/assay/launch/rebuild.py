@@ -7,6 +7,7 @@ from pathlib import Path
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, load_evaluation
+from assay.launch.campaign_folder import CAMPAIGN_FILE, all_decisions, declared_campaign
 from assay.launch.run import RUN_FILE
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
@@ -64,11 +65,15 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
 
 
 def rebuild_all(ledger: Ledger, home: Path) -> list[Run]:
-    """Write every run in `home` into the ledger; returns them."""
+    """Write every run and campaign in `home` into the ledger; returns the runs."""
     paths = sorted(home.glob(f"*/{RUN_FILE}"))
     if not paths:
         raise DataError(f"{home}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     runs = [Run.from_json(path.read_bytes(), source=path) for path in paths]
     for run in runs:
         rebuild_run(ledger, run)
+    for path in sorted(home.glob(f"campaigns/*/{CAMPAIGN_FILE}")):
+        ledger.record_campaign(declared_campaign(path.parent))
+        for decision in all_decisions(path.parent):
+            ledger.record_decision(decision)
     return runs

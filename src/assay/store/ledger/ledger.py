@@ -18,7 +18,9 @@ from sqlalchemy.engine import Connection, Engine
 from assay.base.errors import ConfigError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
+from assay.records.campaign import Campaign
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, LogEntry, RunFinished
+from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation
 from assay.records.record import Record
 from assay.records.run import Attempt, PhaseSeconds, Run
@@ -158,6 +160,28 @@ class Ledger:
         """Write an audit down; the latest of a run is kept."""
         self._put(tables.audits, run_id=audit.run_id, record=audit.to_json())
 
+    def record_campaign(self, campaign: Campaign) -> None:
+        """Write down what a campaign declared."""
+        self._put(
+            tables.campaigns,
+            campaign=campaign.name,
+            created_s=campaign.created_s,
+            record=campaign.to_json(),
+        )
+
+    def record_decision(self, decision: Decision) -> None:
+        """Write a decision down; one per candidate, look and revision."""
+        self._put(
+            tables.decisions,
+            campaign=decision.campaign,
+            candidate=decision.candidate,
+            num_seeds=decision.look.num_seeds,
+            is_gate=int(decision.look.is_gate),
+            revision=decision.revision,
+            recommendation=decision.recommendation,
+            record=decision.to_json(),
+        )
+
     # Facts out
 
     def runs(self) -> list[Run]:
@@ -226,6 +250,18 @@ class Ledger:
     def audit(self, run_id: str) -> AuditReport | None:
         """A run's latest audit."""
         return next(iter(self._records(AuditReport, _records_of(tables.audits, run_id))), None)
+
+    def campaigns(self) -> list[Campaign]:
+        """All campaigns, the newest first."""
+        table = tables.campaigns
+        return self._records(Campaign, select(table.c.record).order_by(table.c.created_s.desc()))
+
+    def decisions(self, campaign: str) -> list[Decision]:
+        """A campaign's decisions by candidate, each candidate's newest last."""
+        table = tables.decisions
+        query = select(table.c.record).where(table.c.campaign == campaign)
+        order = (table.c.candidate, table.c.num_seeds, table.c.is_gate, table.c.revision)
+        return self._records(Decision, query.order_by(*order))
 
     def _put(self, table: Table, **row: Any) -> None:
         with self.writing() as connection:

@@ -99,6 +99,27 @@ audits = Table(
     Column("record", Text, nullable=False),
 )
 
+campaigns = Table(
+    "campaigns",
+    metadata,
+    Column("campaign", String, primary_key=True),
+    Column("created_s", Float, nullable=False),
+    Column("record", Text, nullable=False),
+)
+
+decisions = Table(
+    "decisions",
+    metadata,
+    Column("campaign", String, primary_key=True),
+    Column("candidate", String, primary_key=True),
+    Column("num_seeds", Integer, primary_key=True),
+    Column("is_gate", Integer, primary_key=True),
+    Column("revision", Integer, primary_key=True),
+    Column("recommendation", String, nullable=False),
+    Column("record", Text, nullable=False),
+)
+"""Every revision of every look; `is_gate` is 1 for a look that was declared, else 0."""
+
 metric_segments = Table(
     "metric_segments",
     metadata,
