@@ -530,8 +530,8 @@ def _consequences(program: Program, gate: Gate) -> Iterator[str]:
         yield "Narrow: goes on; the recommendation will say so."
     if gate.again is not None:
         repeated = ", ".join(titles[name] for name in gate.again.repeats)
-        yield f"Again (at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}): repeats "
-        f"{repeated}."
+        at_most = f"at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}"
+        yield f"Again ({at_most}): repeats {repeated}."
     closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"
     yield f"Stop: running jobs are ended, and only this is still done: {closing}."
 
