@@ -50,6 +50,17 @@ MISTAKES = [
         "work: {days: 5, people: {data_engineer: 2}}",
         "asks for 2 where the team has 1",
     ),
+    ("device_hours: 18000", "device_hours: '18,000'", "number without separator or unit; perhaps 18000 (given"),
+    ("share: 0.35", "share: 35%", "number without separator or unit; perhaps 0.35 (given: '35%')"),
+    ("max_hours: 24", "max_hours: 24h", "whole number without separator or unit; perhaps 24 (given: '24h')"),
+    ("days: [1, 3, 7]", "days: 7", "expected a list, in brackets; a range is [least, likely, most] (given: 7)"),
+    ("then: review", "then: pause", "expected 'stop', 'narrow' or 'review' (given: 'pause')"),
+    (
+        "standard_error: 1.87",
+        "devices: 64",
+        "pilot.devices: no such key; known here: benchmark, gains, standard_error, prior_sd",
+    ),
+    ("fraction: [0.1, 0.25, 0.5]", "points: [1, 2, 3]", "no such key; known here: type, what, fraction."),
     (
         "accountable: program_lead",
         "accountable: the_boss",
