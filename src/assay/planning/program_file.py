@@ -161,7 +161,7 @@ def _expected(found: Any) -> str:
         if whole:
             digits = round(digits)
         return f"expected a {whole}number without separator or unit; perhaps {digits:.10g}"
-    message = found["msg"].removeprefix("Value error, ")
+    message = str(found["msg"]).removeprefix("Value error, ")
     return _EXPECTED.get(found["type"], message.replace("Input should be", "expected"))
 
 
@@ -172,7 +172,7 @@ def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]
 
 
 def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
-    """The keys of the section that an error's location leads to: models by field, names and tags passed over."""
+    """The keys of the section that an error's location leads to, past names and tags."""
     models = _models(model)
     for part in location:
         inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]

@@ -184,3 +184,14 @@ def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_pat
         read_progress(notes, program)
     assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
     assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)
+
+
+def test_a_stakeholder_is_a_title_or_a_title_with_wishes(case: Program) -> None:
+    finance = {"stakeholders.finance": {"title": "Finance", "wants": "No surprise"}}
+    changed = case.changed(finance | {"stakeholders.policy": "Policy team"})
+    assert changed.stakeholders["finance"].wants == "No surprise"
+    assert [changed.title_of(name) for name in ("finance", "policy", "nobody")] == [
+        "Finance",
+        "Policy team",
+        "nobody",
+    ]
