@@ -7,6 +7,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.new_program import new_program
+from assay.planning.program_checks import unawaited
 from assay.planning.program_file import apply_changes, read_program, read_progress
 from assay.records.program import Program
 
@@ -195,3 +196,9 @@ def test_a_stakeholder_is_a_title_or_a_title_with_wishes(case: Program) -> None:
         "Policy team",
         "nobody",
     ]
+
+
+def test_what_the_decision_does_not_wait_for_is_named(case: Program) -> None:
+    loose = case.changed({"activities.memo.after": ["confirmation"]})
+    assert unawaited(case) == []
+    assert unawaited(loose) == ["cost_model"]
