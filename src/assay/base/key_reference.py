@@ -1,7 +1,7 @@
 """Every key of a configuration with its default and meaning, as Markdown: from the classes that check it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -53,4 +53,12 @@ def _line(key: str, field: FieldInfo) -> str:
         value = field.get_default(call_default_factory=True)
         default = f"`{value}`".replace("None", "null").replace("()", "[]").replace("``", "none")
     meaning = " ".join((field.description or "").split()).replace("|", "\\|")
-    return f"| `{key}` | {default} | {meaning} |"
+    return f"| `{key}` | {default} | {' '.join(filter(None, (meaning, _form(field.annotation))))} |"
+
+
+def _form(annotation: Any) -> str:
+    """The words that may stand there, or that a list of so many values is expected; else nothing."""
+    choices = get_args(annotation) if get_origin(annotation) is Literal else ()
+    if len(choices) > 1:
+        return "One of " + ", ".join(f"`{each}`" for each in choices) + "."
+    return ""

@@ -11,6 +11,7 @@ from assay.cli.screen import stdout
 from assay.planning.checker import violations
 from assay.planning.conflict import Conflict
 from assay.planning.explain import Price, critical_chain
+from assay.planning.program_checks import unawaited
 from assay.planning.risk.questions import Asked
 from assay.planning.what_if import Answer
 from assay.records.plan import Plan, Planned
@@ -39,6 +40,27 @@ def print_program(program: Program) -> None:
         f"{sum(role.fte for role in program.team.values() if role.part_of is None):g} people; "
         f"risks: {len(program.risks)}, options: {len(program.options)}, what-ifs: {len(program.what_ifs)}"
     )
+    _print_moments(console, program)
+    loose = unawaited(program)
+    if loose:
+        console.print(
+            f"the decision does not wait for: {', '.join(loose)} (name what should be known in an 'after')"
+        )
+
+
+def _print_moments(console: Console, program: Program) -> None:
+    """Moments as they were read: 'week 6' is where week 6 begins, which is easily meant otherwise."""
+    begins = program.calendar.hour_of
+    for name, booking in program.capacity.bookings.items():
+        first, last = _date(program, begins(booking.since)), _date(program, begins(booking.until) - 1)
+        console.print(f"  {booking.title or name}: {first} to {last}")
+    for event in program.events.values():
+        console.print(f"  {event.title}: from {_date(program, begins(event.at))}")
+    console.print(f"  decision: by {_date(program, begins(program.decision.by) - 1)}")
+
+
+def _date(program: Program, hour: int) -> str:
+    return f"{program.calendar.date_of(hour):%a %d %b}"
 
 
 def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigError:

@@ -39,6 +39,18 @@ def problems_of(program: Program) -> Iterator[Problem]:
     yield from _budget(program)
 
 
+def unawaited(program: Program) -> list[str]:
+    """Activities and gates that the decision does not wait for, not even by way of others: seldom meant."""
+    nodes = program.nodes()
+    pending, awaited = [program.decision.made_by], set[str]()
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in awaited:
+            awaited.add(name)
+            pending.extend(dependency.name for dependency in nodes[name].after)
+    return [name for name in nodes if name not in awaited]
+
+
 def _section(program: Program, name: str) -> str:
     return f"activities.{name}" if name in program.activities else f"gates.{name}"
 

@@ -4,12 +4,13 @@ YAML is composed twice: into values, and into the lines of its keys. Whatever la
 (`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from assay.base.errors import ConfigError
 from assay.planning.program_checks import Problem, problems_of
@@ -132,13 +133,63 @@ def _schema_problems(
     for found in error.errors():
         key = _key_in_file([str(part) for part in found["loc"]], lines)
         if found["type"] == "extra_forbidden":
-            hint = meant(str(found["loc"][-1]), _known_keys(schema))
-            yield Problem(key, f"no such key{hint}.")
+            yield Problem(key, _no_such_key(found["loc"], schema))
         elif found["type"] == "missing":
             yield Problem(key, "required, and not given.")
         else:
-            message = found["msg"].removeprefix("Value error, ")
-            yield Problem(key, f"{message} (given: {found['input']!r:.60}).")
+            yield Problem(key, f"{_expected(found)} (given: {found['input']!r:.60}).")
+
+
+_EXPECTED = {
+    "tuple_type": "expected a list, in brackets; a range is [least, likely, most]",
+    "string_type": "expected a text",
+    "dict_type": "expected keys with values",
+    "model_type": "expected keys with values",
+}
+_NUMBER = re.compile(r"\s*(?P<digits>\d[\d,_ ]*(?:\.\d+)?)\s*(?P<unit>%|[a-z]*)\s*", re.I)
+
+
+def _expected(found: Any) -> str:
+    """What stands wrong there, in a program lead's words, with the cure where it can be read off."""
+    if found["type"] in ("float_parsing", "int_parsing", "int_from_float"):
+        whole = "" if found["type"] == "float_parsing" else "whole "
+        written = _NUMBER.fullmatch(str(found["input"]))
+        if written is None:
+            return f"expected a {whole}number"
+        digits = float(re.sub(r"[,_ ]", "", written["digits"]))
+        digits = digits / 100.0 if written["unit"] == "%" else digits
+        if whole:
+            digits = round(digits)
+        return f"expected a {whole}number without separator or unit; perhaps {digits:.10g}"
+    message = str(found["msg"]).removeprefix("Value error, ")
+    return _EXPECTED.get(found["type"], message.replace("Input should be", "expected"))
+
+
+def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
+    """With a guess among the keys of that section; without one, all of them."""
+    known = _keys_beside(schema, [str(part) for part in location[:-1]])
+    return f"no such key{meant(str(location[-1]), known) or '; known here: ' + ', '.join(known)}."
+
+
+def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
+    """The keys of the section that an error's location leads to, past names and tags."""
+    models = _models(model)
+    for part in location:
+        inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]
+        tagged = [each for each in models if part in get_args(_type_of(each))]
+        models = [found for annotation in inner for found in _models(annotation)] or tagged or models
+    return [name for each in models for name in each.model_fields]
+
+
+def _type_of(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("type")
+    return field.annotation if field else None
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
@@ -149,23 +200,6 @@ def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
         if part != "[key]" and (is_last or not lines or ".".join([*kept, part]) in lines):
             kept.append(part)
     return ".".join(kept)
-
-
-def _known_keys(model: Any) -> set[str]:
-    found: set[str] = set()
-    pending, seen = [model], set()
-    while pending:
-        annotation = pending.pop()
-        if hasattr(annotation, "model_fields"):
-            if annotation in seen:
-                continue
-            seen.add(annotation)
-            for name, field in annotation.model_fields.items():
-                found.add(name)
-                pending.append(field.annotation)
-        else:
-            pending.extend(getattr(annotation, "__args__", ()))
-    return found
 
 
 def _place(path: Path | str, lines: Mapping[str, int], key: str) -> str:

@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.records.program_calendar import Calendar, Capacity, Moment, Role
@@ -29,6 +29,19 @@ class Event(FrozenConfig):
 
     title: str
     at: Moment
+
+
+class Stakeholder(FrozenConfig):
+    """Somebody outside the team; `NAME: title` alone will do."""
+
+    title: str
+    wants: str = ""
+    """What they ask of the plan; stands beside their letters in the RACI document."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _title_alone(cls, value: Any) -> Any:
+        return {"title": value} if isinstance(value, str) else value
 
 
 class Budget(FrozenConfig):
@@ -80,8 +93,8 @@ class Program(Record):
     team: dict[Name, Role]
     """Who does the work."""
 
-    stakeholders: dict[Name, str] = Field(default_factory=dict)
-    """Others who own, approve or are told: name -> title."""
+    stakeholders: dict[Name, Stakeholder] = Field(default_factory=dict)
+    """Others who own, approve or are told."""
 
     capacity: Capacity
     budget: Budget
@@ -139,6 +152,11 @@ class Program(Record):
             for name in removed:
                 _bridge(tree, name, self.nodes()[name])
         return type(self).model_validate(tree)
+
+    def title_of(self, name: str) -> str:
+        """A role's, a person's or a stakeholder's title; the name itself where there is none."""
+        known = self.team.get(name) or self.stakeholders.get(name)
+        return (known.title if known else "") or name
 
     def without(self, names: Iterable[str]) -> Self:
         """This program without some activities."""

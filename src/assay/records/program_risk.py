@@ -56,6 +56,7 @@ class Late(FrozenConfig):
     """Name of an event or an activity."""
 
     days: Triangular
+    """`[least, likely, most]`."""
 
 
 class Longer(FrozenConfig):
@@ -66,6 +67,7 @@ class Longer(FrozenConfig):
     """Names of activities, or of stages."""
 
     factor: Triangular
+    """`[least, likely, most]`; 1.5 is half as long again."""
 
 
 class MoreWork(FrozenConfig):
@@ -76,7 +78,7 @@ class MoreWork(FrozenConfig):
     """Names of activities, or of stages."""
 
     fraction: Triangular
-    """Of their runs' device-hours."""
+    """Of their runs' device-hours: `[least, likely, most]`."""
 
 
 class BookingOverruns(FrozenConfig):
@@ -85,6 +87,7 @@ class BookingOverruns(FrozenConfig):
     type: Literal["booking_overruns"] = "booking_overruns"
     booking: str
     days: Triangular
+    """`[least, likely, most]`."""
 
 
 class CapacityLost(FrozenConfig):
@@ -93,6 +96,7 @@ class CapacityLost(FrozenConfig):
     type: Literal["capacity_lost"] = "capacity_lost"
     share: Share
     days: Triangular
+    """`[least, likely, most]`."""
 
 
 class Away(FrozenConfig):
@@ -102,6 +106,7 @@ class Away(FrozenConfig):
     role: str
     fte: PositiveFloat
     days: Triangular
+    """`[least, likely, most]`."""
 
 
 class GainLost(FrozenConfig):
@@ -109,6 +114,7 @@ class GainLost(FrozenConfig):
 
     type: Literal["gain_lost"] = "gain_lost"
     points: Triangular
+    """`[least, likely, most]`."""
 
 
 Effect = Annotated[
@@ -176,6 +182,9 @@ class Pilot(FrozenConfig):
     prior_sd: PositiveFloat = 2.0
     """Of true gains of such ideas around zero, in points."""
 
+    note: str = ""
+    """How it was run and what speaks against it (devices, data, reruns); stands in the stage gates document."""
+
 
 class Stop(FrozenConfig):
     """A condition that ends or narrows the program whenever it is seen, not only at a gate."""
@@ -185,7 +194,11 @@ class Stop(FrozenConfig):
     """A benchmark's name, `device_hours`, `decision_day`, `failure_share` or `gain`."""
 
     above: float | None = None
+    """In the unit of what is watched: device-hours, days since the start, a share (0.1), points."""
+
     below: float | None = None
+    """The same; give one of the two."""
+
     then: Literal["stop", "narrow", "review"] = "review"
     owner: str
 

@@ -85,6 +85,7 @@ def stage_gates(dossier: Dossier) -> Document:
             for item in gates
         ],
         sections=[
+            *_pilot(program),
             DocumentSection("What each gate is worth", list(_worth(dossier))),
             *(DocumentSection(program.gates[item.name].title, list(_gate(dossier, item))) for item in gates),
             DocumentSection("Conditions that end it at any time", [_stops(program)]),
@@ -98,7 +99,7 @@ def raci(dossier: Dossier) -> Document:
     """A matrix of who does, answers, is asked and is told."""
     program = dossier.offered.program
     names = [*program.team, *program.stakeholders]
-    rows, header = [], ("", *(_title(program, name) for name in names))
+    rows, header = [], ("", *(program.title_of(name) for name in names))
     for name, stage in program.stages.items():
         rows.append((stage.title, *_letters(program, name, names)))
     own = [
@@ -111,6 +112,9 @@ def raci(dossier: Dossier) -> Document:
     ]
     if own:
         blocks.append(TitledTable("Where it is otherwise", "", Table(header, own)))
+    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
+    if wishes:
+        blocks.append(TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes)))
     accountable = {stage.owners.accountable for stage in program.stages.values()}
     return Document(
         name="raci",
@@ -121,10 +125,10 @@ def raci(dossier: Dossier) -> Document:
             "good",
             "one name each",
             f"Each of the {len(program.stages)} stages has one who answers for it: "
-            f"{', '.join(sorted(_title(program, name) for name in accountable))}.",
+            f"{', '.join(sorted(program.title_of(name) for name in accountable))}.",
         ),
         tiles=[
-            Tile(_title(program, name), f"{role.fte:g}", "full-time equivalents")
+            Tile(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
             for name, role in program.team.items()
         ],
         sections=[
@@ -194,12 +198,6 @@ def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
         Tile("decision", f"day {day.p50:.0f}", f"80%: day {day.p10:.0f} to {day.p90:.0f}"),
         Tile("device-hours", f"{hours.p50:,.0f}", f"80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
     ]
-
-
-def _title(program: Program, name: str) -> str:
-    if name in program.team:
-        return program.team[name].title or name
-    return program.stakeholders.get(name, name)
 
 
 # The execution plan
@@ -277,9 +275,9 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
         if item.runs:
             doing = f"{len(item.runs)} runs x {item.runs[0].devices} devices"
         else:
-            doing = ", ".join(f"{_title(program, name)} ({fte:g})" for name, fte in item.people.items()) or "—"
+            doing = ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
         hours = f"{item.device_hours():,}" if item.runs else "—"
-        owner = _title(program, program.owners_of(item.name).responsible)
+        owner = program.title_of(program.owners_of(item.name).responsible)
         return (
             nodes[item.name].title,
             f"{begins.day} {begins:%b}",
@@ -482,6 +480,14 @@ def _worth(dossier: Dossier) -> Iterator[Block]:
     )
 
 
+def _pilot(program: Program) -> Iterator[DocumentSection]:
+    if program.pilot is not None and program.pilot.note:
+        gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
+        yield DocumentSection(
+            "What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")]
+        )
+
+
 def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
     program = dossier.offered.program
     gate = program.gates[item.name]
@@ -490,7 +496,7 @@ def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
     judged = [nodes[each.name].title for each in gate.after if each.name in nodes]
     yield Listing(
         [
-            f"Held on {day_text(program, item.end_h)}; {_title(program, owners.accountable)} answers for it.",
+            f"Held on {day_text(program, item.end_h)}; {program.title_of(owners.accountable)} answers for it.",
             f"Judges: {', '.join(judged)}.",
             *_thresholds(dossier, item.name, gate),
         ]
@@ -530,8 +536,8 @@ def _consequences(program: Program, gate: Gate) -> Iterator[str]:
         yield "Narrow: goes on; the recommendation will say so."
     if gate.again is not None:
         repeated = ", ".join(titles[name] for name in gate.again.repeats)
-        yield f"Again (at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}): repeats "
-        f"{repeated}."
+        at_most = f"at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}"
+        yield f"Again ({at_most}): repeats {repeated}."
     closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"
     yield f"Stop: running jobs are ended, and only this is still done: {closing}."
 
@@ -545,7 +551,7 @@ def _stops(program: Program) -> Block:
             f"{stop.watch} {'above' if stop.above is not None else 'below'} "
             f"{stop.above if stop.above is not None else stop.below:g}",
             stop.then,
-            _title(program, stop.owner),
+            program.title_of(stop.owner),
         )
         for stop in program.stops.values()
     ]
@@ -569,5 +575,5 @@ def _letter(owners: object, name: str) -> str:
 
 
 def _risk_owners(program: Program) -> Block:
-    rows = [(risk.title, _title(program, risk.owner), risk.sign or "—") for risk in program.risks.values()]
+    rows = [(risk.title, program.title_of(risk.owner), risk.sign or "—") for risk in program.risks.values()]
     return TitledTable("Risks", "", Table(("risk", "who watches it", "seen first"), rows))

@@ -143,7 +143,7 @@ def _advice(before: float, after: float) -> str:
 
 
 def _owner(program: Program, name: str) -> str:
-    return (program.team[name].title if name in program.team else program.stakeholders.get(name, name)) or name
+    return program.title_of(name)
 
 
 def _stages(dossier: Dossier) -> TitledTable:

@@ -24,6 +24,15 @@ def run(*arguments: str) -> Result:
     return result
 
 
+def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program: Path) -> None:
+    text = program.read_text().replace("until: end of week 3 day 6", "until: week 4")
+    program.write_text(text.replace("after: [worth_it, extra_seeds]", "after: [worth_it]"))
+    said = run("check", "--fast", str(program)).stdout
+    assert "Maintenance: Sat 20 Mar to Sun 21 Mar" in said
+    assert "decision: by Sun 11 Apr" in said
+    assert "does not wait for: extra_seeds" in said
+
+
 def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
     assert "all limits can hold" in run("check", str(program)).stdout
     plan = tmp_path / "plan.json"

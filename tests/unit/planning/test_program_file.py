@@ -7,6 +7,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.new_program import new_program
+from assay.planning.program_checks import unawaited
 from assay.planning.program_file import apply_changes, read_program, read_progress
 from assay.records.program import Program
 
@@ -50,6 +51,17 @@ MISTAKES = [
         "work: {days: 5, people: {data_engineer: 2}}",
         "asks for 2 where the team has 1",
     ),
+    ("device_hours: 18000", "device_hours: '18,000'", "number without separator or unit; perhaps 18000 (given"),
+    ("share: 0.35", "share: 35%", "number without separator or unit; perhaps 0.35 (given: '35%')"),
+    ("max_hours: 24", "max_hours: 24h", "whole number without separator or unit; perhaps 24 (given: '24h')"),
+    ("days: [1, 3, 7]", "days: 7", "expected a list, in brackets; a range is [least, likely, most] (given: 7)"),
+    ("then: review", "then: pause", "expected 'stop', 'narrow' or 'review' (given: 'pause')"),
+    (
+        "standard_error: 1.87",
+        "devices: 64",
+        "pilot.devices: no such key; known here: benchmark, gains, standard_error, prior_sd",
+    ),
+    ("fraction: [0.1, 0.25, 0.5]", "points: [1, 2, 3]", "no such key; known here: type, what, fraction."),
     (
         "accountable: program_lead",
         "accountable: the_boss",
@@ -173,3 +185,20 @@ def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_pat
         read_progress(notes, program)
     assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
     assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)
+
+
+def test_a_stakeholder_is_a_title_or_a_title_with_wishes(case: Program) -> None:
+    finance = {"stakeholders.finance": {"title": "Finance", "wants": "No surprise"}}
+    changed = case.changed(finance | {"stakeholders.policy": "Policy team"})
+    assert changed.stakeholders["finance"].wants == "No surprise"
+    assert [changed.title_of(name) for name in ("finance", "policy", "nobody")] == [
+        "Finance",
+        "Policy team",
+        "nobody",
+    ]
+
+
+def test_what_the_decision_does_not_wait_for_is_named(case: Program) -> None:
+    loose = case.changed({"activities.memo.after": ["confirmation"]})
+    assert unawaited(case) == []
+    assert unawaited(loose) == ["cost_model"]

@@ -82,6 +82,17 @@ def test_raci_has_one_accountable_for_each_stage(dossier, documents):
     assert rows[0].count("A") == 1
 
 
+def test_what_was_known_and_wished_before_stands_in_the_documents(documents):
+    assert "one rerun showed half the gain. Gains so far: +4, then +2 points." in markdown(documents[1])
+    assert "| Finance partner | No surprise |" in markdown(documents[2])
+
+
+def test_a_gate_says_what_each_verdict_leads_to(documents):
+    text = markdown(documents[1])
+    assert "repeats Replicate the pilot, four seeds of each arm, Paired comparison" in text
+    assert "goes on without One size up" in text
+
+
 def test_the_status_acts_on_a_stage_that_overruns(documents):
     assert "Reproduce is heading for" in markdown(documents[4])
 

@@ -135,8 +135,8 @@ def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = Fa
         network,
         tuple(spec.item for spec in in_order),
         tuple(cut.name for cut in cuts),
-        np.array([cut.start_h for cut in cuts]),
-        np.array([cut.end_h for cut in cuts]),
+        np.array([cut.start_h for cut in cuts], float),
+        np.array([cut.end_h for cut in cuts], float),
     )
 
 

@@ -75,6 +75,17 @@ def test_a_late_risk_delays_its_event_as_often_as_stated(small):
     assert delay[delay > 0].mean() == pytest.approx(4 * 24, rel=0.02)
 
 
+def test_a_booking_overruns_as_often_and_as_long_as_stated(small):
+    """A program with this risk alone: all its planned cuts lie on whole hours."""
+    booking = {"share": 0.5, "since": "week 2", "until": "end of week 2"}
+    effect = {"type": "booking_overruns", "booking": "other", "days": [2, 5, 7]}
+    risk = {"title": "It stays", "probability": 0.25, "owner": "lead", "effect": effect}
+    _, luck = drawn(small.changed({"capacity.bookings": {"other": booking}, "risks": {"stays": risk}}))
+    longer = luck.draws.cut_end_h[0] - 14 * 24
+    assert (longer > 0).mean() == pytest.approx(0.25, abs=0.01)
+    assert longer[longer > 0].mean() == pytest.approx(24 * 14 / 3, rel=0.02)
+
+
 def test_a_gate_without_a_pilot_says_what_is_missing(small):
     lonely = small.model_copy(update={"pilot": None})
     with pytest.raises(ConfigError, match=r"gates.gate.evidence reads a gain"):
