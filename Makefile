@@ -17,7 +17,7 @@ demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
 
 test: $(VENV)/.installed  ## the default suite
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 check: $(VENV)/.installed  ## format, lint, types, imports
 	$(BIN)/ruff format --check .
