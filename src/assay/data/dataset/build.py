@@ -82,8 +82,8 @@ def build_dataset(
             ]
         )
         names = [
-            f"part-{number:05d}-{sha256_of_json([span.digest(), settings])[:12]}.parquet"
-            for number, span in enumerate(spans)
+            f"part-{number:05d}-{sha256_of_json([digest, settings])[:12]}.parquet"
+            for number, digest in enumerate(_each(pool, _digest, [(span,) for span in spans], _no_progress))
         ]
         done = _finished(folder, names)
         jobs = [
@@ -100,6 +100,10 @@ def build_dataset(
         workers=workers,
         tokenizer_sha256=tokenizer_sha256,
     )
+
+
+def _digest(span: Span) -> str:
+    return span.digest()
 
 
 def _each(

@@ -11,10 +11,11 @@ can then start in the middle of a large file.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from assay.base.digest import sha256_of_json
+from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
 
 Row = dict[str, Any]
@@ -34,9 +35,13 @@ class Lines:
     stop: int
 
     def digest(self) -> str:
-        """Names these rows: where they are, and when the file was last changed."""
-        status = self.source.stat()
-        return sha256_of_json([str(self.source), self.start, self.stop, status.st_size, status.st_mtime_ns])
+        """Of these rows' bytes: wherever the file lies, the same rows have the same name."""
+        return sha256_of_parts(chain([self.source.suffix.encode()], self._blocks()))
+
+    def _blocks(self) -> Iterator[bytes]:
+        with self.source.open("rb") as file:
+            for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
+                yield file.read(min(BLOCK_BYTES, self.stop - place))
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Each row with where it is, for messages."""
@@ -64,10 +69,14 @@ class Files:
     """Relative to `source`."""
 
     def digest(self) -> str:
-        """Names these rows: where they are, and when the files were last changed."""
-        statuses = [(self.source / path).stat() for path in self.paths]
-        changed = [[status.st_size, status.st_mtime_ns] for status in statuses]
-        return sha256_of_json([str(self.source), self.paths, changed])
+        """Of these rows: the files' bytes, and their names as far as rows hold them."""
+        files = [self.source / path for path in self.paths]
+        return sha256_of_json(
+            [
+                [path, file.parent.name, sha256_of_bytes(file.read_bytes())]
+                for path, file in zip(self.paths, files, strict=True)
+            ]
+        )
 
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Each row with where it is, for messages."""

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import time
@@ -247,12 +248,14 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def test_where_the_tokenizer_lies_does_not_change_the_dataset(tmp_path: Path, config) -> None:
+def test_where_the_inputs_lie_does_not_change_the_dataset(tmp_path: Path, config) -> None:
     moved = tmp_path / "elsewhere" / "tokenizer.json"
     moved.parent.mkdir()
     moved.write_bytes(Path(config.tokenizer).read_bytes())
     source = write(tmp_path / "rows.jsonl", encoded())
     here = build_dataset([source], tmp_path / "here", config, workers=1)
     moved_config = config.model_copy(update={"tokenizer": str(moved)})
-    there = build_dataset([source], tmp_path / "there", moved_config, workers=1)
+    copied = write(tmp_path / "elsewhere" / "rows.jsonl", encoded())
+    os.utime(copied, (1.0, 1.0))
+    there = build_dataset([copied], tmp_path / "there", moved_config, workers=1)
     assert there.fingerprint == here.fingerprint
