@@ -78,7 +78,7 @@ def seal_of(
         [_with_sealed(run, benchmark, campaign, bench) for run in runs]
         for runs in (baseline_runs, candidate_runs)
     ]
-    return SealFacts(benchmark_facts(benchmark.name, "sealed", *arms), "", source)
+    return SealFacts(benchmark_facts(benchmark.name, "sealed", *arms, kind="suite"), "", source)
 
 
 def openings(home: Path) -> Iterator[SealOpening]:

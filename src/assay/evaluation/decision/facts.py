@@ -14,11 +14,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
 from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.evidence.benchmark_items import load_result, read_score_matrix
+from assay.evaluation.evidence.benchmark_items import ScoreMatrix, load_result, read_score_matrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.several import Breadth, breadth
+from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evidence import Look
@@ -56,6 +58,8 @@ class BenchmarkFacts(NamedTuple):
     trials are not independent, and the worst one is taken alone."""
     baseline_folders: tuple[Path, ...]
     candidate_folders: tuple[Path, ...]
+    items: ItemCollection | None = None
+    """What the items are, to find those that another benchmark scores, too; None: no other does."""
 
     @property
     def differences(self) -> Floats:
@@ -181,7 +185,11 @@ def gather_facts(
     assert seeds == [run.record.seed for run in candidate_runs], "arms are paired by seed"
     found = {
         benchmark.name: benchmark_facts(
-            benchmark.name, role_of(config, benchmark.name), baseline_runs, candidate_runs
+            benchmark.name,
+            role_of(config, benchmark.name),
+            baseline_runs,
+            candidate_runs,
+            kind=benchmark.type,
         )
         for benchmark in config.open_benchmarks
     }
@@ -210,9 +218,14 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
 
 
 def benchmark_facts(
-    name: str, role: Role, baseline_runs: Sequence[ScoredRun], candidate_runs: Sequence[ScoredRun]
+    name: str,
+    role: Role,
+    baseline_runs: Sequence[ScoredRun],
+    candidate_runs: Sequence[ScoredRun],
+    *,
+    kind: Literal["predictions", "suite"],
 ) -> BenchmarkFacts:
-    """One benchmark, read from the runs' result folders."""
+    """One benchmark, read from the runs' result folders; `kind` is its type in the campaign's file."""
     before = tuple(run.folders[name] for run in baseline_runs)
     after = tuple(run.folders[name] for run in candidate_runs)
     matrix = read_score_matrix([*before, *after])
@@ -237,7 +250,16 @@ def benchmark_facts(
         failures=_worst_failures(matrix.scores[len(before) :], higher_is_better=result.higher_is_better),
         baseline_folders=before,
         candidate_folders=after,
+        items=_collection(kind, matrix),
     )
+
+
+def _collection(kind: str, matrix: ScoreMatrix) -> ItemCollection:
+    """Predictions are of one split's rows. Other benchmarks share items where ids and clusters are all equal:
+    line numbers of unrelated files are equal, too, but then their luck is unrelated, and adding it item by item
+    says the same as adding variances."""
+    equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
+    return ItemCollection("rows" if kind == "predictions" else equal, matrix.item_ids, matrix.clusters)
 
 
 def _worst_failures(scores: Floats, *, higher_is_better: bool) -> int:
@@ -246,10 +268,12 @@ def _worst_failures(scores: Floats, *, higher_is_better: bool) -> int:
 
 
 def _breadth(primary: Sequence[BenchmarkFacts]) -> Breadth:
+    known = {each.name: each.items for each in primary if each.items is not None}
     return breadth(
         {each.name: each.differences for each in primary},
         {each.name: each.clusters for each in primary},
         {each.name: each.weights for each in primary},
+        None if len(known) < len(primary) else common_draws(known),
     )
 
 

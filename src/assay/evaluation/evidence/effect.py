@@ -186,7 +186,7 @@ def paired_effect(
     return Effect(
         mean=mean,
         seed_variance=seed_variance,
-        item_variance=_clustered_variance((item_means - mean[..., None]) * share, clusters),
+        item_variance=clustered_variance((item_means - mean[..., None]) * share, clusters),
         residual_variance=residual,
         seed_degrees=np.full(mean.shape, float(num_seeds - 1)),
         item_degrees=num_clusters(clusters, num_items) - 1,
@@ -219,7 +219,7 @@ def unpaired_effect(
     return Effect(
         mean=mean,
         seed_variance=seed_parts[0] + seed_parts[1],
-        item_variance=_clustered_variance((item_means - mean[..., None]) * share, clusters),
+        item_variance=clustered_variance((item_means - mean[..., None]) * share, clusters),
         residual_variance=sides[0][1] + sides[1][1],
         seed_degrees=_welch_degrees(seed_parts, [before.shape[-2], after.shape[-2]]),
         item_degrees=num_clusters(clusters, after.shape[-1]) - 1,
@@ -282,6 +282,17 @@ def cluster_sums(values: Floats, clusters: Clusters | None) -> Floats:
     return np.add.reduceat(values[..., order], starts, axis=-1)
 
 
+def clustered_variance(deviations: Floats, clusters: Clusters | None) -> Floats:
+    """Variance of the sum of [..., item] weighted deviations, clusters being the independent draws; infinite
+    with one."""
+    sums = cluster_sums(deviations, clusters)
+    count = sums.shape[-1]
+    if count < 2:
+        return np.full(deviations.shape[:-1], np.inf)
+    variance: Floats = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
+    return variance
+
+
 def _items_alone(item_variance: float | Floats, residual_variance: float | Floats) -> Floats:
     """The items' part without the residual; not below 0, infinite where there is one cluster."""
     with np.errstate(invalid="ignore"):
@@ -298,18 +309,8 @@ def _over_seeds(
         return np.full(seed_means.shape[:-1], np.inf), np.zeros(seed_means.shape[:-1])
     mean = seed_means.mean(axis=-1)
     residuals = scores - seed_means[..., None] - item_means[..., None, :] + mean[..., None, None]
-    of_clusters = _clustered_variance(residuals * share, clusters).sum(axis=-1) / (num_seeds * (num_seeds - 1))
+    of_clusters = clustered_variance(residuals * share, clusters).sum(axis=-1) / (num_seeds * (num_seeds - 1))
     return seed_means.var(axis=-1, ddof=1) / num_seeds, of_clusters
-
-
-def _clustered_variance(deviations: Floats, clusters: Clusters | None) -> Floats:
-    """Variance of the sum of [..., item] weighted deviations, clusters being the independent draws."""
-    sums = cluster_sums(deviations, clusters)
-    count = sums.shape[-1]
-    if count < 2:
-        return np.full(deviations.shape[:-1], np.inf)
-    variance: Floats = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
-    return variance
 
 
 def _welch_degrees(parts: list[Floats], counts: list[int]) -> Floats:

@@ -1,8 +1,9 @@
 """Several benchmarks at once: one composite, every benchmark left out in turn, and honest p-values.
 
 The composite is the plain mean of the benchmarks' mean differences, so that a long benchmark does not outvote
-a short one. Its seeds are common to all benchmarks (a lucky seed is lucky on several), its items are not: the
-seed variance is taken of the composite itself, the item variances add.
+a short one. Its seeds are common to all benchmarks (a lucky seed is lucky on several), its items usually are
+not: the seed variance is taken of the composite itself, the item variances add. Where benchmarks score the same
+items (`shared_items`), theirs is taken of the composite, too.
 
 A gain that one benchmark alone carries is no gain of the method. So each benchmark is left out in turn, and
 the verdict must stand (`campaign_rule`). Where benchmarks are claimed one by one, Holm (1979) bounds the
@@ -19,7 +20,15 @@ from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.auc import Floats
-from assay.evaluation.evidence.effect import Clusters, Effect, item_shares, paired_effect
+from assay.evaluation.evidence.effect import (
+    Clusters,
+    Effect,
+    clustered_variance,
+    item_shares,
+    num_clusters,
+    paired_effect,
+)
+from assay.evaluation.evidence.shared_items import Draws, sharing_groups
 
 
 class Breadth(NamedTuple):
@@ -69,17 +78,32 @@ def breadth(
     differences: Mapping[str, Floats],
     clusters: Mapping[str, Clusters] | None = None,
     weights: Mapping[str, Floats] | None = None,
+    draws: Mapping[str, Draws] | None = None,
 ) -> Breadth:
-    """The composite of [seed, item] differences, and of the rest when each benchmark is left out."""
+    """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
+
+    `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
+    """
     effects = _each_effect(differences, clusters, weights)
     seed_means = _seed_means(differences, weights)
-    left_out = {}
-    for name in effects if len(effects) > 1 else ():
-        others = [other for other in effects if other != name]
-        left_out[name] = _composite(
-            {other: effects[other] for other in others}, {other: seed_means[other] for other in others}
+
+    def composite_of(names: Sequence[str]) -> Effect:
+        found = _composite({name: effects[name] for name in names}, {name: seed_means[name] for name in names})
+        if draws is None:
+            return found
+        return _with_shared_items(
+            found,
+            {name: effects[name] for name in names},
+            {name: differences[name] for name in names},
+            draws={name: draws[name] for name in names},
+            weights=weights,
         )
-    return Breadth(_composite(effects, seed_means), left_out, effects)
+
+    left_out = {
+        name: composite_of([other for other in effects if other != name])
+        for name in (effects if len(effects) > 1 else ())
+    }
+    return Breadth(composite_of(list(effects)), left_out, effects)
 
 
 def one_sided_p(effect: Effect) -> Floats:
@@ -152,6 +176,52 @@ def _composite(effects: Mapping[str, Effect], seed_means: Mapping[str, Floats]) 
         seed_degrees=np.full(by_seed.shape[:-1], float(num_seeds - 1)),
         item_degrees=sum(effect.item_degrees for effect in effects.values()),
     )
+
+
+def _with_shared_items(
+    composite: Effect,
+    effects: Mapping[str, Effect],
+    differences: Mapping[str, Floats],
+    *,
+    draws: Mapping[str, Draws],
+    weights: Mapping[str, Floats] | None,
+) -> Effect:
+    """The composite's item and residual variance where groups of benchmarks score the same items."""
+    groups = sharing_groups(draws)
+    if len(groups) == len(effects):
+        return composite
+    parts = []
+    for group in groups:
+        if len(group) == 1:
+            parts.append(effects[group[0]])
+            continue
+        of_items, residuals = zip(
+            *(_deviations(differences[n], (weights or {}).get(n)) for n in group), strict=True
+        )
+        joined, num_seeds = np.concatenate([draws[name] for name in group]), residuals[0].shape[-2]
+        of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined).sum(axis=-1)
+        parts.append(
+            effects[group[0]]._replace(
+                item_variance=clustered_variance(np.concatenate(of_items, axis=-1), joined),
+                residual_variance=of_seeds / max(num_seeds * (num_seeds - 1), 1),
+                item_degrees=num_clusters(joined, joined.size) - 1,
+            )
+        )
+    count = len(effects)
+    return composite._replace(
+        item_variance=np.asarray(sum(part.item_variance for part in parts) / count**2),
+        residual_variance=np.asarray(sum(part.residual_variance for part in parts) / count**2),
+        item_degrees=sum(part.item_degrees for part in parts),
+    )
+
+
+def _deviations(differences: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+    """Of the items' means [..., item], and of each seed's item from both means [..., seed, item], weighted."""
+    share = item_shares(weights, differences.shape[-1])
+    of_items = differences.mean(axis=-2)
+    of_items = of_items - (of_items @ share)[..., None]
+    residuals = differences - (differences @ share)[..., None] - of_items[..., None, :]
+    return of_items * share, residuals * share
 
 
 def _checked(p_values: Sequence[float] | Floats) -> Floats:

@@ -1,0 +1,60 @@
+"""Which items of several benchmarks are one draw: a composite must not count their luck as if it were new.
+
+Accuracy and AUC of the same validation rows are two benchmarks and one set of items: whoever adds their item
+variances as if they were independent halves the luck of the rows, and intervals of nominally 95% cover 84%.
+So benchmarks that score the same collection of items get common names for their draws, and `several.breadth`
+sums the deviations of a draw over benchmarks before it squares them.
+
+    benchmark --> (collection, item ids, clusters) --> draws: equal numbers, one draw of luck
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from assay.evaluation.evidence.effect import Clusters
+
+Draws = npt.NDArray[np.int64]
+"""[item]: which draw the item belongs to, the same number in every benchmark that holds it."""
+
+
+class ItemCollection(NamedTuple):
+    """What a benchmark scored."""
+
+    name: str
+    """Benchmarks with the same name here mean the same thing by an item id."""
+    item_ids: Sequence[str]
+    clusters: Clusters
+    """[item]"""
+
+
+def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Draws]:
+    """Draws of each benchmark; items that share an id of one collection, or a cluster, are one draw."""
+    cluster_nodes, item_nodes = [], []
+    known: dict[tuple[str, str], int] = {}
+    num_clusters = 0
+    for each in collections.values():
+        names, cluster_of = np.unique(each.clusters, return_inverse=True)
+        cluster_nodes.append(cluster_of + num_clusters)
+        item_nodes.append(np.array([known.setdefault((each.name, key), len(known)) for key in each.item_ids]))
+        num_clusters += names.size
+    ends = (np.concatenate(cluster_nodes), np.concatenate(item_nodes) + num_clusters)
+    size = num_clusters + len(known)
+    labels = connected_components(coo_array((np.ones(ends[0].size), ends), (size, size)), directed=False)[1]
+    return {
+        name: labels[nodes].astype(np.int64) for name, nodes in zip(collections, cluster_nodes, strict=True)
+    }
+
+
+def sharing_groups(draws: Mapping[str, Draws]) -> list[list[str]]:
+    """Benchmarks that have draws in common, directly or through others, together; in the order given."""
+    groups: list[list[str]] = []
+    for name, numbers in draws.items():
+        touched = [group for group in groups if any(np.isin(numbers, draws[other]).any() for other in group)]
+        groups = [group for group in groups if group not in touched]
+        groups.append([*(other for group in touched for other in group), name])
+    return groups
