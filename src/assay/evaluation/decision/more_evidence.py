@@ -8,7 +8,7 @@ new one.
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.words import count_words
-from assay.evaluation.evidence.campaign_rule import CampaignRule, chance_by_end, forecast_of
+from assay.evaluation.evidence.campaign_rule import CampaignRule, chance_anew, chance_by_end, forecast_of
 from assay.records.decision import MoreEvidence
 
 WORTH_TRYING = 0.5
@@ -54,11 +54,15 @@ def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> More
 
 
 def _new_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
-    for seeds in range(facts.num_seeds + 1, MOST_SEEDS + 1):
-        chance = _chance(config, facts, rule, seeds, config.rule.confidence)
+    """What was seen does not count again: it only says what to expect of fresh seeds, at the last gate."""
+    level = config.look_plan().gate_levels()[-1]
+    for seeds in range(config.seeds, MOST_SEEDS + 1):
+        chance = float(
+            chance_anew(facts.composite, num_seeds=facts.num_seeds, new_seeds=seeds, level=level, rule=rule)
+        )
         if chance >= WORTH_TRYING:
             return MoreEvidence(
-                what=f"a new campaign with {seeds} seeds and the same gates",
+                what=f"a new campaign with {seeds} fresh seeds and the same gates",
                 num_seeds=seeds,
                 device_s=seeds * facts.pair_s,
                 chance=chance,

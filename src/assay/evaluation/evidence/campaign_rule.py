@@ -161,6 +161,24 @@ def chance_by_end(
     return chance
 
 
+def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule) -> Floats:
+    """P(the gain meets SCALE in a new campaign of `new_seeds` fresh seeds on the same items).
+
+    Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
+    replication that is asked for is as large as the new campaign. One seed can not say, and gives 0.
+    """
+    if num_seeds < 2 or new_seeds < 2:
+        return np.zeros(np.shape(effect.mean))
+    items = np.maximum(effect.item_variance - effect.residual_variance, 0.0)
+    steady = rule.prior_sd**2 + items
+    weight = steady / (steady + effect.seed_variance)
+    anew = _with_seeds(effect, num_seeds, new_seeds)
+    needed = least_scaling_effect(anew.variance, anew.quantile(level), anew.variance, rule)
+    spread = np.sqrt(steady * (1.0 - weight) + anew.seed_variance)
+    chance: Floats = ndtr((weight * effect.mean - needed) / np.maximum(spread, 1e-300))
+    return chance
+
+
 class Forecast(NamedTuple):
     """What the last gate will see: a mean difference around `slope` times today's, with `sd`."""
 
@@ -177,13 +195,20 @@ def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: flo
     steady = prior_sd**2 + items
     weight = steady / (steady + effect.seed_variance)
     new_variance = steady * (1.0 - weight) + effect.seed_variance * num_seeds / (end_seeds - num_seeds)
-    end = effect._replace(
+    end = _with_seeds(effect, num_seeds, end_seeds)
+    return Forecast(seen + (1.0 - seen) * weight, (1.0 - seen) * np.sqrt(new_variance), end)
+
+
+def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
+    """The same mean with the variance to be expected of another number of seeds on the same items."""
+    seen = num_seeds / other_seeds
+    items = np.maximum(effect.item_variance - effect.residual_variance, 0.0)
+    return effect._replace(
         seed_variance=effect.seed_variance * seen,
         item_variance=items + effect.residual_variance * seen,
         residual_variance=effect.residual_variance * seen,
-        seed_degrees=np.full(np.shape(effect.mean), end_seeds - 1.0),
+        seed_degrees=np.full(np.shape(effect.mean), other_seeds - 1.0),
     )
-    return Forecast(seen + (1.0 - seen) * weight, (1.0 - seen) * np.sqrt(new_variance), end)
 
 
 def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Clause, ...]:

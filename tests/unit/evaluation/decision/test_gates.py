@@ -137,6 +137,14 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
     assert "new campaign" in more.what or "not more seeds" in more.what
 
 
+def test_a_new_campaign_begins_anew_so_what_was_seen_does_not_make_it_sure(config_of, facts_of):
+    config = config_of()
+    facts = facts_of(config, {"code": 0.03, "prose": 0.03}, num_seeds=5, noise=0.4)
+    more = more_seeds(config, facts, config.rule.thresholds())
+    assert more.chance is not None and 0.5 <= more.chance < 0.8, more
+    assert more.num_seeds is not None and more.device_s == more.num_seeds * 2 * 3600.0
+
+
 def test_a_gain_that_rests_on_a_wide_prior_is_told_in_what_would_change_our_mind(config_of, facts_of):
     config = config_of()
     sure, unsure = (

@@ -9,6 +9,7 @@ from assay.evaluation.evidence.campaign_rule import (
     CampaignEvidence,
     CampaignRule,
     Clause,
+    chance_anew,
     chance_by_end,
     judge,
     least_scaling_effect,
@@ -175,3 +176,23 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
         )
         == 1.0
     )
+
+
+@pytest.mark.parametrize("seen", [0.02, 0.025, 0.03])
+@pytest.mark.parametrize("new_seeds", [5, 8, 16])
+def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):
+    found, rng = effect(seen, seeds=5), np.random.default_rng(7)
+    chance = float(chance_anew(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE))
+    of_seeds, items = float(found.seed_variance), float(found.item_variance)
+    # The gain on these items, as believed after the old seeds; then seeds that nobody has seen.
+    steady = RULE.prior_sd**2 + items
+    weight = steady / (steady + of_seeds)
+    gain = rng.normal(weight * seen, np.sqrt(steady * (1.0 - weight)), size=(20_000, 1))
+    scores = gain + np.sqrt(5 * of_seeds) * rng.normal(size=(20_000, new_seeds))
+    fresh = found._replace(
+        mean=scores.mean(axis=1),
+        seed_variance=scores.var(axis=1, ddof=1) / new_seeds,
+        seed_degrees=np.full(20_000, new_seeds - 1.0),
+    )
+    needed = least_scaling_effect(fresh.variance, fresh.quantile(0.96), fresh.variance, RULE)
+    assert chance == pytest.approx(np.mean(fresh.mean >= needed), abs=0.05)
