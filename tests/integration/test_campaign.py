@@ -134,6 +134,10 @@ def _assert_a_holdout_is_scored_on_the_last_weights(tmp_path: Path, record: Camp
         ("recipe=nowhere.yaml", "nowhere.yaml: no such file"),
         ("benchmarks=[{type: suite, name: likelihood, suite: no.yaml}]", "no.yaml: no such file"),
         ("benchmarks=[{type: suite, name: likelihood, suite: suite.yaml}]", "has no benchmark 'likelihood'"),
+        ("candidates=[{name: a, patch: {trainer.epochs: 1}}]", "its patch changes nothing"),
+        ("candidates=[{name: a, patch: {data.split.validation_fraction: 0.3}}]", "another dataset or split"),
+        ("rule.primary=[likelihood,likelihood]", "rule.primary names benchmark 'likelihood' twice"),
+        ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
         ("rule.least_efect=1", "Perhaps you meant 'least_effect'"),
     ],
 )

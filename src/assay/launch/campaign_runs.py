@@ -9,6 +9,7 @@ from pathlib import Path
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.dataset import Dataset
 from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.decision.facts import ScoredRun
@@ -31,6 +32,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
+from assay.training.recipe import Recipe
 
 NEVER = 10**12
 """Steps: no commit but the last is a multiple of it."""
@@ -39,14 +41,34 @@ NEVER = 10**12
 def check_arms(config: CampaignConfig, *, beside: Path) -> int:
     """Check the recipe of every arm on its dataset before anything starts; returns the number of runs."""
     recipe, _ = known_good_recipe(beside / config.recipe)
-    arms = {BASELINE: {}, **{each.name: each.patch for each in config.candidates}}
-    for arm, patch in arms.items():
-        found, _ = checked(patched(recipe, patch, arm=arm, seed=config.first_seed))
-        check_world_sizes(found.loader.lanes, [config.workers])
+    baseline = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
+    check_world_sizes(baseline[0].loader.lanes, [config.workers])
+    for each in config.candidates:
+        found = checked(patched(recipe, each.patch, arm=each.name, seed=config.first_seed))
+        check_world_sizes(found[0].loader.lanes, [config.workers])
+        _check_candidate(each.name, config, baseline, found)
     for benchmark in config.benchmarks:
         if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
             _check_suite(benchmark, beside / benchmark.suite)
-    return len(arms) * config.seeds
+    return (1 + len(config.candidates)) * config.seeds
+
+
+def _check_candidate(
+    name: str, config: CampaignConfig, baseline: tuple[Recipe, Dataset], found: tuple[Recipe, Dataset]
+) -> None:
+    """It differs from the baseline, and can be compared with it where the campaign wants to."""
+    if found[0] == baseline[0]:
+        raise ConfigError(
+            f"candidate '{name}': its patch changes nothing, the baseline's recipe has these values already."
+        )
+    rows = [(each[0].data.split, each[1].fingerprint) for each in (baseline, found)]
+    scored = [each.name for each in config.benchmarks if isinstance(each, PredictionsBenchmark)]
+    if scored and rows[0] != rows[1]:
+        raise ConfigError(
+            f"candidate '{name}' has another dataset or split than the baseline, so their validation rows, "
+            f"which benchmark '{scored[0]}' scores, are not the same. Compare the two on a suite of their own "
+            "(type: suite)."
+        )
 
 
 def _check_suite(benchmark: SuiteBenchmark, path: Path) -> None:

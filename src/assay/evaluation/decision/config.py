@@ -375,6 +375,32 @@ class CampaignConfig(FrozenConfig):
         return self
 
     @model_validator(mode="after")
+    def _a_benchmark_has_each_part_once(self) -> "CampaignConfig":
+        for part, names in (
+            ("primary", list(self.rule.primary)),
+            ("guardrails", [each.benchmark for each in self.rule.guardrails]),
+            ("safety", [each.benchmark for each in self.rule.safety]),
+        ):
+            if repeated := next((name for name in names if names.count(name) > 1), None):
+                raise ValueError(f"rule.{part} names benchmark '{repeated}' twice; once is enough")
+        return self
+
+    @model_validator(mode="after")
+    def _failures_can_be_counted(self) -> "CampaignConfig":
+        counted = {each.benchmark for each in self.rule.safety} | {
+            each.benchmark for gate in self.gates for each in gate.conditions if isinstance(each, RateCondition)
+        }
+        for each in self.benchmarks:
+            if not isinstance(each, PredictionsBenchmark) or each.name not in counted:
+                continue
+            if each.score != "correct":
+                raise ValueError(
+                    f"benchmark '{each.name}' has score: {each.score}, which is never 1, so every item would "
+                    "count as a failure. A failure rate needs score: correct"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _the_sealed_benchmark_stays_closed(self) -> "CampaignConfig":
         if (rule := self.rule.sealed) is None:
             return self
