@@ -5,6 +5,7 @@ Each candidate that must not be scaled stands beside the same candidate without 
 
 import copy
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,11 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import (
+    ITEMS_FILE,
     ItemScore,
     items_bytes,
     items_table,
+    load_result,
     save_result,
     summarise,
 )
@@ -28,6 +31,7 @@ from assay.launch.campaign import CampaignResult, run_campaign
 from assay.launch.campaign_decide import decide_again, look_now
 from assay.launch.campaign_folder import OpenCampaign, declare, find_campaign, read_campaign_file
 from assay.launch.campaign_memo import write_memo
+from assay.launch.campaign_runs import scored_run
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening
@@ -538,6 +542,19 @@ def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None
     _write_result(campaign.folder.parents[1] / "pilot-treated-s0", "code", arm="treated", seed=0, rate=0.5)
     with open_ledger() as ledger, pytest.raises(DamagedDataError, match="does not follow"):
         decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+
+
+def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(campaign_file) -> None:
+    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    with open_ledger() as ledger:
+        run = ledger.run("pilot-treated-s0")
+        older = Path(run.run_dir) / "benchmarks" / "code"
+        for place in ("aaa", "zzz"):
+            result = load_result(older).model_copy(update={"benchmark_sha256": place, "evaluated_s": 9.0})
+            save_result(older.with_name(f"{place}-again"), result, (older / ITEMS_FILE).read_bytes())
+            found = scored_run(campaign, run, ledger, arm="treated", seed=0, clock=SystemClock())
+            assert found.folders["code"].name == f"{place}-again"
+            shutil.rmtree(found.folders["code"])
 
 
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:

@@ -262,11 +262,14 @@ def suite_folder(
 
 
 def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | None:
-    for folder in result_folders(Path(run.run_dir)):
-        result = load_result(folder)
-        if result.benchmark == benchmark and result.weights_digest == weights_digest:
-            return folder
-    return None
+    """The newest: a benchmark that was changed and evaluated again leaves its older results where they are."""
+    found = [(load_result(folder), folder) for folder in result_folders(Path(run.run_dir))]
+    same = [
+        (result.evaluated_s, folder)
+        for result, folder in found
+        if result.benchmark == benchmark and result.weights_digest == weights_digest
+    ]
+    return max(same)[1] if same else None
 
 
 def _evaluate_last(run: Run, suite: Path, ledger: Ledger, clock: Clock) -> None:
