@@ -67,7 +67,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         next_s=_next_s(found, cheapest),
         budget_s=facts.budget_s,
         would_change=tuple(changes),
-        risks=tuple(_risks(config, facts, found.recommendation)),
+        risks=tuple(risks(config, facts, found.recommendation)),
         dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
         warnings=(warning,) if warning else (),
         baseline_recipe_sha256=baseline[0].recipe_sha256,
@@ -177,7 +177,7 @@ def _path_in(home: Path, path: Path) -> str:
     return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
 
 
-def _risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
+def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
     """What this evidence could not have seen."""
     rule = config.rule
     if recommendation == "stop":
@@ -198,6 +198,13 @@ def _risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation)
             )
     if facts.num_seeds < FEW_SEEDS:
         yield f"{count_words(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
+    for name in (each.benchmark for each in rule.safety):
+        found = facts.benchmarks[name]
+        if found.num_clusters < (num_items := found.candidate.shape[1]):
+            yield (
+                f"{name}: the bound of its failure rate takes {num_items:,} items as independent, but they "
+                f"come in {count_words(found.num_clusters, 'cluster')}, so it may be too small."
+            )
     for each in facts.benchmarks.values():
         if each.num_dropped:
             yield f"{each.name}: {each.num_dropped:,} items were not scored by all runs and count for nobody."
