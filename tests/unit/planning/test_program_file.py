@@ -173,6 +173,16 @@ def test_what_waited_for_a_removed_activity_waits_for_its_predecessors(case: Pro
     assert "memo" not in without.gates["confirmation"].stop_goes_to
 
 
+def test_a_chain_removed_at_once_leaves_its_first_predecessors_to_its_followers(case: Program) -> None:
+    """Whatever the order in which the links are removed: it once was the order of a set."""
+    chain = ["replicate_analysis", "replicate", "baseline_noise", "cluster_drill"]
+    without = case.without(chain)
+    waits = {entry.name for entry in without.gates["replication"].after}
+    assert waits == {"ladder_small", "known_good", "harness"}
+    known = {*without.nodes(), *without.events}
+    assert {entry.name for node in without.nodes().values() for entry in node.after} <= known
+
+
 def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_path):
     new_program(tmp_path / "p.yaml", start=date(2027, 1, 4))
     program = read_program(tmp_path / "p.yaml").program
