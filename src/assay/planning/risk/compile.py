@@ -84,7 +84,7 @@ class Simulated:
     network: Network
     items: tuple[Item, ...]
     cut_names: tuple[str, ...]
-    """The booking, the role or the risk behind each of the network's cuts, after its prefix; two may share one."""
+    """The booking, the role or the risk behind each cut, after its prefix; two cuts may share one."""
     cut_start_h: Array
     cut_end_h: Array
     """As planned; equal for a cut that only a risk makes."""
