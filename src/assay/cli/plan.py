@@ -218,7 +218,8 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
     if kind == "csv":
         return calendar_export.to_csv(program, found)
     if kind == "slurm":
-        return calendar_export.to_slurm(program, found, account=account, partition=partition)
+        now = datetime.datetime.now()
+        return calendar_export.to_slurm(program, found, account=account, partition=partition, now=now)
     draw = plan_figures.gantt if kind == "gantt" else plan_figures.capacity_profile
     return plan_figures.stand_alone(draw(program, found))
 
