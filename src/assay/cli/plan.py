@@ -218,7 +218,8 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
     if kind == "csv":
         return calendar_export.to_csv(program, found)
     if kind == "slurm":
-        return calendar_export.to_slurm(program, found, account=account, partition=partition)
+        now = datetime.datetime.now()
+        return calendar_export.to_slurm(program, found, account=account, partition=partition, now=now)
     draw = plan_figures.gantt if kind == "gantt" else plan_figures.capacity_profile
     return plan_figures.stand_alone(draw(program, found))
 
@@ -230,7 +231,7 @@ def _solved(
     from assay.cli.plan_screen import conflict_error
     from assay.planning.conflict import find_conflict
     from assay.planning.program_file import read_program, read_progress
-    from assay.planning.replan import replan
+    from assay.planning.replan import as_known, replan
     from assay.planning.schedule import InfeasibleError, schedule
     from assay.records.program import meant
 
@@ -245,9 +246,8 @@ def _solved(
     program = file.program.with_options(options)
     try:
         if progress is not None and earlier is not None:
-            return program, replan(
-                program, _read_plan(earlier), read_progress(progress, program), effort=effort
-            )
+            told = read_progress(progress, program)
+            return as_known(program, told), replan(program, _read_plan(earlier), told, effort=effort)
         return program, schedule(program, effort=effort)
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None
@@ -263,7 +263,7 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
     if found.program != file.program.name:
         raise ConfigError(f"{solved}: a plan of '{found.program}', not of '{file.program.name}'.")
     if found.program_sha256 != file.program.digest():
-        broken = [each for each in violations(file.program, found) if each.rule != "plan.program_sha256"]
+        broken = [each for each in violations(file.program, found) if not each.rule.startswith("plan.")]
         what = f" It now breaks {broken[0].rule}: {broken[0].message}." if broken else ""
         click.secho(f"warning: {path} has changed since {solved} was made.{what}", err=True, fg="yellow")
     return file, found

@@ -1,5 +1,6 @@
 """Programs and plans on the screen: the weeks as bars, what holds the decision up, questions side by side."""
 
+import math
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
@@ -147,7 +148,10 @@ def print_prices(found: Sequence[Price]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title="\nPrices")
     for column in ("with", "decision", "device-hours"):
         table.add_column(column, justify="left" if column == "with" else "right")
-    for price in sorted(found, key=lambda price: price.decision_change_h):
+    for price in sorted(found, key=lambda price: math.inf if (h := price.decision_change_h) is None else h):
+        if price.decision_change_h is None:
+            table.add_row(price.title, Text("no schedule", style="red"), "")
+            continue
         days = price.decision_change_h / 24
         table.add_row(
             price.title,

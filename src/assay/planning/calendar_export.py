@@ -144,18 +144,25 @@ def _folded(line: str) -> Iterator[str]:
     yield part
 
 
-def to_slurm(program: Program, plan: Plan, *, account: str, partition: str | None) -> str:
+def to_slurm(
+    program: Program, plan: Plan, *, account: str, partition: str | None, now: datetime.datetime | None = None
+) -> str:
     """`scontrol create reservation` for each block of devices, as a script.
 
+    Slurm refuses to begin in the past: what is over before `now` (local time) is left out, what is under way
+    begins at `now`, as Slurm writes it.
     FLEX lets a job that is ready begin early or end late; PURGE_COMP gives back what lies idle half an hour.
     """
     lines = ["#!/bin/sh", f"# Reservations of '{program.name}', plan of program {plan.program_sha256[:12]}."]
     for number, block in enumerate(reservations(plan), start=1):
+        begins, ends = program.calendar.date_of(block.start_h), program.calendar.date_of(block.end_h)
+        if now is not None and ends <= now:
+            continue
         words = [
             "scontrol create reservation",
             f"ReservationName={program.name}_{number:03d}_{block.activity}",
-            f"StartTime={program.calendar.date_of(block.start_h):%Y-%m-%dT%H:%M:%S}",
-            f"EndTime={program.calendar.date_of(block.end_h):%Y-%m-%dT%H:%M:%S}",
+            f"StartTime={'now' if now is not None and begins <= now else f'{begins:%Y-%m-%dT%H:%M:%S}'}",
+            f"EndTime={ends:%Y-%m-%dT%H:%M:%S}",
             f"TRES=gres/gpu={block.devices}",
             f"Accounts={account}",
             *([f"PartitionName={partition}"] if partition else []),

@@ -8,7 +8,7 @@ resource has no shadow price that one could read.
 import math
 from typing import Any, Literal, NamedTuple
 
-from assay.planning.schedule import DEFAULT_EFFORT, Effort, schedule
+from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, schedule
 from assay.records.plan import Plan, Planned
 from assay.records.program import Program
 
@@ -34,11 +34,11 @@ class Price(NamedTuple):
     key: str
     title: str
     decision_h: int | None
-    """The decision's hour then; None where there is no schedule then."""
+    """The decision's hour then; None where there is no schedule then, as in the fields below."""
 
     device_hours: int | None
-    decision_change_h: int
-    device_hours_change: int
+    decision_change_h: int | None
+    device_hours_change: int | None
 
 
 def critical_chain(program: Program, plan: Plan) -> tuple[Step, ...]:
@@ -147,7 +147,10 @@ def _nudges(program: Program) -> list[tuple[str, str, dict[str, Any]]]:
 def _price(
     program: Program, plan: Plan, key: str, title: str, changes: dict[str, Any], effort: Effort
 ) -> Price:
-    changed = schedule(program.changed(changes), aims=("decision_h", "device_hours"), effort=effort)
+    try:
+        changed = schedule(program.changed(changes), aims=("decision_h", "device_hours"), effort=effort)
+    except InfeasibleError:
+        return Price(key, title, None, None, None, None)
     return Price(
         key,
         title,

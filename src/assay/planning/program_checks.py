@@ -4,7 +4,7 @@ Each problem names its key, what was seen and what to do. Whether everything fit
 solver (`planning/conflict`); what one part alone shows to be impossible is answered here, at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from assay.records.program import Program, meant
@@ -187,6 +187,7 @@ def _dates(program: Program) -> Iterator[Problem]:
     for key, since, until in spans:
         if calendar.hour_of(since) >= calendar.hour_of(until):
             yield Problem(key, f"ends ({until}) before it begins ({since}). Swap them.")
+    yield from _dates_out_of_order(program)
     moments = [("decision.by", program.decision.by)]
     moments += [(f"events.{name}.at", event.at) for name, event in program.events.items()]
     for name, node in program.nodes().items():
@@ -201,33 +202,49 @@ def _dates(program: Program) -> Iterator[Problem]:
             )
 
 
-def _cycles(program: Program) -> Iterator[Problem]:
-    nodes = program.nodes()
-    state: dict[str, int] = {}
-    stack: list[str] = []
-
-    def visit(name: str) -> list[str] | None:
-        state[name] = 1
-        stack.append(name)
-        for dependency in nodes[name].after:
-            if dependency.name not in nodes:
-                continue
-            if state.get(dependency.name) == 1:
-                return [*stack[stack.index(dependency.name) :], dependency.name]
-            if state.get(dependency.name) is None and (found := visit(dependency.name)):
-                return found
-        stack.pop()
-        state[name] = 2
-        return None
-
-    for name in nodes:
-        if state.get(name) is None and (cycle := visit(name)):
-            circle = " waits for ".join(cycle)
+def _dates_out_of_order(program: Program) -> Iterator[Problem]:
+    hour_of, decision = program.calendar.hour_of, program.decision
+    for name, node in program.nodes().items():
+        if node.not_before and node.due and hour_of(node.due) <= hour_of(node.not_before):
             yield Problem(
-                f"{_section(program, cycle[0])}.after",
-                f"a circle: {circle}. Remove one of these from its 'after'.",
+                f"{_section(program, name)}.due",
+                f"is due ({node.due}) before it may begin ({node.not_before}). Move one of the two.",
             )
-            return
+    if decision.review and hour_of(decision.review) < hour_of(decision.by):
+        yield Problem(
+            "decision.review",
+            f"is presented ({decision.review}) before it must stand ({decision.by}). Move one of the two.",
+        )
+
+
+def _cycles(program: Program) -> Iterator[Problem]:
+    """One circle for each set of activities and gates that wait for one another."""
+    nodes = program.nodes()
+    over: set[str] = set()
+    for name in nodes:
+        stack: list[str] = []
+        circle = _circle(nodes, name, stack, over)
+        # Whoever led to a circle is looked at no more: it would be found again.
+        over |= set(stack)
+        if circle:
+            yield Problem(
+                f"{_section(program, circle[0])}.after",
+                f"a circle: {' waits for '.join(circle)}. Remove one of these from its 'after'.",
+            )
+
+
+def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[str]) -> list[str]:
+    """Of what `name` waits for, the first circle, its beginning once more at its end; `stack` leads there."""
+    if name in stack:
+        return [*stack[stack.index(name) :], name]
+    if name in over or name not in nodes:
+        return []
+    stack.append(name)
+    for dependency in nodes[name].after:
+        if circle := _circle(nodes, dependency.name, stack, over):
+            return circle
+    over.add(stack.pop())
+    return []
 
 
 def _people_that_are_not_there(program: Program) -> Iterator[Problem]:

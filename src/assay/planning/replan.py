@@ -3,9 +3,11 @@
 First the decision comes no later than it has to; then the sum of all shifts is least (hours that anything not
 yet begun moves from where it was planned, and half a day for another way of doing it); then cost and peak.
 People have arranged their weeks around the old plan: an earlier date alone is no reason to move them.
+
+Events count when they came, or when they are now expected; what a gate has called off is left out.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from assay.base.errors import ConfigError
@@ -15,7 +17,7 @@ from assay.planning.problem import DEVICES, Link, Problem, Resource, compile_pro
 from assay.planning.schedule import DEFAULT_EFFORT, Aim, Effort, aim_expression, optimise, to_plan
 from assay.records.plan import Goal, Plan, Planned, PlannedRun
 from assay.records.program import Program, meant
-from assay.records.progress import Progress
+from assay.records.progress import Actual, Progress
 
 OTHER_WAY_H = 12
 """What another way of doing something counts, in hours of shift."""
@@ -27,6 +29,7 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     Raises `InfeasibleError` where the rest no longer fits, `ConfigError` where plan, progress and program do
     not belong together.
     """
+    as_stated, program = program, as_known(program, progress)
     _belong_together(program, before, progress)
     now = program.calendar.hour_of(progress.now)
     begun = {name: _as_it_happened(program, before.item(name), progress, now) for name in progress.activities}
@@ -46,11 +49,59 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     items = sorted((*begun.values(), *rest.items), key=lambda item: (item.start_h, item.end_h, item.name))
     return rest.model_copy(
         update={
+            "program_sha256": as_stated.digest(),
             "items": tuple(items),
-            "device_hours": sum(item.device_hours() for item in items),
+            "device_hours": rest.device_hours + _spent(begun, progress, begun.keys()),
             "peak_devices": _peak(items),
         }
     )
+
+
+def as_known(program: Program, progress: Progress) -> Program:
+    """The program with its events as they came, without what its gates have called off.
+
+    Raises `ConfigError` where the decision itself is called off, or a gate has asked for repeats: these are no
+    activities of the program.
+    """
+    off: set[str] = set()
+    changes: dict[str, Any] = {}
+    for name, moment in progress.events.items():
+        _known("events", name, program.events)
+        changes[f"events.{name}.at"] = moment
+    for name, said in progress.verdicts.items():
+        _known("verdicts", name, program.gates)
+        off |= _called_off(program, name, said)
+    off -= progress.activities.keys()
+    if program.decision.made_by in off:
+        raise ConfigError(
+            f"progress: a gate said stop, and '{program.decision.made_by}', which decides, is not in "
+            "its stop_goes_to: there is nothing left to plan."
+        )
+    if any(said[-1:] == ("stop",) for said in progress.verdicts.values()):
+        # What is done even then waits for nothing that is not done.
+        for name in program.activities.keys() - off:
+            kept = [entry for entry in program.activities[name].after if entry.name not in off]
+            changes[f"activities.{name}.after"] = [entry.model_dump(mode="json") for entry in kept]
+    for name in off:
+        changes[f"{'activities' if name in program.activities else 'gates'}.{name}"] = None
+    return program.changed(changes)
+
+
+def _called_off(program: Program, gate_name: str, said: Sequence[str]) -> set[str]:
+    gate = program.gates[gate_name]
+    if said[-1:] == ("again",):
+        again = ", ".join(gate.again.repeats) if gate.again else "nothing"
+        raise ConfigError(
+            f"progress: '{gate_name}' asked to repeat {again}, which no plan can hold. 'assay plan status' "
+            "plays the repeats; plan anew once the gate has decided."
+        )
+    off = set(gate.narrow.drops) if "narrow" in said else set()
+    return off | (program.nodes().keys() - set(gate.stop_goes_to) if said[-1:] == ("stop",) else set())
+
+
+def _known(key: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ConfigError(f"progress: {key}.{name}: not in the program{meant(name, known)}.")
 
 
 def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
@@ -152,8 +203,14 @@ def _still_there(
 
 
 def _spent(begun: dict[str, Planned], progress: Progress, names: Collection[str]) -> int:
-    actuals = [progress.activities[name] for name in begun if name in names]
-    return round(sum(actual.device_hours + actual.device_hours_to_come for actual in actuals))
+    return round(sum(_spent_by(begun[name], progress.activities[name]) for name in begun if name in names))
+
+
+def _spent_by(item: Planned, actual: Actual) -> float:
+    """Device-hours that it held and will hold; as planned where that was not noted."""
+    stated = actual.device_hours + actual.device_hours_to_come
+    is_told = actual.device_hours_to_come or (actual.ended is not None and actual.device_hours)
+    return stated if is_told else max(stated, item.device_hours())
 
 
 def _aims(model: Model, before: Plan) -> list[tuple[Aim, Any]]:

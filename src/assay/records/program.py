@@ -9,7 +9,7 @@ nowhere is an error here; whether everything can fit is for `planning` to find o
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PositiveFloat, model_validator
@@ -147,10 +147,15 @@ class Program(Record):
         tree = self.model_dump(mode="json")
         for key, value in changes.items():
             set_key(tree, key, value)
-        for section in ("activities", "gates"):
-            removed = set(self.model_dump(mode="json")[section]) - set(tree[section])
-            for name in removed:
-                _bridge(tree, name, self.nodes()[name])
+        nodes = self.nodes()
+        removed = [
+            name
+            for section, items in (("activities", self.activities), ("gates", self.gates))
+            for name in items
+            if name not in tree[section]
+        ]
+        for name in removed:
+            _bridge(tree, name, _inherited(name, nodes, frozenset(removed)))
         return type(self).model_validate(tree)
 
     def title_of(self, name: str) -> str:
@@ -193,9 +198,22 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
 
 
-def _bridge(tree: dict[str, Any], removed: str, node: Node) -> None:
+def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) -> list[dict[str, Any]]:
+    """What a removed activity waited for; of what is removed with it, what that waited for."""
+    found: list[dict[str, Any]] = []
+    for dependency in nodes[name].after:
+        is_gone = dependency.name in removed and dependency.name != name
+        waits = (
+            _inherited(dependency.name, nodes, removed - {name})
+            if is_gone
+            else [dependency.model_dump(mode="json")]
+        )
+        found += [entry for entry in waits if entry["name"] not in {each["name"] for each in found}]
+    return found
+
+
+def _bridge(tree: dict[str, Any], removed: str, inherited: Sequence[dict[str, Any]]) -> None:
     """Whoever waited for `removed` now waits for what it waited for."""
-    inherited = [dependency.model_dump(mode="json") for dependency in node.after]
     for section in ("activities", "gates"):
         for item in tree[section].values():
             waits = [_as_dependency(entry) for entry in item.get("after", ())]

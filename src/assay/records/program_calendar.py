@@ -31,11 +31,13 @@ def _as_text(value: Any) -> Any:
 def _known_moment(text: str) -> str:
     if not _PHRASE.fullmatch(text):
         try:
-            datetime.fromisoformat(text)
+            moment = datetime.fromisoformat(text)
         except ValueError as error:
             raise ValueError(
                 "not a moment. Write a date (2027-01-18), 'week 4', 'week 4 day 2' or 'end of week 2'"
             ) from error
+        if moment.tzinfo is not None:
+            raise ValueError("has a time zone; a program's times are local ones. Leave it out")
     return text
 
 

@@ -178,6 +178,15 @@ class Evidence(FrozenConfig):
     campaign: str = ""
     """The campaign whose decision this gate takes, once it is made: scale passes, narrow and stop are that."""
 
+    @model_validator(mode="after")
+    def _stops_below_what_passes(self) -> Self:
+        if self.stop_below > self.pass_at:
+            raise ValueError(
+                f"stop_below {self.stop_below:g} lies above pass_at {self.pass_at:g}: between the two an "
+                "estimate would do both. Swap them"
+            )
+        return self
+
 
 class Narrow(FrozenConfig):
     """Go on with less."""

@@ -43,10 +43,10 @@ class Actual(FrozenConfig):
     """Of what goes on; None: as long after its start as was planned, and not before now."""
 
     device_hours: NonNegativeFloat = 0.0
-    """Spent so far."""
+    """Spent so far; 0 for runs: re-planning takes what was planned."""
 
     device_hours_to_come: NonNegativeFloat = 0.0
-    """Of runs that go on."""
+    """Of runs that go on; 0: what was planned, less what is spent."""
 
     runs: tuple[RunActual, ...] = ()
     """Each run by itself, where the ledger knows them; in the order in which they began."""
@@ -68,7 +68,8 @@ class Progress(Record):
     """Of activities and gates; what is absent has not begun."""
 
     events: dict[str, Moment] = Field(default_factory=dict)
-    """When events from outside really came; one whose date has passed and that is absent is still awaited."""
+    """When events from outside really came; one whose date has passed and that is absent is still awaited.
+    A moment to come is when it is expected now."""
 
     verdicts: dict[str, tuple[Verdict, ...]] = Field(default_factory=dict)
     """Gate -> what it said, look by look."""

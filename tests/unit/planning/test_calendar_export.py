@@ -46,3 +46,14 @@ def test_slurm_is_asked_for_every_block_once(case: Program, case_plan: Plan) -> 
         for _, start, end, devices in found
     )
     assert hours == case_plan.device_hours * 3600
+
+
+def test_slurm_is_not_asked_for_the_past(case: Program, case_plan: Plan) -> None:
+    blocks = reservations(case_plan)
+    now = case.calendar.date_of(blocks[3].start_h + 1)
+    lines = to_slurm(case, case_plan, account="tuning", partition=None, now=now).splitlines()[2:]
+    over = sum(case.calendar.date_of(block.end_h) <= now for block in blocks)
+    begun = sum(case.calendar.date_of(block.start_h) <= now for block in blocks) - over
+    assert len(lines) == len(blocks) - over
+    assert over + begun >= 4
+    assert sum("StartTime=now " in line for line in lines) == begun >= 1

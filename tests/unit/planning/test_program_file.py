@@ -1,5 +1,6 @@
 """A wrong program is answered with every mistake, its line and its cure."""
 
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.new_program import new_program
-from assay.planning.program_checks import unawaited
+from assay.planning.program_checks import problems_of, unawaited
 from assay.planning.program_file import apply_changes, read_program, read_progress
 from assay.records.program import Program
 
@@ -38,6 +39,13 @@ MISTAKES = [
         "since: week 4, until: end of week 6",
         "since: week 7, until: end of week 6",
         "ends (end of week 6) before it begins",
+    ),
+    ("at: end of week 2}", "at: 2027-01-18T00:00:00Z}", "has a time zone; a program's times are local ones"),
+    ("review: week 9", "review: week 6", "is presented (week 6) before it must stand (end of week 8)"),
+    (
+        "pass_at: 1.5, stop_below: 0.5",
+        "pass_at: 0.5, stop_below: 1.5",
+        "stop_below 1.5 lies above pass_at 0.5",
     ),
     ("reserve: 0.12", "reserved: 0.12", "no such key; perhaps you meant 'reserve'"),
     (NOISE, NOISE.replace("[8, 16]", "[256]"), "needs 256 devices; never more than 128 are free"),
@@ -100,6 +108,28 @@ def test_a_circle_is_named_link_by_link(tmp_path: Path) -> None:
     message, _ = broken(tmp_path, DECIDE, DECIDE.replace("work", "after: [analysis]\n    work"))
     assert "a circle: " in message
     assert "charter waits for analysis" in message
+
+
+def test_each_of_two_circles_is_named(small_program: Callable[..., Program]) -> None:
+    work = {"title": "x", "stage": "one", "work": {"days": 1, "people": {"engineer": 1}}}
+    program = small_program(
+        **{
+            "activities.prepare.after": ["memo"],
+            "activities.one": work | {"after": ["two"]},
+            "activities.two": work | {"after": ["one", "prepare"]},
+        }
+    )
+    circles = [problem.message for problem in problems_of(program)]
+    assert len(circles) == 2
+    assert "prepare waits for memo waits for train waits for prepare" in circles[0]
+    assert "one waits for two waits for one" in circles[1]
+
+
+def test_what_is_due_before_it_may_begin_is_named(small_program: Callable[..., Program]) -> None:
+    program = small_program(**{"activities.train.not_before": "week 3", "activities.train.due": "week 2"})
+    (problem,) = problems_of(program)
+    assert problem.key == "activities.train.due"
+    assert "is due (week 2) before it may begin (week 3)" in problem.message
 
 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -171,6 +201,16 @@ def test_what_waited_for_a_removed_activity_waits_for_its_predecessors(case: Pro
     waits = {dependency.name for dependency in without.activities["recommend"].after}
     assert waits == {"confirmation", "cost_model"}
     assert "memo" not in without.gates["confirmation"].stop_goes_to
+
+
+def test_a_chain_removed_at_once_leaves_its_first_predecessors_to_its_followers(case: Program) -> None:
+    """Whatever the order in which the links are removed: it once was the order of a set."""
+    chain = ["replicate_analysis", "replicate", "baseline_noise", "cluster_drill"]
+    without = case.without(chain)
+    waits = {entry.name for entry in without.gates["replication"].after}
+    assert waits == {"ladder_small", "known_good", "harness"}
+    known = {*without.nodes(), *without.events}
+    assert {entry.name for node in without.nodes().values() for entry in node.after} <= known
 
 
 def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_path):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.planning.replan import replan
+from assay.planning.replan import as_known, replan
 from assay.planning.schedule import schedule
 from assay.records.plan import Plan
 from assay.records.program import Program
@@ -76,3 +76,87 @@ def test_progress_that_does_not_belong_is_refused(small_program: Callable[..., P
         replan(program, before, Progress(now="week 2", activities={"prepar": Actual(started="week 1")}))
     with pytest.raises(ConfigError, match="lies after now"):
         replan(program, before, Progress(now="week 1", activities={"prepare": Actual(started="week 2")}))
+
+
+def test_what_comes_later_than_stated_is_waited_for(small_program: Callable[..., Program]) -> None:
+    program = small_program()
+    before = schedule(program)
+    after = replan(program, before, Progress(now="week 1 day 2", events={"data": "week 2"}))
+    assert after.item("prepare").start_h == 168 + 9
+    assert after.decision_h > before.decision_h
+
+
+def test_what_a_gate_has_dropped_is_not_planned_and_nobody_waits_for_it(gated: Program) -> None:
+    before = schedule(gated)
+    begun = {
+        name: Actual(
+            started=gated.calendar.date_of(before.item(name).start_h).isoformat(),
+            ended=gated.calendar.date_of(before.item(name).end_h).isoformat(),
+        )
+        for name in ("prepare", "look")
+    }
+    now = gated.calendar.date_of(before.item("look").end_h).isoformat()
+    narrowed = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["narrow"]}))
+    stopped = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["stop"]}))
+    assert {item.name for item in before.items} - {item.name for item in narrowed.items} == {"train"}
+    assert {item.name for item in stopped.items} == {"prepare", "look", "memo"}
+    assert stopped.device_hours == 0
+    after_stop = as_known(gated, Progress(now=now, activities=begun, verdicts={"look": ["stop"]}))
+    assert after_stop.activities["memo"].after == (), "it waits for the data of what is not done"
+    with pytest.raises(ConfigError, match="asked to repeat prepare"):
+        replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["again"]}))
+
+
+@pytest.fixture
+def gated(small_program: Callable[..., Program]) -> Program:
+    """prepare, look, train, late_train (on late data), memo."""
+    mode = {"modes": [{"devices": 8, "hours": 20}]}
+    gate = {
+        "title": "Look",
+        "stage": "one",
+        "after": ["prepare"],
+        "probabilities": {"pass": 0.4, "narrow": 0.3, "again": 0.2, "stop": 0.1},
+        "narrow": {"drops": ["train"]},
+        "again": {"repeats": ["prepare"]},
+        "stop_goes_to": ["memo"],
+    }
+    late = {"title": "Late", "stage": "one", "after": ["train", "more_data"], "runs": mode}
+    return small_program(
+        **{
+            "gates.look": gate,
+            "events.more_data": {"title": "More data", "at": "week 1 day 6"},
+            "activities.train.after": ["look"],
+            "activities.train.runs": {"modes": [{"devices": 8, "hours": 100}]},
+            "activities.late": late,
+            "activities.memo.after": ["late"],
+        }
+    )
+
+
+def test_runs_whose_hours_nobody_noted_are_not_free(small_program: Callable[..., Program]) -> None:
+    """480 device-hours were planned, and 480 more do not fit into 900."""
+    again = {
+        "title": "Again",
+        "stage": "one",
+        "after": ["train"],
+        "runs": {"modes": [{"devices": 8, "hours": 60}]},
+    }
+    program = small_program(**{"activities.again": again, "activities.memo.after": ["again"]})
+    before = schedule(program)
+    begun = {
+        name: Actual(
+            started=program.calendar.date_of(before.item(name).start_h).isoformat(),
+            ended=program.calendar.date_of(before.item(name).end_h).isoformat(),
+        )
+        for name in ("prepare", "train")
+    }
+    after = replan(program, before, Progress(now="week 1 day 7", activities=begun))
+    assert after.device_hours == before.device_hours == 960
+    from assay.planning.schedule import InfeasibleError
+
+    with pytest.raises(InfeasibleError):
+        replan(
+            program.changed({"budget.device_hours": 900}),
+            before,
+            Progress(now="week 1 day 7", activities=begun),
+        )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from assay.cli.plan_screen import print_prices
 from assay.planning import what_if
 from assay.planning.explain import prices
 from assay.planning.schedule import Effort, schedule, solve
@@ -79,3 +80,14 @@ def test_what_changes_no_schedule_is_not_solved_again(monkeypatch: pytest.Monkey
     assert calmer.items == first.items
     assert calmer.program_sha256 != first.program_sha256
     assert late.decision_h > first.decision_h
+
+
+def test_a_price_that_leaves_no_schedule_says_so_beside_the_others(
+    small_program: Callable[..., Program],
+) -> None:
+    """Training is due so soon after the data that three days late is too late."""
+    program = small_program(**{"activities.train.due": "week 1 day 6"})
+    found = {price.title: price for price in prices(program, schedule(program))}
+    assert found["Data: three days late"].decision_h is None
+    assert found["5% more capacity"].decision_change_h == 0
+    print_prices(tuple(found.values()))

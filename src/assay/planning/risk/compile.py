@@ -25,6 +25,9 @@ from assay.records.program_work import Dependency, Gate, Node
 DEVICE = "devices"
 """The name of the first resource."""
 
+BOOKING, AWAY, RISK = "booking ", "away ", "risk "
+"""What a cut's name begins with: a booking and a risk may have the same."""
+
 _YEARS_AHEAD_DAYS = 3 * 365
 """How far the working calendar reaches: behind the latest end that a simulation may find."""
 
@@ -81,7 +84,7 @@ class Simulated:
     network: Network
     items: tuple[Item, ...]
     cut_names: tuple[str, ...]
-    """The booking, the role or the risk behind each of the network's cuts."""
+    """The booking, the role or the risk behind each cut, after its prefix; two cuts may share one."""
     cut_start_h: Array
     cut_end_h: Array
     """As planned; equal for a cut that only a risk makes."""
@@ -93,6 +96,10 @@ class Simulated:
     def looks(self, gate: str) -> list[int]:
         """A gate and its repeats, in order."""
         return sorted(self.indices(gate), key=lambda index: self.items[index].repeat)
+
+    def cuts_of(self, name: str) -> list[int]:
+        """Where the cuts of that name stand: a named person's leave is also one of the person's role."""
+        return [index for index, each in enumerate(self.cut_names) if each == name]
 
     def stage_of(self, index: int) -> str:
         """The stage whose budget pays; empty for events."""
@@ -224,7 +231,9 @@ def _shifted(specs: Iterator[_Spec], start_h: float) -> Iterator[_Spec]:
 
 
 def _repeated(name: str, repeat: int) -> str:
-    return f"{name}~{repeat}" if repeat else name
+    """`x` and `x#1` once more: `x~1` and `x~1#1`."""
+    activity, run, number = name.partition("#")
+    return f"{activity}~{repeat}{run}{number}" if repeat else name
 
 
 def _last_look(program: Program, name: str) -> str:
@@ -341,13 +350,21 @@ def _cuts(program: Program) -> Iterator[_NamedCut]:
     hour_of = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
         held = float(program.capacity.held_by(booking))
-        yield _NamedCut(name, DEVICE, held, hour_of(booking.since), hour_of(booking.until))
+        yield _NamedCut(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
     for name, role in program.team.items():
         for absence in role.away:
-            amount = absence.fte or role.fte
-            yield _NamedCut(name, name, amount, hour_of(absence.since), hour_of(absence.until))
+            amount, begin, end = absence.fte or role.fte, hour_of(absence.since), hour_of(absence.until)
+            for resource in _roles_of(program, name):
+                yield _NamedCut(f"{AWAY}{name}", resource, amount, begin, end)
     for name, risk in program.risks.items():
         if isinstance(risk.effect, CapacityLost):
-            yield _NamedCut(name, DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
+            yield _NamedCut(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
         elif isinstance(risk.effect, Away):
-            yield _NamedCut(name, risk.effect.role, risk.effect.fte, 0.0, 0.0)
+            for resource in _roles_of(program, risk.effect.role):
+                yield _NamedCut(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)
+
+
+def _roles_of(program: Program, name: str) -> list[str]:
+    """A role; a named person and the role that the person is part of, which both miss who is away."""
+    role = program.team[name].part_of
+    return [name] if role is None else [name, role]

@@ -13,7 +13,7 @@ import numpy as np
 
 from assay.base.errors import ConfigError
 from assay.planning.actuals import Spend
-from assay.planning.risk.compile import Baseline, Item, Simulated, simulated
+from assay.planning.risk.compile import RISK, Baseline, Item, Simulated, simulated
 from assay.planning.risk.information import spent_until
 from assay.planning.risk.luck import Flags, GateLuck, Luck, draw_luck
 from assay.planning.risk.network import Array
@@ -262,7 +262,7 @@ def _cuts_from_now(compiled: Simulated, luck: Luck, now_h: float) -> tuple[Array
     """Bookings stand as stated; what a risk would have taken before today did not happen."""
     start, end = luck.draws.cut_start_h.copy(), luck.draws.cut_end_h.copy()
     for index, name in enumerate(compiled.cut_names):
-        if name in compiled.program.risks:
+        if name.startswith(RISK):
             is_past = start[index] < now_h
             end[index] = np.where(is_past, start[index], end[index])
     return start, end

@@ -27,7 +27,7 @@ from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
 from assay.evaluation.evidence.replication import belief_after
-from assay.planning.risk.compile import Item, Simulated
+from assay.planning.risk.compile import BOOKING, RISK, Item, Simulated
 from assay.planning.risk.network import Array
 from assay.planning.risk.replay import Draws
 from assay.records.program import Program
@@ -251,12 +251,12 @@ def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags])
         effect = risk.effect
         if isinstance(effect, BookingOverruns):
             hours = 24.0 * drawing.triangular(effect.days, "risk size", name)
-            end[simulated.cut_names.index(effect.booking)] += happened[name] * hours
+            end[simulated.cuts_of(BOOKING + effect.booking)] += happened[name] * hours
         elif isinstance(effect, CapacityLost | Away):
-            index = simulated.cut_names.index(name)
             hours = 24.0 * drawing.triangular(effect.days, "risk size", name)
-            start[index] = last_h * drawing.uniform("risk day", name)
-            end[index] = start[index] + happened[name] * hours
+            begin = last_h * drawing.uniform("risk day", name)
+            for index in simulated.cuts_of(RISK + name):
+                start[index], end[index] = begin, begin + happened[name] * hours
     return start, end
 
 

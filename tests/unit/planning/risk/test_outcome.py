@@ -110,3 +110,43 @@ def test_a_gate_that_asks_again_pays_for_its_repeats(small):
     assert 0.05 < asked.mean() < 0.5
     assert (held[asked] > 0).all()
     assert not held[~asked].any()
+
+
+def test_what_is_repeated_together_may_begin_beside_several_runs(small):
+    """A repeat that counts from the start of its runs finds the repeated runs."""
+    watch = {"title": "Watch", "stage": "one", "work": {"days": 1.0, "people": {"engineer": 1.0}}}
+    beside = small.changed(
+        {
+            "activities.watch": watch | {"after": [{"name": "runs", "of": "start", "lag_hours": 2}]},
+            "gates.gate.after": ["runs", "watch"],
+            "gates.gate.again.repeats": ["runs", "watch"],
+        }
+    )
+    replay = simulate(beside, sketch(beside), num_programs=500)
+    again, runs = (replay.simulated.network.index(name) for name in ("watch~1", "runs~1#1"))
+    starts = replay.replay.start_h
+    asked = replay.luck.gates["gate"][0].verdict == "again"
+    assert asked.any()
+    assert (starts[again] - starts[runs])[asked].min() >= 2.0
+
+
+def test_a_named_person_who_is_away_is_missed_by_the_role_too(small):
+    """Two engineers do the work of two; while one of them, Ada, is away nobody can."""
+    ada = {"fte": 1, "part_of": "engineer", "away": [{"since": "week 1", "until": "end of week 2"}]}
+    both = {"days": 1.0, "people": {"engineer": 2.0}}
+    program = small.changed({"team.ada": ada, "activities.prepare.work": both})
+    plan = schedule(program)
+    compiled = simulated(program, baseline_of(plan))
+    prepare = compiled.network.index("prepare")
+    assert plan.item("prepare").start_h >= 2 * 168
+    assert calm_replay(compiled).finish_h[prepare, 0] == plan.item("prepare").end_h
+
+
+def test_a_risk_with_the_name_of_a_booking_is_not_the_booking(small):
+    booking = {"share": 1.0, "since": "week 1", "until": "end of week 1"}
+    effect = {"type": "capacity_lost", "share": 0.5, "days": [1, 1, 1]}
+    risk = {"title": "Half is down", "probability": 0.0, "owner": "lead", "effect": effect}
+    program = small.changed({"capacity.bookings.half": booking, "risks.half": risk})
+    outcome = simulate(program, sketch(program), num_programs=100)
+    first = outcome.simulated.network.index("runs#1")
+    assert outcome.replay.start_h[first].min() >= 168
