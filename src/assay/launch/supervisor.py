@@ -22,7 +22,7 @@ from assay.launch.faults import NO_FAULTS, FaultPlan
 from assay.launch.hang import HungRank, find_hung_rank, stacks_path
 from assay.launch.rank import TRACEBACK, Parallel
 from assay.launch.rank_processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
-from assay.launch.rebuild import save_attempt, saved_attempts
+from assay.launch.rebuild import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.launch.straggler import StragglerWatch, describe_straggler
 from assay.records.commit import Commit
 from assay.records.notice import Notice, NoticeKind
@@ -216,6 +216,7 @@ class Supervisor:
             started_s=now_s,
         )
         save_attempt(Path(self._run.run_dir), attempt)
+        close_abandoned_attempts(self._run, self._log, attempt)
         if self._stop_asked:
             end = AttemptEnd("preempted", "asked to stop before its ranks were started", world_size)
         else:
