@@ -106,6 +106,16 @@ def test_a_fault_plan_strikes_and_the_run_ends_as_if_nothing_had_happened(
     assert (shown["weights_digest"], shown["audit"]["verdict"]) == (undisturbed, "pass")
 
 
+def test_a_fault_whose_attempt_did_not_come_is_named_at_the_end(recipe: Path, tmp_path: Path, capfd) -> None:
+    plan = tmp_path / "plan.yaml"
+    slow = {"type": "slow", "step": 1, "extra_s": 0.01, "num_steps": 1}
+    plan.write_text(yaml.safe_dump({"faults": [slow, {"type": "kill", "attempt": 2, "step": 1}]}))
+    assert run("train", recipe, "trainer.max_steps=2", "--faults", plan) == 0
+    said = capfd.readouterr().err
+    assert "faults.1 (kill) did not happen: it is for attempt 2, the last one was attempt 1" in said
+    assert "faults.0" not in said
+
+
 def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, capfd) -> None:
     assert run("train", recipe, "--workers", 3) == 2
     assert "--workers 3" in capfd.readouterr().err

@@ -3,6 +3,7 @@
 import pytest
 
 from assay.base.config import LoadedConfig
+from assay.cli.main import main
 from assay.launch.drill import drill, scenarios
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import open_ledger
@@ -32,6 +33,12 @@ def test_a_drill_passes_and_its_device_time_adds_up(
     assert len(account.interruptions) == 2
     assert account.interruptions[0].lost_device_s > 0 and account.interruptions[0].startup_device_s > 0
     assert 0 < account.goodput() < 1 and account.ettr() < account.goodput()
+
+
+def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path, capfd) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["drill", "recipe.yaml", "--out", str(tmp_path / "missing" / "report.json")])
+    assert (ended.value.code, "there is no folder" in capfd.readouterr().err) == (2, True)
 
 
 def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, tmp_path, monkeypatch) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.launch.capsules import capsules, nearest_commit, save_capsule
+from assay.launch.replay import ReplayRequest, _check_attempt, _Recorded
 from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
@@ -20,6 +22,14 @@ def replayed(capfd, *arguments: object, code: int = 0) -> dict:
         main(["replay", *map(str, arguments), "--json"])
     assert ended.value.code == code
     return json.loads(capfd.readouterr().out)
+
+
+@pytest.fixture(scope="module")
+def one_short_run(run_here, tmp_path_factory):
+    """Four steps of one rank."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(tmp_path_factory.mktemp("short")))
+        yield run_here(trainer__max_steps=4)[0]
 
 
 def test_a_step_of_four_ranks_comes_out_bit_for_bit_on_one(run_it, capfd) -> None:
@@ -46,6 +56,28 @@ def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_t
         assert report["verdict"] == "equal"
         quantities = {each["quantity"] for each in report["at_step"]}
         assert {f"lane {lane} gradient_digest", "gradient_digest", "weights_digest"} <= quantities
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--attempt", 7), "--attempt 7 --step 3: it has no step on record"),
+        (("--through", 2), "--through 2: it goes on from --step 3, so it is one of 3 to 4"),
+        (("--through", 9), "--through 9: it goes on from --step 3, so it is one of 3 to 4"),
+    ],
+)
+def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, words, capfd) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["replay", one_short_run.run_id, "--step", "3", *map(str, options)])
+    assert (ended.value.code, words in capfd.readouterr().err) == (2, True)
+
+
+def test_an_attempt_is_compared_with_up_to_the_step_it_died_in(one_short_run, capfd) -> None:
+    recorded = recorded_steps(Path(one_short_run.run_dir))
+    died_in_5 = _Recorded({step: made for step, made in recorded.items() if step < 5}, {})
+    _check_attempt(ReplayRequest(step=5, attempt=1), died_in_5)
+    with pytest.raises(ConfigError, match="it made the steps 1 to 4"):
+        _check_attempt(ReplayRequest(step=6, attempt=1), died_in_5)
 
 
 def test_a_step_whose_record_is_another_differs_and_is_called_wrong_arithmetic(run_it, capfd) -> None:

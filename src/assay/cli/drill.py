@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 @click.argument("overrides", nargs=-1)
 @click.option("--workers", default=2, show_default=True, help="Ranks of the pilot: a power of two.")
 @click.option("--steps", default=24, show_default=True, help="Optimizer steps of the pilot.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the record (JSON) here.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the record (JSON) here.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record instead of the table.")
 def drill(
     recipe: Path, overrides: tuple[str, ...], workers: int, steps: int, out: Path | None, as_json: bool
@@ -31,6 +35,10 @@ def drill(
     from assay.launch.drill import drill as run_drill
     from assay.store.ledger.ledger import open_ledger
 
+    if out is not None and not out.parent.is_dir():
+        raise ConfigError(
+            f"--out {out}: there is no folder {out.parent}. Make it first; the drill takes a while."
+        )
     if steps < 6:
         raise ConfigError(f"--steps {steps}: a drill needs 6 or more, to have commits in between.")
     screen = stdout()

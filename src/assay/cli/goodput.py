@@ -80,8 +80,10 @@ def _print(found: "Goodput") -> None:
 def _advice(found: "Goodput") -> str:
     from assay.base.units import duration_text
 
-    if found.optimal_commit_s is None or found.commit_s is None or found.failure_s is None:
+    if found.failure_s is None:
         return "no interruption on record: nothing to weigh the cost of commits against."
+    if found.optimal_commit_s is None or found.commit_s is None:
+        return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
     steps = f", about {max(1, round(found.optimal_commit_s / found.step_s))} steps" if found.step_s else ""
     return (
         f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "

@@ -52,7 +52,8 @@ _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_wi
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="Silence after which a worker counts as hung; never less than ten of the run's longest steps.",
+    help="Silence in a step after which a worker counts as hung; never less than ten of the longest steps. "
+    "While it starts, commits or evaluates: 15 minutes.",
 )
 @click.option(
     "--leave-within",
@@ -158,6 +159,7 @@ def _train_here(
 ) -> "RunResult":
     from assay.cli.progress import ProgressBar, print_result
     from assay.launch.drive import drive
+    from assay.launch.faults import never_came
     from assay.store.ledger.ledger import open_ledger
 
     with open_ledger() as ledger:
@@ -168,6 +170,8 @@ def _train_here(
             click.secho(warning, err=True, fg="yellow")
         with ProgressBar(run) as bar:
             result = drive(run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
+        for fault in never_came(policy.faults, last_attempt=result.last_attempt.attempt):
+            click.secho(f"warning: {fault}", err=True, fg="yellow")
         print_result(result, ledger, as_json=as_json)
     return result
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError
-from assay.launch.rebuild import rebuild_run, record_phases
+from assay.launch.rebuild import rebuild_run, record_earlier_attempts, record_phases
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
@@ -33,7 +33,7 @@ class Bookkeeper:
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
         """A new life of the run."""
-        self._write(lambda: self._ledger.record_attempt(attempt))
+        self._write(lambda: self._record_beginning(attempt))
 
     def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
         """Bring metrics and commits up to date, now and then."""
@@ -56,6 +56,10 @@ class Bookkeeper:
             if not self._is_away:
                 print(f"the ledger can not be written; training goes on. {error}", file=sys.stderr)
             self._is_away = True
+
+    def _record_beginning(self, attempt: Attempt) -> None:
+        self._ledger.record_attempt(attempt)
+        record_earlier_attempts(self._ledger, self._run, attempt)
 
     def _record_end(self, attempt: Attempt) -> None:
         self._ledger.record_attempt(attempt)

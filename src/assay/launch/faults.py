@@ -136,6 +136,16 @@ def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int) -> None:
             raise ConfigError(f"{name}: step {fault.step} is never reached, the run ends at step {num_steps}.")
 
 
+def never_came(plan: FaultPlan, *, last_attempt: int) -> list[str]:
+    """A sentence on each fault that waited for an attempt that did not come: nothing was tested by it."""
+    return [
+        f"faults.{index} ({fault.type}) did not happen: it is for attempt {fault.attempt}, the last one was "
+        f"attempt {last_attempt}."
+        for index, fault in enumerate(plan.faults)
+        if fault.attempt > last_attempt
+    ]
+
+
 def random_plan(seed: int, *, num_steps: int, world_sizes: Sequence[int]) -> FaultPlan:
     """One kill in each attempt but the last, of any rank, in or soon after any phase of the loop."""
     rng = random.Random(seed)

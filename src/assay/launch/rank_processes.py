@@ -25,6 +25,9 @@ from assay.launch.rank import Parallel, RankReport, RankTask, rank_main
 from assay.records.commit import Commit
 from assay.records.run import Attempt, Run
 
+CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"))
+"""Signals that a process brings upon itself; SIGKILL and the like come from outside."""
+
 
 class AttemptEnd(NamedTuple):
     """How an attempt ended."""
@@ -198,11 +201,15 @@ class RankProcesses:
 
     def _failed(self, dead: list[int]) -> AttemptEnd:
         self.wait_for_news(0)
-        killed = [rank for rank in dead if (self._processes[rank].exitcode or 0) < 0]
+        codes = {rank: self._processes[rank].exitcode or 0 for rank in dead}
+        killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
         if killed:
-            name = signal.Signals(-(self._processes[killed[0]].exitcode or 0)).name
+            # A rank that was killed can make another's backend abort; the one killed from outside is the cause.
+            rank = min(killed, key=lambda each: killed[each] in CRASHES)
             num_alive = len(self._processes) - len(killed)
-            return AttemptEnd("killed", f"rank {self._ranks[killed[0]]} was killed by {name}", num_alive, None)
+            return AttemptEnd(
+                "killed", f"rank {self._ranks[rank]} was killed by {killed[rank]}", num_alive, None
+            )
         # When one rank fails, its peers fail for want of it; the one with a named error is the cause.
         reports = {rank: self._reports[rank] for rank in dead if rank in self._reports}
         cause = min(reports, key=lambda rank: reports[rank].error is None, default=dead[0])

@@ -93,9 +93,10 @@ def replay(
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = ClassifyMethod(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, method.columns)
-    through = max(request.step, request.through_step or request.step)
+    through = request.step if request.through_step is None else request.through_step
     _check(request, recipe, through, num_steps(recipe.trainer, loader))
     recorded = _Recorded(recorded_steps(Path(run.run_dir), attempt=request.attempt), _weights(log))
+    _check_attempt(request, recorded)
     commit = nearest_commit(log, request.step)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, recorded, request).run(commit, through, progress)
@@ -237,10 +238,29 @@ def _check(request: ReplayRequest, recipe: Recipe, through: int, last_step: int)
             f"the run added its gradients by {recipe.trainer.gradient_sum}, whose bits depend on the world "
             "size, so no step of it can be made again exactly. Train with trainer.gradient_sum=tree."
         )
-    if not 1 <= request.step <= through <= last_step:
+    if not 1 <= request.step <= last_step:
         raise ConfigError(f"--step {request.step}: the run has the steps 1 to {last_step}.")
+    if not request.step <= through <= last_step:
+        raise ConfigError(
+            f"--through {through}: it goes on from --step {request.step}, so it is one of {request.step} to "
+            f"{last_step}, the run's last step."
+        )
     if request.lane is not None and not 0 <= request.lane < num_lanes:
         raise ConfigError(f"--lane {request.lane}: the run has the lanes 0 to {num_lanes - 1}.")
+
+
+def _check_attempt(request: ReplayRequest, recorded: _Recorded) -> None:
+    """Refuse an attempt that never came to the step: another's record would be compared without a word."""
+    if request.attempt is None:
+        return
+    own = [step for step, made in recorded.steps.items() if made.attempt == request.attempt]
+    if own and min(own) <= request.step <= max(own) + 1:  # the one behind its last is the step that it died in
+        return
+    made = f"it made the steps {min(own)} to {max(own)}" if own else "it has no step on record"
+    raise ConfigError(
+        f"--attempt {request.attempt} --step {request.step}: {made}. 'assay show' lists the attempts; without "
+        "--attempt the one that counts is taken."
+    )
 
 
 def _weights(log: CommitLog) -> dict[int, str]:

@@ -21,8 +21,8 @@ from assay.launch.capsules import save_failing_step
 from assay.launch.faults import NO_FAULTS, FaultPlan
 from assay.launch.hang import HungRank, find_hung_rank, stacks_path
 from assay.launch.rank import TRACEBACK, Parallel
-from assay.launch.rank_processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
-from assay.launch.rebuild import save_attempt, saved_attempts
+from assay.launch.rank_processes import CRASHES, AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
+from assay.launch.rebuild import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.launch.straggler import StragglerWatch, describe_straggler
 from assay.records.commit import Commit
 from assay.records.notice import Notice, NoticeKind
@@ -39,6 +39,8 @@ STACKS_S = 0.5
 """How long hung ranks have to write their stacks."""
 PRIOR_FAILURE_S = 3600.0
 """What is assumed of a run that has not died yet: a preemptible node lives for hours."""
+SILENCE = ": no sign of life for "
+"""Between where a rank hung and what differs between two hangs that are alike."""
 STORE_TRIES = 4
 """A store that fails may come back: so many attempts without a commit in between, after growing waits."""
 
@@ -89,6 +91,10 @@ class _Failure(NamedTuple):
     outcome: str
     reason: str
     step: int
+
+    def may_be_the_codes_fault(self) -> bool:
+        """Whether it would come again wherever the step is made; a kill from outside is the node's fault."""
+        return self.outcome == "failed" or " hung in " in self.reason or self.reason.endswith(tuple(CRASHES))
 
 
 class Nodes(Protocol):
@@ -168,7 +174,8 @@ class Supervisor:
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
             # Where the traceback lies differs between two failures that are alike.
-            reason = end.reason.partition(TRACEBACK)[0] if end.error is None else type(end.error).__name__
+            alike = end.reason.partition(TRACEBACK)[0].partition(SILENCE)[0]
+            reason = alike if end.error is None else type(end.error).__name__
             failures.append(_Failure(end.outcome, reason, attempt.end_step or 0))
             self._refuse_hopeless(failures, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s(failures))
@@ -179,7 +186,7 @@ class Supervisor:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""
         last = failures[-1]
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
-        repeats = last.outcome == "failed" and failures.count(last) > allowed
+        repeats = last.may_be_the_codes_fault() and failures.count(last) > allowed
         if not repeats and len(failures) <= self._policy.max_restarts:
             return
         if end.error is not None:
@@ -216,6 +223,7 @@ class Supervisor:
             started_s=now_s,
         )
         save_attempt(Path(self._run.run_dir), attempt)
+        close_abandoned_attempts(self._run, self._log, attempt)
         if self._stop_asked:
             end = AttemptEnd("preempted", "asked to stop before its ranks were started", world_size)
         else:
@@ -286,7 +294,7 @@ class Supervisor:
         self._clock.sleep_s(STACKS_S)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
         reason = (
-            f"rank {hung.rank} hung in '{hung.beat.phase}' of step {hung.beat.step + 1}: no sign of life for "
+            f"rank {hung.rank} hung in '{hung.beat.phase}' of step {hung.beat.step + 1}{SILENCE}"
             f"{hung.silent_s:.0f} s, process {state or 'in an unknown state'}; stacks in {stacks}"
         )
         self._notice(attempt, ranks, "hang", hung.rank, hung.beat.step + 1, reason)

@@ -2,9 +2,11 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
+from assay.base.errors import DataError, TrainingError
 from assay.launch.supervisor import AttemptEnd, RestartPolicy, Supervisor
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
@@ -16,11 +18,14 @@ class KilledRanks:
 
     pids = ()
 
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
     def wait_for_news(self, timeout_s: float) -> None:
         pass
 
     def end(self) -> AttemptEnd:
-        return AttemptEnd("killed", "rank 0 was killed by SIGKILL", 0)
+        return AttemptEnd("killed", self._reason, 0)
 
     def stop(self) -> None:
         pass
@@ -29,15 +34,17 @@ class KilledRanks:
 class KillingNodes:
     """Counts how often ranks were started."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = "rank 0 was killed by SIGKILL") -> None:
+        """Each {} of the reason is another in each attempt."""
         self.num_starts = 0
+        self._reason = reason
 
     def fitting(self, world_size: int) -> int:
         return world_size
 
     def start(self, orders) -> KilledRanks:
         self.num_starts += 1
-        return KilledRanks()
+        return KilledRanks(self._reason.replace("{}", str(self.num_starts)))
 
 
 class ClockThatStops:
@@ -64,9 +71,9 @@ class ClockThatStops:
         self.at_s += seconds
 
 
-@pytest.mark.parametrize(("sigterm_in", "num_starts"), [("now_s", 0), ("sleep_s", 2)])
-def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_starts, tmp_path) -> None:
-    run = Run(
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(
         run_id="r",
         created_s=0.0,
         recipe={},
@@ -76,9 +83,38 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
         run_dir=str(tmp_path),
         store_url="memory:",
     )
+
+
+@pytest.mark.parametrize(("sigterm_in", "num_starts"), [("now_s", 0), ("sleep_s", 2)])
+def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_starts, run) -> None:
     nodes, clock, log = KillingNodes(), ClockThatStops(sigterm_in), CommitLog(open_store("memory:"))
     supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
     last = supervisor.run(1)
     assert (last.outcome, nodes.num_starts) == ("preempted", num_starts)
     assert "before its ranks were started" in last.reason
     assert clock.at_s < 0.2
+
+
+@pytest.mark.parametrize(
+    ("reason", "num_starts"),
+    [
+        ("rank 0 was killed by SIGKILL", 4),
+        ("rank 0 was killed by SIGSEGV", 2),
+        ("rank 1 hung in 'compute' of step 7: no sign of life for {} s; stacks in {}.txt", 2),
+    ],
+)
+def test_a_crash_or_a_hang_at_the_same_step_is_not_tried_a_third_time_but_a_kill_is(
+    reason, num_starts, run, monkeypatch
+) -> None:
+    monkeypatch.setattr("assay.launch.supervisor.save_failing_step", refuse_to_save)
+    nodes, log = KillingNodes(reason), CommitLog(open_store("memory:"))
+    policy = RestartPolicy(max_restarts=3)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    with pytest.raises(TrainingError) as stopped:
+        supervisor.run(1)
+    assert nodes.num_starts == num_starts
+    assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
+
+
+def refuse_to_save(*_: object) -> None:
+    raise DataError("there is no dataset here")

@@ -18,7 +18,9 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
     for run in runs:
         attempts = [attempt for attempt in ledger.attempts(run.run_id) if attempt.ended_s is not None]
         seconds = ledger.phase_seconds(run.run_id)
-        commits = [entry for entry in ledger.log_entries(run.run_id) if isinstance(entry, Commit)]
+        settled = {attempt.attempt for attempt in attempts}
+        entries = [entry for entry in ledger.log_entries(run.run_id) if entry.attempt in settled]
+        commits = [entry for entry in entries if isinstance(entry, Commit)]
         for rank in seconds:
             held_s += rank.held_s
             for phase, spent_s in rank.seconds.items():
@@ -35,7 +37,8 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
             for phase in ("data", "compute", "communication")
         )
         num_steps += max((commit.step for commit in commits), default=0)
-    commit_s = commit_device_s / num_commit_ranks if num_commit_ranks else None
+    # All lost, where no commit was made in time: then nothing is known of what one costs.
+    commit_s = (commit_device_s / num_commit_ranks if num_commit_ranks else None) or None
     failure_s = running_s / len(interruptions) if interruptions else None
     known = commit_s is not None and failure_s is not None
     return Goodput(

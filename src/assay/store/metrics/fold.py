@@ -80,7 +80,7 @@ def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> Folded:
             "position": data.next.to_json(),
             "num_bytes": data.next.offset,
             "num_events": before.num_events + len(data.events),
-            "last_at_s": max(before.last_at_s, _last_at_s(data, data.header)),
+            "last_at_s": max(before.last_at_s, data.last_at_s()),
         }
         upsert(connection, tables.metric_segments, [row])
     return Folded(sum(len(points.steps) for points in data.metrics.values()), data.damaged_bytes)
@@ -182,11 +182,6 @@ def _append_events(connection: Connection, run_id: str, name: str, num_before: i
     ]
     if rows:
         upsert(connection, tables.metric_events, rows)
-
-
-def _last_at_s(data: SegmentData, header: SegmentHeader) -> float:
-    moments = np.r_[data.step_ends.at_s[-1:], data.phase_changes.at_s[-1:], header.monotonic_s]
-    return float(header.wall_of(moments).max())
 
 
 def encoded_points(points: Table) -> bytes:

@@ -211,6 +211,13 @@ class SegmentData(NamedTuple):
     damaged_bytes: int
     """Stepped over: bytes that are no frame although frames follow. 0 unless the file was changed."""
 
+    def last_at_s(self) -> float:
+        """The rank's last sign of life in what was read, seconds since the epoch; 0.0 without a header."""
+        if self.header is None:
+            return 0.0
+        moments = np.r_[self.step_ends.at_s[-1:], self.phase_changes.at_s[-1:], self.header.monotonic_s]
+        return float(self.header.wall_of(moments).max())
+
 
 def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # noqa: B008 (immutable)
     """Read all whole frames behind `after`. Safe while the segment is written."""
