@@ -11,9 +11,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.records.goodput import ProgramGoodput
 from assay.records.program import Program
 from assay.records.progress import Actual, Progress, RunActual
 from assay.records.run import Attempt, PhaseSeconds
+from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
 
 FAILED = ("failed", "killed")
@@ -65,7 +67,7 @@ def progress_of(
     """
     told = {} if notes is None else dict(notes.activities)
     spends: list[Spend] = []
-    for activity, ids in _runs_by_activity(program, ledger).items():
+    for activity, ids in run_ids_by_activity(program, ledger).items():
         runs = [each for each in (_run(program, ledger, run_id, clock, now_s) for run_id in ids) if each]
         spends += [spend for run_id in ids for spend in _spends(ledger, activity, run_id, clock, now_s)]
         if runs:
@@ -92,7 +94,26 @@ def _told(program: Program, name: str, actual: Actual, now_h: float) -> Spend | 
     return Spend(name, float(hour_of(actual.started)), end_h, actual.device_hours)
 
 
-def _runs_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]]:
+def goodput_of_program(program: Program, ledger: Ledger) -> ProgramGoodput:
+    """Where the device time of all of the program's runs went, together and by activity.
+
+    Raises `ConfigError` where a run fits two activities.
+    """
+    runs = {run.run_id: run for run in ledger.runs()}
+    owned = {
+        activity: [runs[run_id] for run_id in run_ids]
+        for activity, run_ids in run_ids_by_activity(program, ledger).items()
+    }
+    return ProgramGoodput(
+        program=program.name,
+        program_sha256=program.digest(),
+        together=goodput_of(ledger, [run for each in owned.values() for run in each]),
+        by_activity={activity: goodput_of(ledger, each) for activity, each in owned.items()},
+    )
+
+
+def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]]:
+    """The ids of each activity's runs, the newest first; `ConfigError` where a run fits two activities."""
     patterns = {
         name: run_ids_pattern(program, name)
         for name, activity in program.activities.items()

@@ -1,4 +1,4 @@
-"""Where the device time of a run, or of several, went, and what each interruption cost."""
+"""Where the device time of a run, of several, or of a program went, and what each interruption cost."""
 
 from typing import ClassVar
 
@@ -37,6 +37,8 @@ class Goodput(Record):
     kind: ClassVar[str] = "goodput"
 
     run_ids: tuple[str, ...]
+    num_open_attempts: NonNegativeInt
+    """They still run, or nobody wrote down yet how they ended; what they hold is left out."""
     held_device_s: NonNegativeFloat
     by_phase: dict[Phase, NonNegativeFloat]
     """Sums to the held time."""
@@ -64,3 +66,21 @@ class Goodput(Record):
         waited_s = sum(interruption.waited_device_s for interruption in self.interruptions)
         whole_s = self.held_device_s + waited_s
         return self.useful_device_s() / whole_s if whole_s else 0.0
+
+    def interruptions_device_s(self) -> float:
+        """What all interruptions cost."""
+        return sum(interruption.cost_device_s() for interruption in self.interruptions)
+
+
+class ProgramGoodput(Record):
+    """The account of all runs of a program, and of each activity's."""
+
+    kind: ClassVar[str] = "program_goodput"
+
+    program: str
+    """Its name."""
+    program_sha256: str
+    together: Goodput
+    by_activity: dict[str, Goodput]
+    """Activities that have runs in the program, also where the ledger holds none of them yet; every run stands
+    under one activity, so the held times sum to that of all."""

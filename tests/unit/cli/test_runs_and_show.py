@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from assay.cli.main import main
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
-from assay.records.run import Attempt, Run
+from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
@@ -247,3 +248,95 @@ def test_an_unknown_run_is_asked_wrongly(home: Path, capsys: pytest.CaptureFixtu
         recorded_run(ledger, home)
     assert call("show", "tinny-1") == 2
     assert "Perhaps you meant tiny-1" in capsys.readouterr().err
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program of two activities with runs: tiny-*, and probe-*."""
+    path = tmp_path / "program.yaml"
+    assert call("plan", "new", str(path), "--start", "2027-01-04") == 0
+    tree = yaml.safe_load(path.read_text())
+    first, second = (each["runs"] for each in tree["activities"].values() if "runs" in each)
+    first["ids"], second["ids"] = "tiny-*", "probe-*"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+def test_goodput_of_a_program_accounts_for_all_its_runs_and_for_no_other(
+    home: Path, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+        for run_id, held_s in (("tiny-2", 40.0), ("probe-1", 20.0), ("stranger", 1000.0)):
+            lived_quietly(ledger, home, run_id, held_s)
+    capsys.readouterr()
+    assert call("goodput", str(program), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    together, parts = found["together"], found["by_activity"]
+    assert set(together["run_ids"]) == {"tiny-1", "tiny-2", "probe-1"}
+    assert {name: len(part["run_ids"]) for name, part in parts.items()} == {"replicate": 2, "extra_seeds": 1}
+    assert together["held_device_s"] == 265.0 + 40 + 20 == sum(part["held_device_s"] for part in parts.values())
+    assert sum(together["by_phase"].values()) == pytest.approx(together["held_device_s"], rel=1e-9)
+    assert [each["lost_device_s"] for each in together["interruptions"]] == [50.0]
+    assert together["num_open_attempts"] == 0
+
+
+def test_goodput_of_a_program_has_a_line_for_each_activity(
+    home: Path, program: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    capsys.readouterr()
+    assert call("goodput", str(program)) == 0
+    screen = capsys.readouterr().out
+    first, probe = (line.split() for line in screen.splitlines() if line.split()[-1:] == ["device-hours"])
+    assert "goodput 75.5%" in screen and "it was killed" in screen
+    assert (first[1], first[3], probe[1:4]) == ("1", "75.5%", ["0", "0.0000", "-"]), screen
+
+
+def test_goodput_of_several_runs_has_a_line_for_each_and_counts_none_twice(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+        lived_quietly(ledger, home, "other", 36.0)
+    assert call("goodput", "tiny-1", "other", "tiny-1") == 0
+    screen = capsys.readouterr().out
+    assert f"of {(265 + 36) / 3600:.4f} device-hours held, 2 runs" in screen
+    assert [line.split()[:2] for line in screen.splitlines() if line.strip().startswith("other")] == [
+        ["other", "0.0100"]
+    ]
+
+
+def test_goodput_says_what_is_wrong_with_a_program(
+    home: Path, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open_ledger() as ledger:
+        lived_quietly(ledger, home, "stranger", 1.0)
+    capsys.readouterr()
+    assert call("goodput", str(program)) == 0
+    assert "activities.*.runs.ids" in capsys.readouterr().out
+    assert call("goodput", str(program), "stranger") == 2
+    assert "name it alone" in capsys.readouterr().err
+    assert call("goodput", str(tmp_path / "absent.yaml")) == 2
+    assert "absent.yaml" in capsys.readouterr().err
+
+
+def lived_quietly(ledger: Ledger, home: Path, run_id: str, held_s: float) -> None:
+    """One rank, one attempt, all of it computing."""
+    recorded_run(ledger, home, run_id)
+    ledger.record_attempt(
+        Attempt(
+            run_id=run_id,
+            attempt=1,
+            world_size=1,
+            start_step=0,
+            started_s=BEGAN_S,
+            ended_s=BEGAN_S + held_s,
+            end_step=1,
+            outcome="succeeded",
+        )
+    )
+    ledger.record_phase_seconds(
+        PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=held_s, seconds={"compute": held_s})
+    )

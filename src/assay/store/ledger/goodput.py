@@ -13,10 +13,12 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
     """The account of these runs together; attempts that still run are left out."""
     by_phase: dict[Phase, float] = {}
     held_s = running_s = commit_device_s = useful_rank_s = 0.0
-    num_commits = num_commit_ranks = num_steps = 0
+    num_commits = num_commit_ranks = num_steps = num_open = 0
     interruptions: list[Interruption] = []
     for run in runs:
-        attempts = [attempt for attempt in ledger.attempts(run.run_id) if attempt.ended_s is not None]
+        begun = ledger.attempts(run.run_id)
+        attempts = [attempt for attempt in begun if attempt.ended_s is not None]
+        num_open += len(begun) - len(attempts)
         seconds = ledger.phase_seconds(run.run_id)
         settled = {attempt.attempt for attempt in attempts}
         entries = [entry for entry in ledger.log_entries(run.run_id) if entry.attempt in settled]
@@ -43,6 +45,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
     known = commit_s is not None and failure_s is not None
     return Goodput(
         run_ids=tuple(run.run_id for run in runs),
+        num_open_attempts=num_open,
         held_device_s=held_s,
         by_phase=by_phase,
         interruptions=tuple(interruptions),
