@@ -91,6 +91,36 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     assert "trainer.py" in stacks.read_text()
 
 
+class StopBeforeItsFirstWord:
+    """Stops rank 1 of the first attempt as soon as it is forked; the start may take `limit_s` until then."""
+
+    def __init__(self, monkeypatch, limit_s: float) -> None:
+        self._monkeypatch = monkeypatch
+        monkeypatch.setattr("assay.launch.hang.SLOW_PHASE_LIMIT_S", limit_s)
+
+    def attempt_began(self, attempt, pids) -> None:
+        if attempt.attempt == 1:
+            os.kill(pids[1], signal.SIGSTOP)
+
+    def tick(self, attempt) -> None:
+        pass
+
+    def attempt_ended(self, attempt) -> None:
+        self._monkeypatch.undo()
+
+
+@pytest.mark.timeout(60)
+def test_a_rank_that_hangs_before_its_first_heartbeat_is_named_and_replaced(suffer, undisturbed) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stopper = StopBeforeItsFirstWord(patch, limit_s=4.0)
+        run, log, attempts = suffer(hang_s=1.0, watchers=lambda run: [stopper])
+    assert [attempt.attempt for attempt in attempts] == [2]
+    (notice,) = (notice for notice in read_notices(Path(run.run_dir)) if notice.notice == "hang")
+    assert (notice.rank, notice.attempt) == (1, 1)
+    assert "before its first sign of life" in notice.text and "stopped by a signal" in notice.text
+    assert_as_if_nothing_had_happened(run, log, undisturbed)
+
+
 def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> None:
     run, log, (attempt,) = suffer(
         HANG,

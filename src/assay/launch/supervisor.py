@@ -19,7 +19,7 @@ from assay.base.errors import AssayError, StoreError, TrainingError
 from assay.base.units import duration_text
 from assay.launch.capsules import save_failing_step
 from assay.launch.faults import NO_FAULTS, FaultPlan
-from assay.launch.hang import HungRank, find_hung_rank, stacks_path
+from assay.launch.hang import HungRank, describe_hung_rank, find_hung_rank, stacks_path
 from assay.launch.rank import TRACEBACK, Parallel
 from assay.launch.rank_processes import CRASHES, AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
 from assay.launch.rebuild import close_abandoned_attempts, save_attempt, saved_attempts
@@ -268,6 +268,7 @@ class Supervisor:
 
     def _watch(self, ranks: AttemptRanks, attempt: Attempt) -> AttemptEnd:
         leave_by_s: float | None = None
+        began_s, least_s = self._clock.monotonic_s(), self._policy.hang_s
         stragglers = StragglerWatch(attempt.world_size)
         while True:
             if self._stop_asked and leave_by_s is None:
@@ -286,7 +287,8 @@ class Supervisor:
                 return AttemptEnd("preempted", reason, 0)
             if (slow := stragglers.look(beats)) is not None:
                 self._notice(attempt, ranks, "straggler", slow.rank, slow.step, describe_straggler(slow))
-            if (hung := find_hung_rank(beats, now_s=now_s, least_s=self._policy.hang_s)) is not None:
+            hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
+            if hung is not None:
                 return self._end_hung(ranks, attempt, hung)
 
     def _end_hung(self, ranks: AttemptRanks, attempt: Attempt, hung: HungRank) -> AttemptEnd:
@@ -294,10 +296,13 @@ class Supervisor:
         self._clock.sleep_s(STACKS_S)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
         reason = (
-            f"rank {hung.rank} hung in '{hung.beat.phase}' of step {hung.beat.step + 1}{SILENCE}"
-            f"{hung.silent_s:.0f} s, process {state or 'in an unknown state'}; stacks in {stacks}"
+            f"{describe_hung_rank(hung)}{SILENCE}{hung.silent_s:.0f} s, process "
+            f"{state or 'in an unknown state'}; "
+            # A rank that hangs in its first moments can not write any.
+            + (f"stacks in {stacks}" if stacks.is_file() else "it wrote no stacks")
         )
-        self._notice(attempt, ranks, "hang", hung.rank, hung.beat.step + 1, reason)
+        step = hung.beat.step if hung.beat else attempt.start_step
+        self._notice(attempt, ranks, "hang", hung.rank, step + 1, reason)
         return AttemptEnd("killed", reason, attempt.world_size - 1, stalled_s=hung.silent_s)
 
     def _notice(

@@ -1,10 +1,16 @@
-from assay.launch.hang import find_hung_rank
+from assay.launch.hang import SLOW_PHASE_LIMIT_S, HungRank, describe_hung_rank
+from assay.launch.hang import find_hung_rank as find
 from assay.launch.heartbeat import Beat, Heartbeats
 from assay.launch.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
 
 
 def beat(step=10, phase="communication", at_s=100.0, own_s=0.0, longest_step_s=1.0) -> Beat:
     return Beat(step, phase, at_s, own_s, longest_step_s)
+
+
+def find_hung_rank(beats: list[Beat], *, now_s: float, least_s: float) -> HungRank | None:
+    """Of ranks that were started at 90 s."""
+    return find(beats, now_s=now_s, least_s=least_s, began_s=90.0)
 
 
 def test_the_rank_that_is_not_waiting_is_the_one_that_hangs() -> None:
@@ -23,7 +29,25 @@ def test_nobody_hangs_while_somebody_moves_or_steps_are_long() -> None:
     assert find_hung_rank([beat(), beat(at_s=109.0)], now_s=111.0, least_s=5.0) is None
     assert find_hung_rank([beat(longest_step_s=10.0)], now_s=111.0, least_s=5.0) is None
     assert find_hung_rank([beat(phase="startup")], now_s=111.0, least_s=5.0) is None
-    assert find_hung_rank([beat(), beat(at_s=0.0)], now_s=1e6, least_s=5.0) is None
+    assert find_hung_rank([beat(), beat(at_s=0.0)], now_s=90 + SLOW_PHASE_LIMIT_S - 1, least_s=5.0) is None
+
+
+def test_a_rank_that_was_never_heard_of_hangs_once_the_start_took_too_long() -> None:
+    unheard = Beat(0, "startup", 0.0, 0.0, 0.0)
+    found = find_hung_rank([beat(phase="startup"), unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found == HungRank(1, None, SLOW_PHASE_LIMIT_S)
+    assert describe_hung_rank(found) == "rank 1 hung in 'startup' before its first sign of life"
+    assert (
+        find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
+    )
+    found = find_hung_rank([beat(), unheard, unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found is not None and "sign of life, as 1 more" in describe_hung_rank(found)
+
+
+def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None:
+    beats = [beat(phase="checkpoint", at_s=100.0), beat(phase="checkpoint", at_s=99.0)]
+    found = find_hung_rank(beats, now_s=100 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found is not None and found.rank == 1
 
 
 def watched(own_per_step: list[float], windows: int) -> list:
