@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from assay.cli.main import main
+from assay.store.ledger.ledger import open_ledger
 
 
 @pytest.fixture
@@ -137,3 +138,40 @@ def test_an_unreachable_store_is_exit_code_1(recipe: Path, capfd, monkeypatch: p
     assert "AWS_ENDPOINT_URL" in capfd.readouterr().err
     assert run("data", "index", "s3://bucket/rows", "--out", "x") == 1
     assert "s3://bucket/rows" in capfd.readouterr().err
+
+
+@pytest.mark.timeout(60)
+def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
+    recipe: Path, capfd, tmp_path: Path
+) -> None:
+    assert run("train", recipe, "--run-id", "robbed", "--workers", 2) == 0
+    folder = tmp_path / "home" / "robbed"
+    (folder / "log").rename(tmp_path / "log")
+    before = contents(folder)
+    capfd.readouterr()
+    assert run("train", "--resume", "robbed", "--workers", 2) == 1
+    said = capfd.readouterr().err
+    assert "log/ is missing or empty" in said and "Put it back" in said and "Traceback" not in said
+    assert run("train", "--resume", "robbed", "--on", "background") == 1
+    assert run("audit", "robbed") == 1
+    assert "log/ is missing or empty" in capfd.readouterr().out
+    assert contents(folder) == before
+    (tmp_path / "log").rename(folder / "log")
+    assert run("train", "--resume", "robbed") == 0
+    assert run("audit", "robbed") == 0
+
+
+def test_a_run_that_never_began_is_incomplete_and_begins_when_resumed(new_tiny_run, capfd) -> None:
+    unbegun = new_tiny_run()
+    with open_ledger() as ledger:
+        ledger.record_run(unbegun)
+    assert run("audit", unbegun.run_id) == 0
+    assert "INCOMPLETE" in capfd.readouterr().out
+    assert run("train", "--resume", unbegun.run_id) == 0
+    assert run("audit", unbegun.run_id) == 0
+    assert "PASS" in capfd.readouterr().out
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Every file below."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

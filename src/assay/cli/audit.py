@@ -12,7 +12,8 @@ import click
 def audit(run_id: str, quick: bool, as_json: bool) -> None:
     """Prove from its receipts that RUN learned each row exactly once, or name the rows that it did not.
 
-    Exit code 1 if it fails. A run that is not finished yet is 'incomplete' where nothing is wrong so far.
+    Exit code 1 if it fails, also where the log of commits is missing. A run that is not finished yet is
+    'incomplete' where nothing is wrong so far.
     """
     from assay.launch.audit import audit_run
     from assay.launch.run import existing_run

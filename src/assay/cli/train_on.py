@@ -103,6 +103,10 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def launch(place: Place, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
+    from assay.launch.missing_log import refuse_missing_log
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+
     if place.dry_run:
         from assay.launch.slurm import job_script
 
@@ -111,6 +115,7 @@ def launch(place: Place, run: "Run", *, world_size: int, options: tuple[str, ...
     launcher = place.launcher(options)
     if launcher is None:
         return False
+    refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launched = launcher.start(run, world_size=world_size)
     if as_json:
         click.echo(json.dumps({"run_id": run.run_id, "job": launched.job, "log": str(launched.log)}))

@@ -23,6 +23,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import Receipt, explain, receipt
+from assay.launch.missing_log import missing_log
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined
 from assay.records.cursor import Cursor
@@ -65,6 +66,8 @@ def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True) -> AuditRe
         auditor.problems.append(
             f"the dataset is {dataset.fingerprint[:12]}…, the run began on {run.dataset_fingerprint[:12]}…"
         )
+    if (problem := missing_log(run, log)) is not None:
+        auditor.problems.append(problem)
     auditor.check_receipts(log)
     if check_shards:
         auditor.check_shards()

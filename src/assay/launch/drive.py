@@ -13,6 +13,7 @@ from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_f
 from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation_beside import EvaluationBeside
+from assay.launch.missing_log import refuse_missing_log
 from assay.launch.run import VALIDATION, check_parallel, check_world_sizes
 from assay.launch.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.records.audit import AuditReport
@@ -47,8 +48,9 @@ def drive(
     clock = clock or SystemClock()
     check_world_sizes(run.recipe["loader"]["lanes"], [world_size, *policy.world_sizes])
     check_parallel(run.recipe, [policy.parallel] if isinstance(policy.parallel, str) else policy.parallel)
-    ledger.record_run(run)
     log = CommitLog(open_store(run.store_url))
+    refuse_missing_log(run, log)
+    ledger.record_run(run)
     bookkeeper = Bookkeeper(run, ledger, clock)
     beside = EvaluationBeside(run)
     everyone: list[Watcher] = [bookkeeper, beside, *watchers]

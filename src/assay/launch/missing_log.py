@@ -1,0 +1,45 @@
+"""Whether a run's log of commits still tells of every attempt that there was.
+
+An attempt begins with an entry in the log, and only then leaves anything else. So an attempt that is known by
+its own record, by its metrics or by a checkpoint, and of which the log knows nothing, means that somebody moved
+or emptied the log. To go on would begin anew under numbers that were used: over old metrics and checkpoints,
+and at the meeting place of ranks that are long gone, where new ones wait in vain.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from assay.base.errors import DamagedDataError
+from assay.records.run import Run
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, attempt_of
+
+
+def refuse_missing_log(run: Run, log: CommitLog) -> None:
+    """Raise `DamagedDataError` where the log has lost what it knew; a run that never began has lost nothing."""
+    if (problem := missing_log(run, log)) is not None:
+        raise DamagedDataError(f"run '{run.run_id}' can not go on: {problem}")
+
+
+def missing_log(run: Run, log: CommitLog) -> str | None:
+    """What is missing, what shows it, and the cure; None where the log knows every attempt."""
+    # The remains first: an attempt that begins meanwhile is in the log before it leaves any.
+    remains = max(_remains(run, log), default=None)
+    known = max((entry.attempt for entry in log.entries()), default=0)
+    if remains is None or remains[0] <= known:
+        return None
+    attempt, found = remains
+    return (
+        f"{run.store_url}/{LOG_PREFIX} {f'ends with attempt {known}' if known else 'is missing or empty'}, but "
+        f"{found} is of attempt {attempt}: the log of commits was moved or deleted. Put it back, or train the "
+        "recipe again under another --run-id."
+    )
+
+
+def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
+    """(attempt, what it left behind)."""
+    for pattern in ("attempts/attempt-*.json", "metrics/attempt-*"):
+        for path in Path(run.run_dir).glob(pattern):
+            yield int(path.stem.rpartition("-")[2]), str(path)
+    for item in log.store.list(CHECKPOINT_PREFIX):
+        folder = item.key.rpartition("/")[0]
+        yield attempt_of(folder), f"{run.store_url}/{folder}"
