@@ -8,6 +8,7 @@ The supervisor alone writes to the ledger, so that no training step ever waits f
 torch, and not where the ranks run: `ThisMachine` starts them here, `launch.nodes` on those of an allocation.
 """
 
+import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ PRIOR_FAILURE_S = 3600.0
 """What is assumed of a run that has not died yet: a preemptible node lives for hours."""
 SILENCE = ": no sign of life for "
 """Between where a rank hung and what differs between two hangs that are alike."""
+_RANK = re.compile(r"^rank \d+")
 STORE_TRIES = 4
 """A store that fails may come back: so many attempts without a commit in between, after growing waits."""
 
@@ -91,6 +93,17 @@ class _Failure(NamedTuple):
     outcome: str
     reason: str
     step: int
+    world_size: int
+
+    def is_like(self, other: "_Failure") -> bool:
+        """Whether it is the same failure: on another number of ranks, whichever of them it befell.
+
+        A lane that fails moves to another rank when the number of ranks changes.
+        """
+        reason, others_reason = self.reason, other.reason
+        if self.world_size != other.world_size:
+            reason, others_reason = (_RANK.sub("rank", text) for text in (reason, others_reason))
+        return (self.outcome, reason, self.step) == (other.outcome, others_reason, other.step)
 
     def may_be_the_codes_fault(self) -> bool:
         """Whether it would come again wherever the step is made; a kill from outside is the node's fault."""
@@ -176,7 +189,7 @@ class Supervisor:
             # Where the traceback lies differs between two failures that are alike.
             alike = end.reason.partition(TRACEBACK)[0].partition(SILENCE)[0]
             reason = alike if end.error is None else type(end.error).__name__
-            failures.append(_Failure(end.outcome, reason, attempt.end_step or 0))
+            failures.append(_Failure(end.outcome, reason, attempt.end_step or 0, attempt.world_size))
             self._refuse_hopeless(failures, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s(failures))
             if self._policy.after_death == "shrink":
@@ -186,7 +199,8 @@ class Supervisor:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""
         last = failures[-1]
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
-        repeats = last.may_be_the_codes_fault() and failures.count(last) > allowed
+        num_alike = sum(failure.is_like(last) for failure in failures)
+        repeats = last.may_be_the_codes_fault() and num_alike > allowed
         if not repeats and len(failures) <= self._policy.max_restarts:
             return
         if end.error is not None:

@@ -116,5 +116,26 @@ def test_a_crash_or_a_hang_at_the_same_step_is_not_tried_a_third_time_but_a_kill
     assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
 
 
+@pytest.mark.parametrize(
+    ("after_death", "reason", "num_starts"),
+    [
+        ("shrink", "rank {} was killed by SIGSEGV", 2),
+        ("shrink", "rank {} hung in 'compute' of step 7: no sign of life for 9 s", 2),
+        ("shrink", "rank {} was killed by SIGKILL", 4),
+        ("same", "rank {} was killed by SIGSEGV", 4),
+    ],
+)
+def test_the_same_failure_on_fewer_ranks_is_the_same_whatever_the_number_of_the_rank(
+    after_death, reason, num_starts, run, monkeypatch
+) -> None:
+    monkeypatch.setattr("assay.launch.supervisor.save_failing_step", refuse_to_save)
+    nodes, log = KillingNodes(reason), CommitLog(open_store("memory:"))
+    policy = RestartPolicy(max_restarts=3, after_death=after_death)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    with pytest.raises(TrainingError):
+        supervisor.run(2)
+    assert nodes.num_starts == num_starts
+
+
 def refuse_to_save(*_: object) -> None:
     raise DataError("there is no dataset here")
