@@ -184,7 +184,13 @@ class Protected:
         task = self.task
         heartbeats = Heartbeats(heartbeat_path(Path(task.folder), 1, range(task.world_size)), task.world_size)
         faults = RankFaults(
-            NO_FAULTS, attempt=1, rank=task.rank, supervisor_pid=0, ledger_path=None, clock=self.clock
+            NO_FAULTS,
+            attempt=1,
+            rank=task.rank,
+            supervisor_pid=0,
+            run_dir=Path(task.folder),
+            ledger_path=None,
+            clock=self.clock,
         )
         return RankRecorder(
             segment, heartbeats, task.rank, self.clock, start_step=0, at_moment=faults.at_moment

@@ -4,7 +4,7 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
-from assay.launch.drill import drill, scenarios
+from assay.launch.drill import Scenario, drill, scenarios
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import open_ledger
 
@@ -52,3 +52,26 @@ def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, 
         report = drill(LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=4)
     assert not report.passed()
     assert report.exercises[1].problem == "the weights differ from those of the undisturbed run"
+
+
+def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    kill = {"type": "kill", "rank": 1, "step": 6, "phase": "compute"}
+    chosen = [
+        Scenario("undisturbed"),
+        Scenario("killed", (kill,)),
+        Scenario(
+            "killed in a second attempt", ({**kill, "rank": 0, "step": 5, "attempt": 2, "phase": "data"},)
+        ),
+        Scenario("killed on a rank that is not there", (kill,), world_sizes=(1,)),
+    ]
+    monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
+    with open_ledger() as ledger:
+        report = drill(LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2)
+    assert not report.passed()
+    assert [exercise.problem for exercise in report.exercises] == [
+        "",
+        "",
+        "faults.0 (kill) did not happen: it is for attempt 2, the last one was attempt 1.",
+        "faults.0 (kill) did not happen: attempt 1 never came to phase 'compute' of step 6 on rank 1.",
+    ]

@@ -27,7 +27,8 @@ def drill(
 
     Ranks are killed while they read, compute, commit and start, one is stopped, the run is preempted, resized,
     resumed on sharded weights, a commit is damaged, the store fails. Each must end with the weights of the
-    undisturbed pilot, bit for bit, and a clean audit; else the exit code is 1. Run it before a large run.
+    undisturbed pilot, bit for bit, and a clean audit, and each fault must have struck; else the exit code is 1.
+    Run it before a large run.
     """
     from assay.base.config import read_config_file
     from assay.base.errors import ConfigError

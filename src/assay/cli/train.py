@@ -170,7 +170,8 @@ def _train_here(
             click.secho(warning, err=True, fg="yellow")
         with ProgressBar(run) as bar:
             result = drive(run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
-        for fault in never_came(policy.faults, last_attempt=result.last_attempt.attempt):
+        last_attempt = result.last_attempt.attempt
+        for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
             click.secho(f"warning: {fault}", err=True, fg="yellow")
         print_result(result, ledger, as_json=as_json)
     return result

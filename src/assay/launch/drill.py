@@ -1,9 +1,11 @@
 """A resume drill: a short pilot of a recipe, hurt in every way that a cluster knows, ends with the same bits.
 
-What is never exercised does not work when it is needed; so a large run can be made to wait for a drill.
+What is never exercised does not work when it is needed; so a large run can be made to wait for a drill. For
+the same reason an exercise whose fault did not strike fails: it exercised nothing.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import SystemClock
@@ -11,7 +13,7 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.faults import FaultPlan
+from assay.launch.faults import FaultPlan, never_came
 from assay.launch.rank import Parallel
 from assay.launch.run import new_run
 from assay.launch.supervisor import RestartPolicy, Supervisor
@@ -33,6 +35,10 @@ class Scenario(NamedTuple):
     world_sizes: tuple[int, ...] = ()
     """Of the attempts in turn; empty: as asked for."""
     parallel: tuple[Parallel, ...] = ("ddp",)
+
+    def plan(self) -> FaultPlan:
+        """The faults as ranks take them."""
+        return FaultPlan.model_validate({"faults": self.faults})
 
 
 def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenario]:
@@ -108,8 +114,11 @@ def _exercise(run: Run, scenario: Scenario, ledger: Ledger, *, workers: int, wan
     try:
         num_attempts = _until_done(run, log, scenario, ledger, workers)
         verdict = audit_run(run, log, check_shards=False).verdict
+        missed = never_came(scenario.plan(), Path(run.run_dir), last_attempt=num_attempts)
         if verdict != "pass":
             problem = f"the audit says {verdict}"
+        elif missed:
+            problem = " ".join(missed)
     except AssayError as error:
         problem = str(error)
     finished = log.finished()
@@ -132,7 +141,7 @@ def _until_done(run: Run, log: CommitLog, scenario: Scenario, ledger: Ledger, wo
     for _ in range(MAX_LIVES):
         policy = RestartPolicy(
             world_sizes=tuple(sizes[attempt:]),
-            faults=FaultPlan.model_validate({"faults": scenario.faults}),
+            faults=scenario.plan(),
             parallel=scenario.parallel,
             hang_s=HANG_S,
         )

@@ -5,14 +5,16 @@
       - {type: damage, how: flipped, step: 10}
 
 A rank that a fault concerns strikes itself at the named moment, (attempt, step, phase), so a plan means the
-same on every machine. `random_plan` draws plans from a seed, for soak tests and drills.
+same on every machine. It notes the fault in the run's folder just before: one without a note never came, and
+nothing was tested by it. `random_plan` draws plans from a seed, for soak tests and drills.
 """
 
 import os
 import random
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -20,6 +22,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from assay.base.clock import Clock
 from assay.base.config import FrozenConfig
+from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.commit import Commit
 from assay.records.run import Phase
@@ -136,14 +139,25 @@ def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int) -> None:
             raise ConfigError(f"{name}: step {fault.step} is never reached, the run ends at step {num_steps}.")
 
 
-def never_came(plan: FaultPlan, *, last_attempt: int) -> list[str]:
-    """A sentence on each fault that waited for an attempt that did not come: nothing was tested by it."""
+def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str]:
+    """A sentence on each fault that did not strike a run: nothing was tested by it."""
     return [
-        f"faults.{index} ({fault.type}) did not happen: it is for attempt {fault.attempt}, the last one was "
-        f"attempt {last_attempt}."
+        f"faults.{index} ({fault.type}) did not happen: {_why_not(fault, last_attempt)}"
         for index, fault in enumerate(plan.faults)
-        if fault.attempt > last_attempt
+        if not _note_path(run_dir, fault).exists()
     ]
+
+
+def _why_not(fault: Fault, last_attempt: int) -> str:
+    if fault.attempt > last_attempt:
+        return f"it is for attempt {fault.attempt}, the last one was attempt {last_attempt}."
+    moment = f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
+    what = ", with something to strike at" if isinstance(fault, Store | Damage) else ""
+    return f"attempt {fault.attempt} never came to {moment} on rank {fault.rank}{what}."
+
+
+def _note_path(run_dir: Path, fault: Fault) -> Path:
+    return run_dir / "faults" / f"{sha256_of_json(fault.model_dump(mode='json'))[:16]}.json"
 
 
 def random_plan(seed: int, *, num_steps: int, world_sizes: Sequence[int]) -> FaultPlan:
@@ -173,10 +187,12 @@ class RankFaults:
         attempt: int,
         rank: int,
         supervisor_pid: int,
+        run_dir: Path,
         ledger_path: Path | None,
         clock: Clock,
     ) -> None:
         """`clock` is the right one."""
+        self._run_dir = run_dir
         self._waiting = [fault for fault in plan.faults if (fault.attempt, fault.rank) == (attempt, rank)]
         self._supervisor_pid = supervisor_pid
         self._ledger_path = ledger_path
@@ -209,26 +225,30 @@ class RankFaults:
 
     def _strike(self, fault: Fault, step: int) -> bool:
         """Whether the fault is over with."""
+        note = partial(self._note, fault)
         match fault:
             case Kill():
-                _signal(os.getpid(), signal.SIGKILL, fault.after_s)
+                _signal(os.getpid(), signal.SIGKILL, fault.after_s, note)
             case Hang():
-                _signal(os.getpid(), signal.SIGSTOP, fault.after_s)
+                _signal(os.getpid(), signal.SIGSTOP, fault.after_s, note)
             case Terminate():
-                _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s)
+                _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s, note)
             case Slow():
+                note()
                 self._right_clock.sleep_s(fault.extra_s)
                 return step >= fault.step + fault.num_steps - 1
             case ClockJump():
                 assert self._clock is not None
+                note()
                 self._clock.jump_s = fault.jump_s
             case Store():
                 assert self._store is not None
-                self._store.fail_next(fault.how, fault.num_writes)
+                self._store.fail_next(fault.how, fault.num_writes, note)
             case Damage():
                 return self._damage(fault)
             case LedgerLoss():
                 if self._ledger_path is not None and self._ledger_path.exists():
+                    note()
                     self._ledger_path.rename(self._ledger_path.with_suffix(".lost"))
         return True
 
@@ -238,8 +258,14 @@ class RankFaults:
         if commit is None:
             return False
         damage_commit(self._log.store, commit, fault.how)
+        self._note(fault)
         os.kill(os.getpid(), signal.SIGKILL)
         return True
+
+    def _note(self, fault: Fault) -> None:
+        path = _note_path(self._run_dir, fault)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(fault.model_dump_json(), encoding="utf-8")
 
 
 def damage_commit(store: ObjectStore, commit: Commit, how: DamageKind) -> None:
@@ -277,10 +303,14 @@ class JumpingClock:
         self._inner.sleep_s(seconds)
 
 
-def _signal(pid: int, number: int, after_s: float) -> None:
-    if after_s == 0.0:
+def _signal(pid: int, number: int, after_s: float, note: Callable[[], None]) -> None:
+    def strike() -> None:
+        note()
         os.kill(pid, number)
+
+    if after_s == 0.0:
+        strike()
         return
-    timer = threading.Timer(after_s, os.kill, (pid, number))
+    timer = threading.Timer(after_s, strike)
     timer.daemon = True
     timer.start()

@@ -101,6 +101,7 @@ def _faults(task: RankTask) -> RankFaults:
         attempt=task.attempt.attempt,
         rank=task.rank,
         supervisor_pid=task.supervisor_pid,
+        run_dir=Path(task.run.run_dir),
         ledger_path=sqlite_file(ledger_url(None)),
         clock=SystemClock(),
     )

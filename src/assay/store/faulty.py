@@ -8,7 +8,7 @@ everything raises `PowerCut`. `FlakyStore` is a server or a disk in trouble for 
 import io
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Literal
 
@@ -102,10 +102,11 @@ class FlakyStore:
         self._inner = inner
         self._how: StoreFault = "error"
         self._writes_to_fail = 0
+        self._on_failure: Callable[[], None] = lambda: None
 
-    def fail_next(self, how: StoreFault, num_writes: int) -> None:
-        """The next `num_writes` writes fail so."""
-        self._how, self._writes_to_fail = how, num_writes
+    def fail_next(self, how: StoreFault, num_writes: int, on_failure: Callable[[], None]) -> None:
+        """The next `num_writes` writes fail so; `on_failure` is called before each."""
+        self._how, self._writes_to_fail, self._on_failure = how, num_writes, on_failure
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`; so for all that follows."""
@@ -147,6 +148,7 @@ class FlakyStore:
             yield
             return
         self._writes_to_fail -= 1
+        self._on_failure()
         if self._how == "error":
             raise StoreError(f"{self.url}/{key}: planned fault: the server refused the write (503).")
         if self._how == "full_disk":
