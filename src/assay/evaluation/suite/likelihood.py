@@ -13,6 +13,7 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import BitsPerByte, MultipleChoice
 from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination
+from assay.evaluation.suite.contents import held_out_files
 from assay.evaluation.suite.items import Item, read_items
 from assay.evaluation.suite.local_model import TextBits
 from assay.evaluation.suite.scorer import Identity, chunk_ranges
@@ -187,10 +188,7 @@ def _checked_choices(item: Item, path: Path) -> tuple[str, ...]:
 
 
 def _documents(config: BitsPerByte, folder: Path) -> list[_Document]:
-    excluded = {path for pattern in config.exclude for path in folder.glob(pattern)}
-    paths = sorted(
-        {path for pattern in config.files for path in folder.glob(pattern) if path.is_file()} - excluded
-    )
+    paths = held_out_files(config, folder)
     if not paths:
         raise DataError(f"benchmark '{config.name}': {', '.join(config.files)} match no file in {folder}.")
     documents = []
