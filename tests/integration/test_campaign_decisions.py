@@ -382,6 +382,44 @@ def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file)
     assert not holdout.scored
 
 
+@pytest.fixture
+def itemised_file(sealed_file, tmp_path: Path) -> Path:
+    """Likewise, and the sealed suite names its items in a file."""
+    fresh = {"type": "multiple_choice", "name": "fresh", "items": "fresh.jsonl"}
+    path: Path = sealed_file()
+    (tmp_path / "holdout.yaml").write_text(yaml.safe_dump({"name": "holdout", "benchmarks": [fresh]}))
+    (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 0}')
+    return path
+
+
+def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemised_file, tmp_path) -> None:
+    class Editing(MadeUpTrainer):
+        def __call__(self, *rest: Any, **more: Any) -> ClassifierEvaluation:
+            (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 1}')
+            return super().__call__(*rest, **more)
+
+    holdout = MadeUpHoldout({"treated": 0.66})
+    with pytest.raises(ConfigError, match=r"holdout\.yaml, or a file.*changed since.*Restore the files"):
+        decided(itemised_file, Editing(GOOD), holdout)
+    with pytest.raises(ConfigError, match="changed since the campaign was declared"):
+        decided(itemised_file, MadeUpTrainer(GOOD), holdout)
+    assert not holdout.scored
+
+
+def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemised_file, tmp_path) -> None:
+    decided(itemised_file, MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.66}))
+    (tmp_path / "fresh.jsonl").write_text("{}")
+    with open_ledger() as ledger:
+        (decision,) = decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    assert decision.recommendation == "scale"
+
+
+def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, tmp_path) -> None:
+    (tmp_path / "fresh.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"names fresh\.jsonl, which is not there"):
+        decided(itemised_file, MadeUpTrainer(GOOD))
+
+
 def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
     class Rehearsed(MadeUpTrainer):
         def __call__(self, campaign: OpenCampaign, run: Run, *rest: Any, **more: Any) -> ClassifierEvaluation:

@@ -15,6 +15,7 @@ from assay.evaluation.evidence.looks import take_look
 from assay.launch.campaign_folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
 from assay.launch.campaign_forecast import forecast_of
 from assay.launch.campaign_seal import Bench, seal_of
+from assay.launch.campaign_suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
@@ -33,9 +34,12 @@ def judge(
 ) -> Decision:
     """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
 
-    Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
+    Opens the sealed benchmark, if there is one, where all else speaks for `scale`. Raises `ConfigError` for a
+    new look where a suite changed since it was declared.
     """
     num_seeds = len(baseline_runs)
+    if _on_record(campaign, candidate, num_seeds, is_gate=is_gate) is None:
+        require_suites_as_declared(campaign.record, campaign.config)
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
@@ -57,7 +61,8 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
 
     Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so.
     """
-    recorded = _recorded(campaign, decision)
+    look = decision.look
+    recorded = _on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
     if recorded is not None:
         is_revised = _is_revised(recorded, decision)
         decision = decision.model_copy(update={"revision": recorded.revision + is_revised})
@@ -73,9 +78,9 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     return decision
 
 
-def _recorded(campaign: OpenCampaign, decision: Decision) -> Decision | None:
-    """The newest revision of the same look at the same candidate."""
-    same = (decision.candidate, decision.look.num_seeds, decision.look.is_gate)
+def _on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
+    """The newest revision of a look at a candidate."""
+    same = (candidate, num_seeds, is_gate)
     for each in recorded_decisions(campaign.folder):
         if (each.candidate, each.look.num_seeds, each.look.is_gate) == same:
             return each
