@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -27,11 +29,12 @@ from assay.evaluation.evidence.benchmark_items import (
     save_result,
     summarise,
 )
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.launch.campaign import CampaignResult, run_campaign
 from assay.launch.campaign_decide import decide_again, look_now
 from assay.launch.campaign_folder import OpenCampaign, declare, find_campaign, read_campaign_file
 from assay.launch.campaign_memo import write_memo
-from assay.launch.campaign_runs import scored_run
+from assay.launch.campaign_runs import arm_run, scored_run
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening
@@ -593,6 +596,34 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
             found = scored_run(campaign, run, ledger, arm="treated", seed=0, clock=SystemClock())
             assert found.folders["code"].name == f"{place}-again"
             shutil.rmtree(found.folders["code"])
+
+
+def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_one(campaign_file) -> None:
+    found = []
+    for score in ("log_likelihood", "correct"):
+        top = {"benchmarks": [{"type": "predictions", "name": "b", "score": score}]}
+        path = campaign_file(top, primary=["b"], guardrails=[])
+        campaign = declare(read_campaign_file(path), beside=path.parent, clock=SystemClock())
+        run = arm_run(campaign, "baseline", 0)
+        with open_ledger() as ledger:
+            ledger.record_run(run)
+            ledger.record_evaluation(_evaluation_with_predictions(run))
+            for _ in range(2):
+                scored = scored_run(campaign, run, ledger, arm="baseline", seed=0, clock=SystemClock())
+                found.append(
+                    (load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s)
+                )
+        shutil.rmtree(campaign.folder)
+    assert [unit for unit, _ in found] == ["nats per row"] * 2 + ["share"] * 2
+    assert found[0] == found[1] and found[2] == found[3], "what was asked before is read, not made again"
+
+
+def _evaluation_with_predictions(run: Run) -> ClassifierEvaluation:
+    predictions = pa.table({"row_id": [1, 2, 3], "label": [0, 1, 0], "probability": [0.1, 0.9, 0.8]})
+    path = evaluation_folder(Path(run.run_dir), step=1, split="validation") / PREDICTIONS_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(predictions, path)
+    return _evaluation(run, "0").model_copy(update={"predictions_sha256": sha256_of_bytes(path.read_bytes())})
 
 
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:
