@@ -18,7 +18,7 @@ import yaml
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DamagedDataError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import (
     ITEMS_FILE,
@@ -596,6 +596,20 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
             found = scored_run(campaign, run, ledger, arm="treated", seed=0, clock=SystemClock())
             assert found.folders["code"].name == f"{place}-again"
             shutil.rmtree(found.folders["code"])
+
+
+def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names(campaign_file) -> None:
+    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    path = campaign.folder / "decisions" / "treated-3.json"
+    tree = json.loads(path.read_text())
+    tree["gates"][0]["clauses"][0]["name"] = "of old"
+    path.write_text(json.dumps(tree))
+    with (
+        open_ledger() as ledger,
+        pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as said,
+    ):
+        decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    assert "treated-3.json: was judged by other clauses" in str(said.value)
 
 
 def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_one(campaign_file) -> None:

@@ -7,7 +7,7 @@ does not follow any more (a result that changed, a verdict that somebody edited)
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.base.errors import DamagedDataError
+from assay.base.errors import DamagedDataError, DataError
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.decision.facts import ScoredRun, gather_facts
 from assay.evaluation.decision.lineage import known_good_after
@@ -59,11 +59,13 @@ def judge(
 def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
     """Write it down, as a further revision where only a file that a clause asks for is another one since.
 
-    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so.
+    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so;
+    `DataError` where that one was judged by other clauses.
     """
     look = decision.look
     recorded = _on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
     if recorded is not None:
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
         is_revised = _is_revised(recorded, decision)
         decision = decision.model_copy(update={"revision": recorded.revision + is_revised})
         if not is_revised and (problem := difference_of(recorded, decision)) is not None:
@@ -85,6 +87,21 @@ def _on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gat
         if (each.candidate, each.look.num_seeds, each.look.is_gate) == same:
             return each
     return None
+
+
+def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
+    before, now = (
+        [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]
+        for each in (recorded, found)
+    )
+    if before == now:
+        return
+    differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
+    differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
+    raise DataError(
+        f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
+        "Judge it with the assay that wrote it, or move it away and run the campaign again."
+    )
 
 
 def _is_revised(recorded: Decision, found: Decision) -> bool:
