@@ -109,12 +109,16 @@ def hole_text(mode: CoveredMode) -> str:
             f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
             f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
         )
-    named = ", ".join(f"'{cell.benchmark}'" for cell in mode.cells)
-    if any(cell.state == "another version" for cell in mode.cells):
+    if older := [cell for cell in mode.cells if cell.state == "another version"]:
         return (
-            f"{named} was run with other items, prompts or grader than it has now, not since: 'assay eval run'"
+            f"{_names(older)} was run only with other items, prompts or grader than it has now: "
+            "'assay eval run' runs it anew"
         )
-    return f"{named} was never run, so its power is not known: 'assay eval run'"
+    return f"{_names(mode.cells)} was never run, so its power is not known: 'assay eval run'"
+
+
+def _names(cells: Sequence[CoverageCell]) -> str:
+    return ", ".join(f"'{cell.benchmark}'" for cell in cells)
 
 
 def _cell(

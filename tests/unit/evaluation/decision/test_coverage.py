@@ -70,7 +70,7 @@ def test_a_result_of_another_version_of_a_benchmark_covers_nothing_however_new(p
     old = result("red", 0.01, at_s=2.0).model_copy(update={part: "of then"})
     (hole,) = coverage(config("jailbreak"), [suite(red=["jailbreak"])], [old]).holes
     assert hole.cells[0].state == "another version"
-    assert "'red' was run with other items, prompts or grader than it has now" in hole_text(hole)
+    assert "'red' was run only with other items, prompts or grader than it has now" in hole_text(hole)
     both = [old, result("red", 0.01, at_s=1.0)]
     assert not coverage(config("jailbreak"), [suite(red=["jailbreak"])], both).holes
 
