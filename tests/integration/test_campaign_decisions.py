@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DamagedDataError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import (
     ITEMS_FILE,
@@ -27,11 +29,12 @@ from assay.evaluation.evidence.benchmark_items import (
     save_result,
     summarise,
 )
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.launch.campaign import CampaignResult, run_campaign
 from assay.launch.campaign_decide import decide_again, look_now
 from assay.launch.campaign_folder import OpenCampaign, declare, find_campaign, read_campaign_file
 from assay.launch.campaign_memo import write_memo
-from assay.launch.campaign_runs import scored_run
+from assay.launch.campaign_runs import arm_run, scored_run
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening
@@ -382,6 +385,44 @@ def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file)
     assert not holdout.scored
 
 
+@pytest.fixture
+def itemised_file(sealed_file, tmp_path: Path) -> Path:
+    """Likewise, and the sealed suite names its items in a file."""
+    fresh = {"type": "multiple_choice", "name": "fresh", "items": "fresh.jsonl"}
+    path: Path = sealed_file()
+    (tmp_path / "holdout.yaml").write_text(yaml.safe_dump({"name": "holdout", "benchmarks": [fresh]}))
+    (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 0}')
+    return path
+
+
+def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemised_file, tmp_path) -> None:
+    class Editing(MadeUpTrainer):
+        def __call__(self, *rest: Any, **more: Any) -> ClassifierEvaluation:
+            (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 1}')
+            return super().__call__(*rest, **more)
+
+    holdout = MadeUpHoldout({"treated": 0.66})
+    with pytest.raises(ConfigError, match=r"holdout\.yaml, or a file.*changed since.*Restore the files"):
+        decided(itemised_file, Editing(GOOD), holdout)
+    with pytest.raises(ConfigError, match="changed since the campaign was declared"):
+        decided(itemised_file, MadeUpTrainer(GOOD), holdout)
+    assert not holdout.scored
+
+
+def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemised_file, tmp_path) -> None:
+    decided(itemised_file, MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.66}))
+    (tmp_path / "fresh.jsonl").write_text("{}")
+    with open_ledger() as ledger:
+        (decision,) = decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    assert decision.recommendation == "scale"
+
+
+def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, tmp_path) -> None:
+    (tmp_path / "fresh.jsonl").unlink()
+    with pytest.raises(ConfigError, match=r"names fresh\.jsonl, which is not there"):
+        decided(itemised_file, MadeUpTrainer(GOOD))
+
+
 def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
     class Rehearsed(MadeUpTrainer):
         def __call__(self, campaign: OpenCampaign, run: Run, *rest: Any, **more: Any) -> ClassifierEvaluation:
@@ -555,6 +596,48 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
             found = scored_run(campaign, run, ledger, arm="treated", seed=0, clock=SystemClock())
             assert found.folders["code"].name == f"{place}-again"
             shutil.rmtree(found.folders["code"])
+
+
+def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names(campaign_file) -> None:
+    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    path = campaign.folder / "decisions" / "treated-3.json"
+    tree = json.loads(path.read_text())
+    tree["gates"][0]["clauses"][0]["name"] = "of old"
+    path.write_text(json.dumps(tree))
+    with (
+        open_ledger() as ledger,
+        pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as said,
+    ):
+        decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    assert "treated-3.json: was judged by other clauses" in str(said.value)
+
+
+def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_one(campaign_file) -> None:
+    found = []
+    for score in ("log_likelihood", "correct"):
+        top = {"benchmarks": [{"type": "predictions", "name": "b", "score": score}]}
+        path = campaign_file(top, primary=["b"], guardrails=[])
+        campaign = declare(read_campaign_file(path), beside=path.parent, clock=SystemClock())
+        run = arm_run(campaign, "baseline", 0)
+        with open_ledger() as ledger:
+            ledger.record_run(run)
+            ledger.record_evaluation(_evaluation_with_predictions(run))
+            for _ in range(2):
+                scored = scored_run(campaign, run, ledger, arm="baseline", seed=0, clock=SystemClock())
+                found.append(
+                    (load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s)
+                )
+        shutil.rmtree(campaign.folder)
+    assert [unit for unit, _ in found] == ["nats per row"] * 2 + ["share"] * 2
+    assert found[0] == found[1] and found[2] == found[3], "what was asked before is read, not made again"
+
+
+def _evaluation_with_predictions(run: Run) -> ClassifierEvaluation:
+    predictions = pa.table({"row_id": [1, 2, 3], "label": [0, 1, 0], "probability": [0.1, 0.9, 0.8]})
+    path = evaluation_folder(Path(run.run_dir), step=1, split="validation") / PREDICTIONS_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(predictions, path)
+    return _evaluation(run, "0").model_copy(update={"predictions_sha256": sha256_of_bytes(path.read_bytes())})
 
 
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:

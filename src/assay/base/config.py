@@ -78,6 +78,14 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
         raise ConfigError(f"{config_class.__name__} is not valid:\n{problems}") from error
 
 
+def given_text(value: Any) -> str:
+    """The value that was seen, to stand behind a message; nothing for a whole section.
+
+    A section's first 80 characters tell nobody anything: its key says where it is.
+    """
+    return "" if isinstance(value, Mapping | list | tuple) else f" (given: {value!r:.80})"
+
+
 def _problems(
     config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
 ) -> Iterator[str]:
@@ -93,7 +101,7 @@ def _problems(
             yield f"{key}: required, and not given."
         else:
             message = error["msg"].removeprefix("Value error, ")
-            yield f"{key or 'the whole'}{place}: {message} (given: {error['input']!r:.80})"
+            yield f"{key or 'the whole'}{place}: {message}{given_text(error['input'])}"
 
 
 def _field_names(config_class: type[BaseModel]) -> Iterator[str]:

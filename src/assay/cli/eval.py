@@ -224,10 +224,10 @@ def coverage(
     from assay.cli.eval_screen import print_coverage
     from assay.evaluation.decision.coverage import coverage as covered
     from assay.evaluation.decision.coverage import read_coverage_config
-    from assay.evaluation.suite.config import read_suite
+    from assay.evaluation.suite.version import present_suite
     from assay.store.ledger.ledger import open_ledger
 
-    config, read = read_coverage_config(coverage_file), [read_suite(path) for path in suites]
+    config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
     with open_ledger() as ledger:
         results = ledger.benchmark_results(run_id)
     if run_id is not None and not results:

@@ -97,8 +97,8 @@ def print_coverage(found: Coverage) -> None:
 def _cell_text(cell: CoverageCell | None) -> Text:
     if cell is None:
         return Text("·", style="bright_black")
-    if cell.state == "not run":
-        return Text("not run", style="yellow")
+    if cell.state in ("not run", "another version"):
+        return Text(cell.state, style="yellow")
     detectable = f"{cell.could_detect:.3g}"
     return Text(f"finds {detectable}", style="green" if cell.state == "covered" else "red")
 

@@ -57,6 +57,12 @@ def power(
     for option, value in (("--effect", effect), ("--discordance", discordance), ("--seed-sd", seed_sd)):
         if value is not None and not math.isfinite(value):
             raise click.BadParameter(f"{value} is not a finite number.", param_hint=option)
+    if effect is not None and effect > discordance:
+        raise click.BadParameter(
+            f"{effect:g} is above the discordance of {discordance:g}, and two models cannot be further apart "
+            "than the share of items on which they differ. Give a smaller effect, or a larger --discordance.",
+            param_hint="--effect",
+        )
     tree = power_tree(
         items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, wanted_power=wanted_power
     )

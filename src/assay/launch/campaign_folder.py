@@ -21,6 +21,7 @@ from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.evaluation.decision.candidate import known_good_recipe
 from assay.evaluation.decision.config import CampaignConfig
+from assay.launch.campaign_suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.ledger.database import assay_home
@@ -62,7 +63,8 @@ def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignC
 def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampaign:
     """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to.
 
-    Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds.
+    Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
+    that it names is another one since.
     """
     recipe, known_good = known_good_recipe(beside / config.recipe)
     tree = config.model_dump(mode="json")
@@ -75,11 +77,13 @@ def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampai
         beside=str(beside.resolve()),
         known_good_sha256=known_good.digest() if known_good else None,
         created_s=clock.now_s(),
+        suites=sealed_suites(config, beside=beside),
     )
     folder = campaign_folder(config.name)
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record = _as_declared(folder, record)
+        require_suites_as_declared(record, config)
     settings = {key: tree[key] for key in sorted(MAY_CHANGE)}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
     return OpenCampaign(record, config, known_good, folder)

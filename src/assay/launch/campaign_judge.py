@@ -7,7 +7,7 @@ does not follow any more (a result that changed, a verdict that somebody edited)
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.base.errors import DamagedDataError
+from assay.base.errors import DamagedDataError, DataError
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.decision.facts import ScoredRun, gather_facts
 from assay.evaluation.decision.lineage import known_good_after
@@ -15,6 +15,7 @@ from assay.evaluation.evidence.looks import take_look
 from assay.launch.campaign_folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
 from assay.launch.campaign_forecast import forecast_of
 from assay.launch.campaign_seal import Bench, seal_of
+from assay.launch.campaign_suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
@@ -33,9 +34,12 @@ def judge(
 ) -> Decision:
     """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
 
-    Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
+    Opens the sealed benchmark, if there is one, where all else speaks for `scale`. Raises `ConfigError` for a
+    new look where a suite changed since it was declared.
     """
     num_seeds = len(baseline_runs)
+    if _on_record(campaign, candidate, num_seeds, is_gate=is_gate) is None:
+        require_suites_as_declared(campaign.record, campaign.config)
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
@@ -55,10 +59,13 @@ def judge(
 def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
     """Write it down, as a further revision where only a file that a clause asks for is another one since.
 
-    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so.
+    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so;
+    `DataError` where that one was judged by other clauses.
     """
-    recorded = _recorded(campaign, decision)
+    look = decision.look
+    recorded = _on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
     if recorded is not None:
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
         is_revised = _is_revised(recorded, decision)
         decision = decision.model_copy(update={"revision": recorded.revision + is_revised})
         if not is_revised and (problem := difference_of(recorded, decision)) is not None:
@@ -73,13 +80,28 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     return decision
 
 
-def _recorded(campaign: OpenCampaign, decision: Decision) -> Decision | None:
-    """The newest revision of the same look at the same candidate."""
-    same = (decision.candidate, decision.look.num_seeds, decision.look.is_gate)
+def _on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
+    """The newest revision of a look at a candidate."""
+    same = (candidate, num_seeds, is_gate)
     for each in recorded_decisions(campaign.folder):
         if (each.candidate, each.look.num_seeds, each.look.is_gate) == same:
             return each
     return None
+
+
+def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
+    before, now = (
+        [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]
+        for each in (recorded, found)
+    )
+    if before == now:
+        return
+    differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
+    differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
+    raise DataError(
+        f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
+        "Judge it with the assay that wrote it, or move it away and run the campaign again."
+    )
 
 
 def _is_revised(recorded: Decision, found: Decision) -> bool:

@@ -13,7 +13,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.decision.facts import ScoredRun
-from assay.evaluation.decision.row_scores import result_of_predictions
+from assay.evaluation.decision.row_scores import asked_sha256, result_of_predictions
 from assay.evaluation.evidence.benchmark_items import RESULT_FILE, load_result, result_folders
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, read_predictions
 from assay.evaluation.suite.config import read_suite
@@ -227,8 +227,11 @@ def _predictions_folder(
     clock: Clock,
 ) -> Path:
     folder = Path(run.run_dir) / "benchmarks" / benchmark.name
-    if (folder / RESULT_FILE).is_file() and load_result(folder).weights_digest == evaluation.weights_digest:
-        return folder
+    wanted = (evaluation.weights_digest, asked_sha256(benchmark, evaluation))
+    if (folder / RESULT_FILE).is_file():
+        known = load_result(folder)
+        if (known.weights_digest, known.benchmark_sha256) == wanted:
+            return folder
     predictions = evaluation_folder(Path(run.run_dir), step=evaluation.step, split=VALIDATION)
     table = read_predictions(predictions / PREDICTIONS_FILE, sha256=evaluation.predictions_sha256)
     result_of_predictions(

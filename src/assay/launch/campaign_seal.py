@@ -15,8 +15,10 @@ from assay.evaluation.decision.facts import Facts, ScoredRun, SealFacts, benchma
 from assay.evaluation.decision.gates import judge_gates
 from assay.evaluation.evidence.benchmark_items import load_result, result_folders
 from assay.evaluation.suite.config import read_suite
+from assay.evaluation.suite.contents import suite_sha256
 from assay.launch.campaign_folder import OpenCampaign
 from assay.launch.campaign_runs import suite_folder
+from assay.launch.campaign_suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.campaign import SealOpening
 from assay.records.decision import Source
@@ -68,6 +70,7 @@ def seal_of(
             return None
         if problem := _broken(campaign, benchmark, [*baseline_runs, *candidate_runs]):
             return SealFacts(None, problem, None)
+        require_suites_as_declared(campaign.record, campaign.config)
         found = _open(campaign, benchmark, facts, bench.clock)
     source = _source(campaign, found)
     if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
@@ -96,8 +99,8 @@ def _all_else_holds(campaign: OpenCampaign, facts: Facts) -> bool:
 
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
     """Why it is no holdout any more; empty where it is one."""
-    suite_sha256 = _suite_sha256(campaign, benchmark)
-    known = [each for each in openings(assay_home()) if each.suite_sha256 == suite_sha256]
+    same = _digests(campaign, benchmark)
+    known = [each for each in openings(assay_home()) if each.suite_sha256 in same]
     for other in known:
         if other.campaign != campaign.config.name:
             return f"Campaign '{other.campaign}' opened it for {other.candidate}."
@@ -115,7 +118,7 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
         campaign=campaign.config.name,
         candidate=facts.candidate,
         benchmark=benchmark.name,
-        suite_sha256=_suite_sha256(campaign, benchmark),
+        suite_sha256=_digests(campaign, benchmark)[0],
         num_seeds=facts.num_seeds,
         runs=tuple(run.run_id for run in facts.runs),
         opened_s=clock.now_s(),
@@ -132,9 +135,12 @@ def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampai
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 
-def _suite_sha256(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> str:
+def _digests(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> tuple[str, str]:
+    """Of the suite with the files that it names, and of its definition alone, as older openings have it."""
     assert benchmark.suite is not None, "a sealed benchmark names its suite"
-    return read_suite(Path(campaign.record.beside) / benchmark.suite).sha256()
+    path = Path(campaign.record.beside) / benchmark.suite
+    suite = read_suite(path)
+    return suite_sha256(path, suite), suite.sha256()
 
 
 def _opening(folder: Path, candidate: str) -> SealOpening | None:

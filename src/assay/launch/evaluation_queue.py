@@ -17,6 +17,7 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, ConfigError, DamagedDataError
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, save_result
 from assay.evaluation.suite.config import Suite, read_suite
+from assay.evaluation.suite.contents import suite_sha256
 from assay.evaluation.suite.queue import (
     Checkpoint,
     LeaseLostError,
@@ -48,6 +49,8 @@ class Queue(NamedTuple):
     run: Run
     config: EvaluationConfig
     suite: Suite
+    suite_sha256: str
+    """Of the suite with all that it names, as the queue was opened."""
     store: ObjectStore
     log: CommitLog
     patience_s: float = PATIENCE_S
@@ -63,8 +66,9 @@ def queue_of(run: Run, *, suite: str | None = None, patience_s: float = PATIENCE
             f"the recipe of run '{run.run_id}' asks for no evaluation. Name a suite with --suite, or put "
             "evaluation.suite into the next recipe."
         )
-    store = open_store(run.store_url)
-    return Queue(run, config, read_suite(Path(config.suite)), store, CommitLog(store), patience_s)
+    path, store = Path(config.suite), open_store(run.store_url)
+    read = read_suite(path)
+    return Queue(run, config, read, suite_sha256(path, read), store, CommitLog(store), patience_s)
 
 
 def wanted_commits(queue: Queue) -> list[Commit]:
@@ -79,18 +83,17 @@ def wanted_commits(queue: Queue) -> list[Commit]:
 
 def due_commits(queue: Queue) -> list[Commit]:
     """Those of them that have not all their results yet."""
-    return _not_done(wanted_commits(queue), queue.suite, queue.store)
+    return _not_done(wanted_commits(queue), queue.suite_sha256, queue.store)
 
 
 def awaited_folders(commits: Sequence[Commit], config: EvaluationConfig, store: ObjectStore) -> list[str]:
     """Checkpoints that must stay because their evaluation is due: the newest `max_waiting` of those."""
     asked_for = [commit for commit in commits if config.asks_for(commit.step)]
-    due = _not_done(asked_for, read_suite(Path(config.suite)), store)
+    due = _not_done(asked_for, suite_sha256(Path(config.suite)), store)
     return [commit.folder for commit in due][-config.max_waiting :]
 
 
-def _not_done(commits: Sequence[Commit], suite: Suite, store: ObjectStore) -> list[Commit]:
-    sha256 = suite.sha256()
+def _not_done(commits: Sequence[Commit], sha256: str, store: ObjectStore) -> list[Commit]:
     return [commit for commit in commits if not is_done(store, commit.step, commit.weights_digest, sha256)]
 
 
@@ -153,12 +156,12 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
             for scorer in scorers_of_commit(queue.suite, queue.config.suite, queue.run, commit, queue.store):
                 results.append(evaluate(queue.store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
                 scorer.close()
-            mark_done(queue.store, checkpoint, queue.suite.sha256(), results)
+            mark_done(queue.store, checkpoint, queue.suite_sha256, results)
     except LeaseLostError:
         return False
     except DamagedDataError as error:
         # Nobody will ever evaluate it: it is not due any more, and the history tells why.
-        mark_failed(queue.store, checkpoint, queue.suite.sha256(), str(error))
+        mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
     record_results(queue, ledger)
     debit(queue, ledger)
     return True

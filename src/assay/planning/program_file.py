@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from assay.base.config import given_text
 from assay.base.errors import ConfigError
 from assay.planning.program_checks import Problem, problems_of
 from assay.records.program import Program, meant
@@ -137,7 +138,7 @@ def _schema_problems(
         elif found["type"] == "missing":
             yield Problem(key, "required, and not given.")
         else:
-            yield Problem(key, f"{_expected(found)} (given: {found['input']!r:.60}).")
+            yield Problem(key, f"{_expected(found)}{given_text(found['input'])}.")
 
 
 _EXPECTED = {

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
@@ -26,6 +26,9 @@ class Campaign(Record):
     known_good_sha256: str | None
     """Digest of the known-good record that it came from; None where it is a recipe's file."""
     created_s: float
+    suites: dict[str, str] = Field(default_factory=dict)
+    """Path of each suite that `config` names -> digest of the suite and of all files that it names, as they
+    were. Empty in a campaign that was declared before these were kept."""
 
 
 class CampaignRun(Record):

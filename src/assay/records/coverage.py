@@ -6,7 +6,7 @@ from pydantic import PositiveFloat
 
 from assay.records.record import Record
 
-CellState = Literal["covered", "too small", "not run"]
+CellState = Literal["covered", "too small", "another version", "not run"]
 
 
 class CoverageCell(Record):
@@ -17,7 +17,8 @@ class CoverageCell(Record):
     suite: str
     benchmark: str
     state: CellState
-    """`covered`: its power is known and suffices; `too small`: it would miss the least effect too often."""
+    """`covered`: its power is known and suffices; `too small`: it would miss the least effect too often;
+    `another version`: it was run, but not with the items, prompts and grader that it has now."""
     num_items: int | None = None
     """Scored items of the result that its power is known from; None where it was not run."""
     could_detect: float | None = None

@@ -50,6 +50,12 @@ def test_power_without_a_wanted_gain_is_a_table(capsys):
     assert found["seeds_needed"] is None
 
 
+def test_a_gain_above_the_discordance_is_impossible_and_refused(capsys):
+    assert call("evidence", "power", "--items", "8000", "--effect", "0.9") == 2
+    assert "0.9 is above the discordance of 0.2" in capsys.readouterr().err
+    assert call("evidence", "power", "--items", "8000", "--effect", "0.2") == 0
+
+
 def test_too_few_items_for_any_difference_are_called_so(capsys):
     assert call("evidence", "power", "--items", "10", "--discordance", "0.05") == 0
     assert "too few items for any difference" in capsys.readouterr().out

@@ -6,6 +6,7 @@ import pytest
 
 from assay.base.errors import TrainingError
 from assay.evaluation.suite.config import read_suite
+from assay.evaluation.suite.contents import suite_sha256
 from assay.evaluation.suite.queue import Checkpoint, mark_done, mark_failed
 from assay.launch.evaluation_beside import MAX_STARTS, EvaluationBeside
 from assay.launch.evaluation_queue import awaited_folders
@@ -52,6 +53,16 @@ def test_another_suite_makes_everything_due_again(suite):
     store = open_store("memory:")
     mark_done(store, Checkpoint("r", "c", 0, 10, "weights-10"), read_suite(suite).sha256(), [])
     suite.write_text("name: t\nbenchmarks: [{type: classification, name: d}]")
+    assert 10 in awaited(suite, store)
+
+
+def test_other_items_behind_an_unchanged_definition_make_everything_due_again(suite):
+    store, items = open_store("memory:"), suite.parent / "items.jsonl"
+    suite.write_text("name: s\nbenchmarks: [{type: multiple_choice, name: m, items: items.jsonl}]")
+    items.write_text("{}")
+    mark_done(store, Checkpoint("r", "c", 0, 10, "weights-10"), suite_sha256(suite), [])
+    assert 10 not in awaited(suite, store)
+    items.write_text("[]")
     assert 10 in awaited(suite, store)
 
 

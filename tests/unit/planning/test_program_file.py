@@ -99,6 +99,11 @@ def test_a_mistake_is_said_with_its_line(tmp_path: Path, old: str, new: str, sai
     assert f"broken.yaml:{line}: " in message
 
 
+def test_a_whole_section_is_not_shown_where_it_is_wrong(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, "days: [1, 3, 7]", "days: {least: 1, most: 7}")
+    assert "expected a list" in message and "given" not in message and "{" not in message
+
+
 def test_a_gate_whose_verdicts_do_not_sum_to_one_is_refused(tmp_path: Path) -> None:
     message, _ = broken(tmp_path, "probabilities: {pass: 0.85", "probabilities: {pass: 0.75")
     assert "gates.safety_gate: probabilities sum to 0.9, expected 1" in message

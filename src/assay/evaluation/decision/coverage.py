@@ -4,7 +4,7 @@
 
 A benchmark covers a failure mode if it says so *and* its power is known from a result: what it could detect,
 with the stated power, is no larger than the least effect that matters. A benchmark that was never run, or is
-too small, covers nothing, however well it is named.
+too small, covers nothing, however well it is named; nor do results of other items than it has now.
 """
 
 import math
@@ -16,6 +16,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from assay.base.config import FrozenConfig, read_config_file, validated
 from assay.base.errors import ConfigError
 from assay.evaluation.suite.config import Suite
+from assay.evaluation.suite.version import PresentSuite
 from assay.records.benchmark import BenchmarkResult
 from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 
@@ -56,23 +57,32 @@ def read_coverage_config(path: Path) -> CoverageConfig:
     return validated(CoverageConfig, read_config_file(path, ()))
 
 
-def coverage(config: CoverageConfig, suites: Sequence[Suite], results: Iterable[BenchmarkResult]) -> Coverage:
-    """The matrix; of several results of one benchmark the newest counts.
+def coverage(
+    config: CoverageConfig, suites: Sequence[PresentSuite], results: Iterable[BenchmarkResult]
+) -> Coverage:
+    """The matrix; of several results of one benchmark as its suite has it now the newest counts.
 
     Raises `ConfigError` where a suite names a failure mode that the coverage file does not list.
     """
-    _require_known_modes(config, suites)
-    newest: dict[str, BenchmarkResult] = {}
-    for result in results:
-        known = newest.get(result.benchmark)
-        if known is None or result.evaluated_s > known.evaluated_s:
-            newest[result.benchmark] = result
+    _require_known_modes(config, [each.suite for each in suites])
+    by_age = sorted(results, key=lambda each: each.evaluated_s)
+    newest = [{each.benchmark: each for each in by_age if present.asked(each)} for present in suites]
+    ever_run = {each.benchmark for each in by_age}
     modes = []
     for mode in config.failure_modes:
         cells = tuple(
-            _cell(suite.name, benchmark.name, newest.get(benchmark.name), mode.least_effect, config.power)
-            for suite in suites
-            for benchmark in suite.benchmarks
+            _cell(
+                CoverageCell(
+                    suite=present.suite.name,
+                    benchmark=benchmark.name,
+                    state="another version" if benchmark.name in ever_run else "not run",
+                ),
+                found.get(benchmark.name),
+                mode.least_effect,
+                config.power,
+            )
+            for present, found in zip(suites, newest, strict=True)
+            for benchmark in present.suite.benchmarks
             if mode.name in benchmark.failure_modes
         )
         is_hole = not any(cell.state == "covered" for cell in cells)
@@ -99,22 +109,33 @@ def hole_text(mode: CoveredMode) -> str:
             f"'{cell.benchmark}' finds {cell.could_detect:.3g} at best, {mode.least_effect:.3g} matters: it "
             f"needs some {cell.items_needed:,} items, it has {cell.num_items:,}"
         )
-    named = ", ".join(f"'{cell.benchmark}'" for cell in mode.cells)
-    return f"{named} was never run, so its power is not known: 'assay eval run'"
+    if older := [cell for cell in mode.cells if cell.state == "another version"]:
+        return (
+            f"{_names(older)} was run only with other items, prompts or grader than it has now: "
+            "'assay eval run' runs it anew"
+        )
+    return f"{_names(mode.cells)} was never run, so its power is not known: 'assay eval run'"
+
+
+def _names(cells: Sequence[CoverageCell]) -> str:
+    return ", ".join(f"'{cell.benchmark}'" for cell in cells)
 
 
 def _cell(
-    suite: str, benchmark: str, result: BenchmarkResult | None, least_effect: float, power: float
+    without: CoverageCell, result: BenchmarkResult | None, least_effect: float, power: float
 ) -> CoverageCell:
-    detectable = None if result is None else result.could_detect
-    if result is None or detectable is None:
-        return CoverageCell(suite=suite, benchmark=benchmark, state="not run")
+    """`without`: the cell where there is no result."""
+    if result is None:
+        return without
+    detectable = result.could_detect
+    if detectable is None:
+        return without.model_copy(update={"state": "not run"})
     effect = detectable.effect * _rescaled(power, detectable.power, detectable.confidence)
     scored = result.num_items - result.num_failed
     is_enough = effect <= least_effect
     return CoverageCell(
-        suite=suite,
-        benchmark=benchmark,
+        suite=without.suite,
+        benchmark=without.benchmark,
         state="covered" if is_enough else "too small",
         num_items=scored,
         could_detect=effect,

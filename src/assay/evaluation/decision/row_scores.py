@@ -50,6 +50,17 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
     return is_right.astype(np.float64)
 
 
+def asked_sha256(benchmark: PredictionsBenchmark, evaluation: ClassifierEvaluation) -> str:
+    """Of the rows and of what is asked of them: a result on file that differs in it answers something else."""
+    return sha256_of_json(
+        {
+            "dataset": evaluation.dataset_fingerprint,
+            "split": evaluation.split,
+            "benchmark": benchmark.model_dump(mode="json"),
+        }
+    )
+
+
 def result_of_predictions(
     benchmark: PredictionsBenchmark,
     predictions: Any,
@@ -86,13 +97,7 @@ def result_of_predictions(
         step=evaluation.step,
         weights_digest=evaluation.weights_digest,
         benchmark=benchmark.name,
-        benchmark_sha256=sha256_of_json(
-            {
-                "dataset": evaluation.dataset_fingerprint,
-                "split": evaluation.split,
-                "benchmark": benchmark.model_dump(mode="json"),
-            }
-        ),
+        benchmark_sha256=asked_sha256(benchmark, evaluation),
         grader_sha256=sha256_of_json({"score": benchmark.score}),
         prompt_sha256=sha256_of_json("the row itself"),
         num_items=items.num_rows,

@@ -19,6 +19,7 @@ from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Classification
 from assay.evaluation.suite.scorer import Identity
+from assay.evaluation.suite.version import classification_version
 from assay.records.benchmark import Contamination
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
@@ -77,7 +78,7 @@ class ClassificationScorer:
         self.identity = Identity(
             benchmark=config.name,
             benchmark_sha256=sha256_of_json([view.fingerprint, split.model_dump(mode="json")]),
-            grader_sha256=sha256_of_json(["classification", config.score]),
+            **classification_version(config),
             prompt_sha256=sha256_of_json(["rows as they are"]),
             unit="share" if config.score == "correct" else "nats",
             higher_is_better=config.score == "correct",

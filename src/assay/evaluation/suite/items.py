@@ -1,4 +1,4 @@
-"""Items of benchmarks, read from lines of JSON."""
+"""What benchmarks ask: items, read from lines of JSON, and held-out texts."""
 
 import json
 from collections.abc import Mapping
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
+from assay.evaluation.suite.config import BitsPerByte
+from assay.evaluation.suite.contents import held_out_files
 from assay.scoring.sampler import Message
 
 
@@ -16,6 +18,14 @@ class Item(NamedTuple):
     cluster: str
     fields: Mapping[str, Any]
     """The line as it is: what templates name as `item.…`."""
+
+
+class Document(NamedTuple):
+    """One held-out file."""
+
+    name: str
+    """Relative to the suite's folder."""
+    text: str
 
 
 def read_items(path: Path) -> list[Item]:
@@ -50,6 +60,44 @@ def conversation(item: Item, path: Path) -> list[Message]:
     if isinstance(item.fields.get("prompt"), str):
         return [Message(role="user", content=item.fields["prompt"])]
     raise DataError(f"{path}: item '{item.item_id}' has neither messages nor a prompt.")
+
+
+def checked_choices(item: Item, path: Path) -> tuple[str, ...]:
+    """The choices of a multiple-choice item; `DataError` where prompt, choices or answer are amiss."""
+    seen = {key: item.fields.get(key) for key in ("prompt", "choices", "answer")}
+    prompt, choices, answer = seen.values()
+    is_right = (
+        isinstance(prompt, str)
+        and isinstance(choices, list)
+        and len(choices) >= 2
+        and all(isinstance(choice, str) and choice for choice in choices)
+        and isinstance(answer, int)
+        and 0 <= answer < len(choices)
+    )
+    if not is_right:
+        raise DataError(
+            f"{path}: item '{item.item_id}': expected prompt (text), choices (two texts or more) and answer "
+            f"(index from 0), found {json.dumps(seen)[:200]}."
+        )
+    return tuple(choices)  # type: ignore[arg-type]
+
+
+def read_documents(config: BitsPerByte, folder: Path) -> list[Document]:
+    """The held-out texts that are not empty; `DataError` where there is none, or one is not UTF-8."""
+    paths = held_out_files(config, folder)
+    if not paths:
+        raise DataError(f"benchmark '{config.name}': {', '.join(config.files)} match no file in {folder}.")
+    documents = []
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text ({error.reason}). Name it in exclude.") from error
+        if text:
+            documents.append(Document(path.relative_to(folder).as_posix(), text))
+    if not documents:
+        raise DataError(f"benchmark '{config.name}': the {len(paths)} files that match are empty.")
+    return documents
 
 
 def _refuse_repeats(items: list[Item], path: Path) -> None:

@@ -1,21 +1,20 @@
 """Benchmarks answered by likelihood: multiple choice, and the bits that held-out text costs."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
-from assay.base.errors import DataError
+from assay.base.digest import canonical_json
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import BitsPerByte, MultipleChoice
 from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination
-from assay.evaluation.suite.items import Item, read_items
+from assay.evaluation.suite.items import checked_choices, read_documents, read_items
 from assay.evaluation.suite.local_model import TextBits
 from assay.evaluation.suite.scorer import Identity, chunk_ranges
+from assay.evaluation.suite.version import bits_per_byte_version, multiple_choice_version
 from assay.records.benchmark import Contamination
 
 
@@ -38,20 +37,12 @@ class MultipleChoiceScorer:
         """Reads and checks the items."""
         self._path = folder / config.items
         self._items = read_items(self._path)
-        self._choices = [_checked_choices(item, self._path) for item in self._items]
+        self._choices = [checked_choices(item, self._path) for item in self._items]
         self._normalise = config.normalise
         self._model = model
         self._chunks = chunk_ranges(len(self._items), config.chunk_items)
-        asked = [
-            [item.fields["prompt"], list(choices)]
-            for item, choices in zip(self._items, self._choices, strict=True)
-        ]
-        self.identity = Identity(
-            benchmark=config.name,
-            benchmark_sha256=sha256_of_json([dict(item.fields) for item in self._items]),
-            grader_sha256=sha256_of_json(["likeliest choice", config.normalise]),
-            prompt_sha256=sha256_of_json(asked),
-        )
+        version = multiple_choice_version(config, self._items, self._path)
+        self.identity = Identity(benchmark=config.name, **version, higher_is_better=True)
 
     @property
     def num_chunks(self) -> int:
@@ -96,13 +87,6 @@ class MultipleChoiceScorer:
         return bits
 
 
-class _Document(NamedTuple):
-    """One held-out file."""
-
-    name: str
-    text: str
-
-
 class BitsPerByteScorer:
     """A file is a chunk, its blocks are items."""
 
@@ -110,17 +94,13 @@ class BitsPerByteScorer:
         self, config: BitsPerByte, folder: Path, model: LikelihoodModel, training_text: TrainingText | None
     ) -> None:
         """Reads the files; `training_text` is what the contamination check searches, where it is known."""
-        self._documents = _documents(config, folder)
+        self._documents = read_documents(config, folder)
         self._config = config
         self._model = model
         self._training_text = training_text
-        digests = {document.name: sha256_of_bytes(document.text.encode()) for document in self._documents}
-        window = config.window_tokens
         self.identity = Identity(
             benchmark=config.name,
-            benchmark_sha256=sha256_of_json([digests, config.block_bytes]),
-            grader_sha256=sha256_of_json(["bits per byte", config.block_bytes]),
-            prompt_sha256=sha256_of_json(["half a window of context at least", window]),
+            **bits_per_byte_version(config, self._documents),
             unit="bits per byte",
             higher_is_better=False,
         )
@@ -165,45 +145,6 @@ class BitsPerByteScorer:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def _checked_choices(item: Item, path: Path) -> tuple[str, ...]:
-    seen = {key: item.fields.get(key) for key in ("prompt", "choices", "answer")}
-    prompt, choices, answer = seen.values()
-    is_right = (
-        isinstance(prompt, str)
-        and isinstance(choices, list)
-        and len(choices) >= 2
-        and all(isinstance(choice, str) and choice for choice in choices)
-        and isinstance(answer, int)
-        and 0 <= answer < len(choices)
-    )
-    if not is_right:
-        raise DataError(
-            f"{path}: item '{item.item_id}': expected prompt (text), choices (two texts or more) and answer "
-            f"(index from 0), found {json.dumps(seen)[:200]}."
-        )
-    return tuple(choices)  # type: ignore[arg-type]
-
-
-def _documents(config: BitsPerByte, folder: Path) -> list[_Document]:
-    excluded = {path for pattern in config.exclude for path in folder.glob(pattern)}
-    paths = sorted(
-        {path for pattern in config.files for path in folder.glob(pattern) if path.is_file()} - excluded
-    )
-    if not paths:
-        raise DataError(f"benchmark '{config.name}': {', '.join(config.files)} match no file in {folder}.")
-    documents = []
-    for path in paths:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}: not UTF-8 text ({error.reason}). Name it in exclude.") from error
-        if text:
-            documents.append(_Document(path.relative_to(folder).as_posix(), text))
-    if not documents:
-        raise DataError(f"benchmark '{config.name}': the {len(paths)} files that match are empty.")
-    return documents
 
 
 def _block_borders(num_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:

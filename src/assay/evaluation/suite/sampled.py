@@ -14,6 +14,7 @@ from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
 from assay.evaluation.suite.items import conversation, read_items
 from assay.evaluation.suite.scorer import Identity, chunk_ranges
+from assay.evaluation.suite.version import generation_version, registry_version
 from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
 from assay.scoring.graders import grader_sha256
@@ -45,9 +46,8 @@ class GenerationScorer:
         judges = {model: judge.name for model, judge in sorted(tools.judges.items())}
         self.identity = Identity(
             benchmark=config.name,
-            benchmark_sha256=sha256_of_json([dict(item.fields) for item in self._items]),
             grader_sha256=sha256_of_json([grader_sha256(config.grader), judges]),
-            prompt_sha256=sha256_of_json([self._prompts, config.sampling.model_dump(mode="json")]),
+            **generation_version(config, self._items, self._prompts),
             higher_is_better=config.higher_is_better,
         )
 
@@ -110,12 +110,11 @@ class RegistryScorer:
         self._judge = tools.judges.get("*") or model
         self._chunks = chunk_ranges(len(self._eval.samples), config.chunk_items)
         rule = [self._eval.rule, self._judge.name if self._eval.spec else None]
-        sampling = self._eval.sampling().model_dump(mode="json")
         self.identity = Identity(
             benchmark=config.name,
-            benchmark_sha256=self._eval.sha256(),
             grader_sha256=sha256_of_json(rule),
-            prompt_sha256=sha256_of_json([self._eval.sha256(), sampling]),
+            **registry_version(self._eval),
+            higher_is_better=True,
         )
 
     @property

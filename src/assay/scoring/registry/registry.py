@@ -147,6 +147,13 @@ class Registry:
             shots = _jsonl(self._data_path(str(args["few_shot_jsonl"])))[:num_few_shot]
         return RegistryEval(key, rule, args, samples, shots, spec)
 
+    def data_files(self, name: str) -> tuple[Path, ...]:
+        """The files that an eval's samples and examples are read from, whether they are there or not."""
+        _, entry = _dereferenced(name, self._evals, "eval", self._folder)
+        args = dict(entry.get("args") or {})
+        named = (args.get(key) for key in ("samples_jsonl", "few_shot_jsonl"))
+        return tuple(self._data_path(str(path)) for path in named if path)
+
     def _spec(self, name: str) -> ModelGradedSpec:
         key, entry = _dereferenced(name, self._specs, "modelgraded spec", self._folder)
         try:

@@ -6,6 +6,7 @@ from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
 from assay.evaluation.decision.coverage import CoverageConfig, coverage, hole_text
 from assay.evaluation.suite.config import Suite
+from assay.evaluation.suite.version import PresentSuite
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
 
@@ -15,12 +16,14 @@ def config(*modes: str, power: float = 0.8) -> CoverageConfig:
     return validated(CoverageConfig, LoadedConfig({"failure_modes": tree, "power": power}, {}))
 
 
-def suite(**modes: list[str]) -> Suite:
+def suite(**modes: list[str]) -> PresentSuite:
     benchmarks = [
         {"type": "multiple_choice", "name": name, "items": "x", "failure_modes": found}
         for name, found in modes.items()
     ]
-    return validated(Suite, LoadedConfig({"name": "safety", "benchmarks": benchmarks}, {}))
+    read = validated(Suite, LoadedConfig({"name": "safety", "benchmarks": benchmarks}, {}))
+    now = {"benchmark_sha256": "b", "grader_sha256": "g", "prompt_sha256": "p"}
+    return PresentSuite(read, dict.fromkeys(modes, now))
 
 
 def result(benchmark: str, effect: float | None, *, at_s: float = 0.0) -> BenchmarkResult:
@@ -60,6 +63,16 @@ def test_a_mode_that_no_benchmark_names_is_a_hole_with_an_owner():
 def test_the_newest_result_of_a_benchmark_counts():
     results = [result("red", 0.04, at_s=2.0), result("red", 0.01, at_s=1.0)]
     assert coverage(config("jailbreak"), [suite(red=["jailbreak"])], results).holes
+
+
+@pytest.mark.parametrize("part", ["benchmark_sha256", "grader_sha256", "prompt_sha256"])
+def test_a_result_of_another_version_of_a_benchmark_covers_nothing_however_new(part):
+    old = result("red", 0.01, at_s=2.0).model_copy(update={part: "of then"})
+    (hole,) = coverage(config("jailbreak"), [suite(red=["jailbreak"])], [old]).holes
+    assert hole.cells[0].state == "another version"
+    assert "'red' was run only with other items, prompts or grader than it has now" in hole_text(hole)
+    both = [old, result("red", 0.01, at_s=1.0)]
+    assert not coverage(config("jailbreak"), [suite(red=["jailbreak"])], both).holes
 
 
 def test_more_power_asks_for_more():

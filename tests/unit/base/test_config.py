@@ -1,0 +1,49 @@
+"""What is said of a configuration that is not valid."""
+
+import pytest
+from pydantic import model_validator
+
+from assay.base.config import FrozenConfig, LoadedConfig, validated
+from assay.base.errors import ConfigError
+
+
+class Section(FrozenConfig):
+    low: int = 0
+    high: int = 1
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Section":
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+class Whole(FrozenConfig):
+    section: Section = Section()
+    names: tuple[str, ...] = ()
+    count: int = 0
+
+    @model_validator(mode="after")
+    def _has_names(self) -> "Whole":
+        if self.count > len(self.names):
+            raise ValueError("fewer names than the count")
+        return self
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (
+            {"count": "many"},
+            "count: Input should be a valid integer, unable to parse string as an integer (given: 'many')",
+        ),
+        ({"section": {"low": 3, "high": 1}}, "section: low is above high"),
+        ({"section": [1, 2]}, "section: Input should be a valid dictionary or instance of Section"),
+        ({"names": {"a": 1}}, "names: Input should be a valid tuple"),
+        ({"names": ["a"], "count": 2}, "the whole: fewer names than the count"),
+    ],
+)
+def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
+    with pytest.raises(ConfigError) as raised:
+        validated(Whole, LoadedConfig(values, {}))
+    assert str(raised.value) == f"Whole is not valid:\n  {said}"
