@@ -118,7 +118,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
         groups[node.name] = _group(program, node, ways, horizon, relaxed)
         links += _links(program, node, relaxed)
         arrays |= {
-            name: Resource(_array_units(program, free))
+            name: Resource(_array_share(program, free))
             for way in ways
             for name in way.demands
             if name.startswith(ARRAY)
@@ -323,18 +323,26 @@ def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
     return tuple(holds)
 
 
-def _array_units(program: Program, free: list[int] | None) -> int:
-    rule, total = program.capacity.fair_use, program.capacity.devices
-    assert rule is not None
+def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
+    """Devices that all runs of an activity may hold for long, where they count as one job.
+
+    Of what is available, the scarcest hour of the horizon in which anything is free counts: an array may lie
+    anywhere. The schedule and the simulation both go by this.
+    """
     least = total if rule.of == "total" or free is None else min([f for f in free if f > 0], default=0)
     return math.floor(rule.share * least + 1e-9)
+
+
+def _array_share(program: Program, free: list[int] | None) -> int:
+    rule = program.capacity.fair_use
+    assert rule is not None
+    return array_units(rule, program.capacity.devices, free)
 
 
 def _array_ways(node: Node, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:
     """An activity's runs as one job: together below the share, or all over within the limit of hours."""
     devices = whole.demands[DEVICES]
-    least = total if rule.of == "total" else min([f for f in free if f > 0], default=0)
-    if devices <= rule.share * least + 1e-9:
+    if devices <= array_units(rule, total, free):
         yield whole._replace(demands=whole.demands | {f"{ARRAY}{node.name}": devices})
     if whole.holds_h[0] <= rule.max_hours:
         yield whole._replace(span_h=rule.max_hours)
