@@ -20,7 +20,11 @@ _programs = click.option(
     help="Programs to simulate.",
 )  # fmt: skip
 _seed = click.option(
-    "--seed", default=0, show_default=True, help="Of all luck; the same seed, the same numbers."
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Of all luck: the same schedule and seed give the same numbers. Between schedules that are equally "
+    "good the solver's threads choose by who is first, which may move a number by a tenth of a percent.",
 )
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",

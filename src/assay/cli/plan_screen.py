@@ -93,8 +93,8 @@ def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigErr
     )
 
 
-def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
-    """The weeks, the chain, the proof."""
+def print_plan(program: Program, plan: Plan, *, now_h: int | None) -> None:
+    """The weeks, the chain, the proof; `now_h` where it was made anew from that hour on."""
     console = stdout()
     late = plan.decision_h > program.calendar.hour_of(program.decision.by)
     console.print(
@@ -107,7 +107,7 @@ def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
     )
     _print_bars(console, program, plan)
     console.print("\nWhat holds the decision up, last first:")
-    for step in critical_chain(program, plan):
+    for step in critical_chain(program, plan, now_h=now_h):
         because = f"{step.reason}: {step.because}" if step.because else step.reason
         begins, ends = _day(program, step.start_h, begins=True), _day(program, step.end_h)
         console.print(f"  {step.name:<22} {begins} to {ends}   {because}")
@@ -117,7 +117,7 @@ def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
         console.print(
             f"{GOALS.get(goal.name, goal.name):<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)"
         )
-    if is_replan:
+    if now_h is not None:
         return
     broken = violations(program, plan)
     for each in broken:

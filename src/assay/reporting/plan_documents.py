@@ -28,8 +28,7 @@ BESIDE = (
 )
 FOOT = (
     "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated programs; "
-    "the same "
-    "file and seed give the same numbers."
+    "the same schedule and seed give the same numbers, and offer.json keeps both."
 )
 
 
