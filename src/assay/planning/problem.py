@@ -105,7 +105,8 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     `decision.by` is a limit only where `by_the_date` is set: else a late schedule is one too.
     """
     horizon = _horizon_h(program, relaxed)
-    calendar = program.calendar.model_copy(update={"weeks": horizon // 168})
+    holidays = () if HOLIDAYS in relaxed else program.calendar.holidays
+    calendar = program.calendar.model_copy(update={"weeks": horizon // 168, "holidays": holidays})
     resources = _people(program, calendar, relaxed)
     arrays: dict[str, Resource] = {}
     if DEVICES not in relaxed:
@@ -138,6 +139,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
 
 
 FAIR_USE = "capacity.fair_use"
+HOLIDAYS = "calendar.holidays"
 ARRAY = "array:"
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
 
@@ -148,6 +150,8 @@ def limits_of(program: Program) -> tuple[str, ...]:
     if program.capacity.fair_use is not None:
         keys.append(FAIR_USE)
     keys += [f"team.{name}" for name in program.team]
+    keys += [f"team.{name}.away" for name, role in program.team.items() if role.away]
+    keys += [HOLIDAYS] if program.calendar.holidays else []
     keys += [f"events.{name}.at" for name in program.events]
     for section, items in (("activities", program.activities), ("gates", program.gates)):
         for name, item in items.items():
@@ -179,7 +183,7 @@ def _longest_h(node: Node) -> int:
 
 def _people(program: Program, calendar: Calendar, relaxed: Collection[str]) -> dict[str, Resource]:
     return {
-        name: Resource(_units(role.fte), tuple(_absences(program, name, calendar)))
+        name: Resource(_units(role.fte), tuple(_absences(program, name, calendar, relaxed)))
         for name, role in program.team.items()
         if f"team.{name}" not in relaxed
     }
@@ -189,9 +193,13 @@ def _units(fte: float) -> int:
     return round(fte * FTE_UNITS)
 
 
-def _absences(program: Program, name: str, calendar: Calendar) -> Iterator[tuple[int, int, int]]:
+def _absences(
+    program: Program, name: str, calendar: Calendar, relaxed: Collection[str]
+) -> Iterator[tuple[int, int, int]]:
     """Of a role, and of the named people in it."""
-    for role in (program.team[name], *(other for other in program.team.values() if other.part_of == name)):
+    for each, role in program.team.items():
+        if name not in (each, role.part_of) or f"team.{each}.away" in relaxed:
+            continue
         for absence in role.away:
             units = _units(absence.fte if absence.fte is not None else role.fte)
             yield calendar.hour_of(absence.since), calendar.hour_of(absence.until), units
