@@ -205,3 +205,12 @@ def test_documents_show_whole_and_quietly(browser, documents, tmp_path, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
         page.close()
     assert complaints == []
+
+
+def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browser, documents, tmp_path):
+    (path,) = write_documents(documents[:1], tmp_path)
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(path.as_uri())
+    seeds = page.locator(".told", has_text="Seeds of the last gate").locator(".scroll")
+    assert seeds.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    page.close()
