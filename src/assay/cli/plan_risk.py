@@ -24,7 +24,7 @@ _seed = click.option(
     default=0,
     show_default=True,
     help="Of all luck: the same schedule and seed give the same numbers. Between schedules that are equally "
-    "good the solver's threads choose by who is first, which may move a number by a tenth of a percent.",
+    "good the solver's threads choose by who is first, which may move a share by some tenths of a point.",
 )
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",
