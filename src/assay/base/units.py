@@ -26,6 +26,12 @@ def duration_text(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
 
 
+def percent_text(share: float) -> str:
+    """`93.4%`; never 100% for what is less: `>99.9%`."""
+    shown = f"{100 * share:.1f}%"
+    return ">99.9%" if shown == "100.0%" and share < 1 else shown.replace(".0%", "%")
+
+
 def power_text(value: float, *, digits: int = 3) -> str:
     """`1.3e22` for 1.30e+22; `244` for 243.95: significant digits, exponents without a plus."""
     return f"{value:.{digits}g}".replace("e+", "e").replace("e0", "e").replace("e-0", "e-")

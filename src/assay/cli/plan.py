@@ -119,13 +119,13 @@ def solve(
     from assay.reporting.plan_folder import write_file
 
     effort = _effort(seconds, workers)
-    chosen, found = _solved(program, options, progress, earlier, effort)
+    chosen, found, now_h = _solved(program, options, progress, earlier, effort)
     if out is not None:
         write_file(out, found.to_json())
     if as_json:
         click.echo(found.to_json())
     else:
-        print_plan(chosen, found, is_replan=earlier is not None)
+        print_plan(chosen, found, now_h=now_h)
         if prices:
             print_prices(priced(chosen, found, effort=effort))
         if out is not None:
@@ -226,7 +226,7 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
 
 def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
-) -> tuple["Program", "Plan"]:
+) -> tuple["Program", "Plan", int | None]:
     from assay.base.errors import ConfigError
     from assay.cli.plan_screen import conflict_error
     from assay.planning.conflict import find_conflict
@@ -247,8 +247,9 @@ def _solved(
     try:
         if progress is not None and earlier is not None:
             told = read_progress(progress, program)
-            return as_known(program, told), replan(program, _read_plan(earlier), told, effort=effort)
-        return program, schedule(program, effort=effort)
+            again = replan(program, _read_plan(earlier), told, effort=effort)
+            return as_known(program, told), again, program.calendar.hour_of(told.now)
+        return program, schedule(program, effort=effort), None
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None
         raise (error if conflict is None else conflict_error(file.place, conflict)) from error

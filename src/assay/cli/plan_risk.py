@@ -20,7 +20,11 @@ _programs = click.option(
     help="Programs to simulate.",
 )  # fmt: skip
 _seed = click.option(
-    "--seed", default=0, show_default=True, help="Of all luck; the same seed, the same numbers."
+    "--seed",
+    default=0,
+    show_default=True,
+    help="Of all luck: the same schedule and seed give the same numbers. Between schedules that are equally "
+    "good the solver's threads choose by who is first, which may move a share by some tenths of a point.",
 )
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",
@@ -221,7 +225,7 @@ def _forecast(
     program: Path, folder: Path, notes: Path | None, hour_seconds: float, start_s: float | None
 ) -> "tuple[Forecast, Offer, list[Spend]]":
     from assay.base.clock import SystemClock
-    from assay.launch.program_gates import gate_decisions, with_decisions
+    from assay.launch.program_gates import gain_points, gate_decisions, with_decisions
     from assay.planning.actuals import ProgramClock, clock_of, progress_of
     from assay.planning.program_file import read_program, read_progress
     from assay.planning.risk.forecast import forecast
@@ -238,8 +242,10 @@ def _forecast(
         now_s = clock.start_s + clock.hour_s * subject.calendar.hour_of(told.now)
     with open_ledger() as ledger:
         progress, spends = progress_of(subject, ledger, clock=clock, now_s=now_s, notes=told)
-    progress = with_decisions(progress, gate_decisions(subject))
-    found = forecast(subject, offered, progress, baseline=baseline_of(offered.plan))
+    decisions = gate_decisions(subject)
+    progress = with_decisions(progress, decisions)
+    gain = gain_points(decisions)
+    found = forecast(subject, offered, progress, baseline=baseline_of(offered.plan), gain=gain)
     return found, offered, spends
 
 
@@ -284,14 +290,22 @@ def print_offer(program: "Program", found: "Offer") -> None:
 
 def print_safety(program: "Program", safety: "Safety") -> None:
     """The distribution of date, hours and verdict."""
+    from assay.base.units import percent_text
+
     day, hours = safety.decision_day, safety.device_hours
     lines = [
-        ("on time", f"{safety.p_on_time:.1%} by the {program.decision.by} ({safety.num_programs:,} programs)"),
-        ("over budget", f"{safety.p_over_budget:.1%} of {program.budget.device_hours:,.0f} device-hours"),
+        (
+            "on time",
+            f"{percent_text(safety.p_on_time)} by the {program.decision.by} ({safety.num_programs:,} programs)",
+        ),
+        (
+            "over budget",
+            f"{percent_text(safety.p_over_budget)} of {program.budget.device_hours:,.0f} device-hours",
+        ),
         ("decision", f"day {day.p50:.0f}; 80% of programs: day {day.p10:.0f} to {day.p90:.0f}"),
         ("device-hours", f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
         *(
-            (f"if {name}", f"{share:.1%} of programs" + _given_text(safety, name))
+            (f"if {name}", f"{percent_text(share)} of programs" + _given_text(safety, name))
             for name, share in safety.verdicts.items()
         ),
     ]
@@ -321,9 +335,12 @@ def _given_text(safety: "Safety", verdict: str) -> str:
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:
+    from assay.base.units import percent_text
+
     click.echo("  what the date hangs on (P(on time) from the kind to the harsh end):")
     for each in drivers:
-        ends = f"{each.low.p_on_time:6.1%} ({each.low_text}) to {each.high.p_on_time:6.1%} ({each.high_text})"
+        low, high = percent_text(each.low.p_on_time), percent_text(each.high.p_on_time)
+        ends = f"{low:>6} ({each.low_text}) to {high:>6} ({each.high_text})"
         click.echo(f"    {each.title:<60} {ends}")
 
 

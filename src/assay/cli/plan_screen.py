@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import ConfigError
+from assay.base.units import percent_text
 from assay.cli.screen import stdout
 from assay.planning.checker import violations
 from assay.planning.conflict import Conflict
@@ -53,11 +54,25 @@ def _print_moments(console: Console, program: Program) -> None:
     """Moments as they were read: 'week 6' is where week 6 begins, which is easily meant otherwise."""
     begins = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
-        first, last = _date(program, begins(booking.since)), _date(program, begins(booking.until) - 1)
-        console.print(f"  {booking.title or name}: {first} to {last}")
+        console.print(
+            f"  {booking.title or name}: {_span(program, begins(booking.since), begins(booking.until))}"
+        )
     for event in program.events.values():
         console.print(f"  {event.title}: from {_date(program, begins(event.at))}")
     console.print(f"  decision: by {_date(program, begins(program.decision.by) - 1)}")
+
+
+def _span(program: Program, since: int, until: int) -> str:
+    """Whole days by their dates; with its hours what begins or ends within a day."""
+    if since % 24 == 0 and until % 24 == 0:
+        return f"{_date(program, since)} to {_date(program, until - 1)}"
+    begins, ends = program.calendar.date_of(since), program.calendar.date_of(until)
+    same_day = begins.date() == ends.date()
+    return (
+        f"{begins:%a %d %b %H:%M} to {ends:%H:%M}"
+        if same_day
+        else f"{begins:%a %d %b %H:%M} to {ends:%a %d %b %H:%M}"
+    )
 
 
 def _date(program: Program, hour: int) -> str:
@@ -78,8 +93,8 @@ def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigErr
     )
 
 
-def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
-    """The weeks, the chain, the proof."""
+def print_plan(program: Program, plan: Plan, *, now_h: int | None) -> None:
+    """The weeks, the chain, the proof; `now_h` where it was made anew from that hour on."""
     console = stdout()
     late = plan.decision_h > program.calendar.hour_of(program.decision.by)
     console.print(
@@ -92,7 +107,7 @@ def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
     )
     _print_bars(console, program, plan)
     console.print("\nWhat holds the decision up, last first:")
-    for step in critical_chain(program, plan):
+    for step in critical_chain(program, plan, now_h=now_h):
         because = f"{step.reason}: {step.because}" if step.because else step.reason
         begins, ends = _day(program, step.start_h, begins=True), _day(program, step.end_h)
         console.print(f"  {step.name:<22} {begins} to {ends}   {because}")
@@ -102,7 +117,7 @@ def print_plan(program: Program, plan: Plan, *, is_replan: bool) -> None:
         console.print(
             f"{GOALS.get(goal.name, goal.name):<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)"
         )
-    if is_replan:
+    if now_h is not None:
         return
     broken = violations(program, plan)
     for each in broken:
@@ -183,8 +198,8 @@ def _played_table(found: Sequence[Asked]) -> Table:
             each.answer.title,
             f"day {day.p50:.0f}",
             f"{day.p10:.0f} to {day.p90:.0f}",
-            f"{safety.p_on_time:.1%}",
-            f"{safety.p_over_budget:.1%}",
+            percent_text(safety.p_on_time),
+            percent_text(safety.p_over_budget),
             " / ".join(f"{safety.verdicts[name]:.0%}" for name in ("scale", "narrow", "stop")),
             "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
         )

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from assay.launch.campaign_folder import campaign_folder, campaign_names, find_campaign
 from assay.launch.campaign_memo import newest_decisions
 from assay.records.decision import Decision
+from assay.records.evaluation import Estimate
 from assay.records.program import Program
 from assay.records.program_work import Verdict
 from assay.records.progress import Progress
@@ -40,6 +41,15 @@ def gate_decisions(program: Program) -> list[GateDecision]:
             path = campaign_folder(campaign) / best.place()
             found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
     return found
+
+
+def gain_points(decisions: list[GateDecision]) -> Estimate | None:
+    """The gain that the last of the gates' decisions found, in points; None where its unit is no share."""
+    if not decisions or decisions[-1].decision.unit not in ("share", "AUC"):
+        return None
+    found = decisions[-1].decision.effect
+    low, high = (None if end is None else 100 * end for end in (found.low, found.high))
+    return found.model_copy(update={"value": 100 * found.value, "low": low, "high": high})
 
 
 def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progress:

@@ -14,7 +14,7 @@ from ortools.sat.python import cp_model
 
 from assay.planning.heuristic import affordable, first_schedule
 from assay.planning.model import Model, build
-from assay.planning.problem import FAIR_USE, Problem, compile_problem, limits_of
+from assay.planning.problem import FAIR_USE, HOLIDAYS, Problem, compile_problem, limits_of
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver
 from assay.records.program import Program
 
@@ -77,6 +77,13 @@ def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool
 def _says(program: Program, key: str) -> str:
     section, _, rest = key.partition(".")
     name, _, field = rest.partition(".")
+    if section == "team" and field == "away":
+        spans = [f"{absence.since} until {absence.until}" for absence in program.team[name].away]
+        return f"{program.team[name].title or name} is away: {', '.join(spans)}"
+    if key == HOLIDAYS:
+        days = sorted(program.calendar.holidays)
+        more = f" to {days[-1]} ({len(days)} days)" if len(days) > 1 else ""
+        return f"nobody works on {days[0]}{more}"
     if section == "team":
         return f"{program.team[name].title or name} ({program.team[name].fte:g})"
     if section == "events":
@@ -112,6 +119,10 @@ def _cure(program: Program, key: str, effort: Effort) -> str | None:
         return None if least is None else f"{_moment(program, least)} would do"
     if section == "budget":
         return _cure_of_budget(program, key, effort)
+    if section == "team" and field == "away":
+        return _first_that_holds(program, effort, _absence_concessions(program, name))
+    if key == HOLIDAYS:
+        return _first_that_holds(program, effort, _holiday_concessions(program))
     if section == "team":
         return _first_that_holds(
             program,
@@ -129,6 +140,34 @@ def _cure(program: Program, key: str, effort: Effort) -> str | None:
     if section == "capacity":
         return _first_that_holds(program, effort, _capacity_concessions(program, key, field))
     return "without it there is a schedule"
+
+
+def _absence_concessions(program: Program, name: str) -> list[Concession]:
+    """To be there in one of the times, or in all."""
+    away = [absence.model_dump(mode="json") for absence in program.team[name].away]
+    one: list[Concession] = [
+        (
+            {f"team.{name}.away": away[:index] + away[index + 1 :]},
+            f"being there from {absence['since']} until {absence['until']} would do",
+        )
+        for index, absence in enumerate(away)
+    ]
+    return [*one, ({f"team.{name}.away": []}, "being there all the time would do")]
+
+
+def _holiday_concessions(program: Program) -> list[Concession]:
+    """To work on the first of them: on half of all, or on all."""
+    days = [day.isoformat() for day in sorted(program.calendar.holidays)]
+    counts = sorted({1, -(-len(days) // 4), -(-len(days) // 2), len(days)})
+    return [
+        (
+            {HOLIDAYS: days[count:]},
+            f"working on {days[0]} would do"
+            if count == 1
+            else f"working from {days[0]} to {days[count - 1]} would do",
+        )
+        for count in counts
+    ]
 
 
 def _capacity_concessions(program: Program, key: str, booking: str) -> list[Concession]:

@@ -9,10 +9,24 @@ import math
 from typing import Any, Literal, NamedTuple
 
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, schedule
-from assay.records.plan import Plan, Planned
+from assay.records.plan import Plan, Planned, PlannedRun
 from assay.records.program import Program
 
-Reason = Literal["start", "after", "event", "date", "people", "devices", "fair use"]
+Reason = Literal[
+    "start",
+    "now",
+    "after",
+    "event",
+    "date",
+    "people",
+    "away",
+    "devices",
+    "fair use",
+    "least peak",
+    "least change",
+]
+"""`now`: re-planned, it could have begun before today; `least peak`, `least change`: it could begin earlier but
+for an aim that comes after the date."""
 
 
 class Step(NamedTuple):
@@ -41,18 +55,23 @@ class Price(NamedTuple):
     device_hours_change: int | None
 
 
-def critical_chain(program: Program, plan: Plan) -> tuple[Step, ...]:
-    """From the decision back to what nothing holds up but the start of the program, or a date."""
+def critical_chain(program: Program, plan: Plan, *, now_h: int | None = None) -> tuple[Step, ...]:
+    """From the decision back to what nothing holds up but the start of the program, or a date.
+
+    `now_h`: the hour from which a plan was made anew; nothing that had not begun could begin before it.
+    """
     items = {item.name: item for item in plan.items}
     steps: list[Step] = []
     name: str | None = program.decision.made_by
     while name is not None:
-        step, name = _step(program, items, items[name])
+        step, name = _step(program, plan, items[name], now_h)
         steps.append(step)
     return tuple(steps)
 
 
-def _step(program: Program, items: dict[str, Planned], item: Planned) -> tuple[Step, str | None]:
+def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tuple[Step, str | None]:
+    items = {each.name: each for each in plan.items}
+
     def step(reason: Reason, because: str) -> Step:
         return Step(item.name, item.start_h, item.end_h, reason, because)
 
@@ -62,6 +81,8 @@ def _step(program: Program, items: dict[str, Planned], item: Planned) -> tuple[S
         if what in items:
             return step("after", what), what
         return step("event" if what in program.events else "date" if what else "start", what), None
+    if now_h is not None and now_h <= item.start_h <= _next_start(program, item, now_h):
+        return step("now", ""), None
     # Free to begin, and did not: whoever let go of what it needs, last before it began.
     shared = [(other, resource) for other in items.values() for resource in _shared(program, item, other)]
     earlier = [
@@ -70,12 +91,77 @@ def _step(program: Program, items: dict[str, Planned], item: Planned) -> tuple[S
         for end in _releases(other)
         if other.name != item.name and earliest < end <= item.start_h
     ]
+    held = _held_by_an_aim(program, plan, item, is_replan=now_h is not None)
     if not earlier:
-        return step("fair use" if item.runs else "people", ""), what if what in items else None
+        without: Reason = "fair use" if item.runs else "away" if _is_missed(program, item) else "people"
+        return step(held or without, ""), what if what in items else None
     _, other_name, resource = max(earlier)
+    if held is not None:
+        return step(held, other_name), other_name
     if resource == "devices":
         return step("devices", other_name), other_name
     return step("people", f"{other_name} ({resource})"), other_name
+
+
+def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: bool) -> Reason | None:
+    """Where there was room for it just before it began, the aim for whose sake it waits; None where not."""
+    before_h = item.start_h - 1
+    if not item.runs:
+        halves = [begin for begin, until in program.calendar.half_days() if until <= item.start_h]
+        before_h = halves[-1] if halves else before_h
+    if any(_missing(program, plan, item, role, before_h) for role in _roles(program, item)):
+        return None
+    held = sum(run.devices for each in plan.items for run in each.runs if _holds(run, before_h))
+    wanted = held + (item.runs[0].devices if item.runs else 0)
+    if item.runs and wanted > program.capacity.free_devices(program.calendar)[before_h]:
+        return None
+    if item.runs and wanted > plan.peak_devices and _is_free_of_the_rule(program, item):
+        return "least peak"
+    return "least change" if is_replan and (not item.runs or _is_free_of_the_rule(program, item)) else None
+
+
+def _holds(run: PlannedRun, hour: int) -> bool:
+    return any(begin <= hour < until for begin, until in run.holds)
+
+
+def _is_free_of_the_rule(program: Program, item: Planned) -> bool:
+    """Whether the fair-use rule lets it lie anywhere."""
+    rule, run = program.capacity.fair_use, item.runs[0]
+    if rule is None or all(until - begin <= rule.max_hours for begin, until in run.holds):
+        return rule is None or rule.job == "run"
+    least = program.capacity.devices
+    if rule.of == "available":
+        least = min(program.capacity.free_devices(program.calendar))
+    return rule.job == "run" and run.devices <= rule.share * least + 1e-9
+
+
+def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) -> bool:
+    """Whether too few of a role or person are left for it in that hour."""
+    there = program.team[role].fte - _away(program, role, hour)
+    others = [each for each in plan.items if each.name != item.name and each.start_h <= hour < each.end_h]
+    for each in (*others, item):
+        times = sum(_holds(run, hour) for run in each.runs) if each.runs and each is not item else 1
+        there -= times * sum(
+            fte for name, fte in each.people.items() if role in (name, program.team[name].part_of)
+        )
+    return there < -1e-9
+
+
+def _away(program: Program, role: str, hour: int) -> float:
+    hour_of = program.calendar.hour_of
+    return sum(
+        absence.fte if absence.fte is not None else each.fte
+        for name, each in program.team.items()
+        if role in (name, each.part_of)
+        for absence in each.away
+        if hour_of(absence.since) <= hour < hour_of(absence.until)
+    )
+
+
+def _is_missed(program: Program, item: Planned) -> bool:
+    """Whether somebody whom it needs is away just before it begins."""
+    halves = [begin for begin, until in program.calendar.half_days() if until <= item.start_h]
+    return bool(halves) and any(_away(program, role, halves[-1]) > 0 for role in _roles(program, item))
 
 
 def _ready(program: Program, items: dict[str, Planned], item: Planned) -> tuple[int, str]:

@@ -105,7 +105,8 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     `decision.by` is a limit only where `by_the_date` is set: else a late schedule is one too.
     """
     horizon = _horizon_h(program, relaxed)
-    calendar = program.calendar.model_copy(update={"weeks": horizon // 168})
+    holidays = () if HOLIDAYS in relaxed else program.calendar.holidays
+    calendar = program.calendar.model_copy(update={"weeks": horizon // 168, "holidays": holidays})
     resources = _people(program, calendar, relaxed)
     arrays: dict[str, Resource] = {}
     if DEVICES not in relaxed:
@@ -118,7 +119,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
         groups[node.name] = _group(program, node, ways, horizon, relaxed)
         links += _links(program, node, relaxed)
         arrays |= {
-            name: Resource(_array_units(program, free))
+            name: Resource(_array_share(program, free))
             for way in ways
             for name in way.demands
             if name.startswith(ARRAY)
@@ -138,6 +139,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
 
 
 FAIR_USE = "capacity.fair_use"
+HOLIDAYS = "calendar.holidays"
 ARRAY = "array:"
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
 
@@ -148,6 +150,8 @@ def limits_of(program: Program) -> tuple[str, ...]:
     if program.capacity.fair_use is not None:
         keys.append(FAIR_USE)
     keys += [f"team.{name}" for name in program.team]
+    keys += [f"team.{name}.away" for name, role in program.team.items() if role.away]
+    keys += [HOLIDAYS] if program.calendar.holidays else []
     keys += [f"events.{name}.at" for name in program.events]
     for section, items in (("activities", program.activities), ("gates", program.gates)):
         for name, item in items.items():
@@ -179,7 +183,7 @@ def _longest_h(node: Node) -> int:
 
 def _people(program: Program, calendar: Calendar, relaxed: Collection[str]) -> dict[str, Resource]:
     return {
-        name: Resource(_units(role.fte), tuple(_absences(program, name, calendar)))
+        name: Resource(_units(role.fte), tuple(_absences(program, name, calendar, relaxed)))
         for name, role in program.team.items()
         if f"team.{name}" not in relaxed
     }
@@ -189,9 +193,13 @@ def _units(fte: float) -> int:
     return round(fte * FTE_UNITS)
 
 
-def _absences(program: Program, name: str, calendar: Calendar) -> Iterator[tuple[int, int, int]]:
+def _absences(
+    program: Program, name: str, calendar: Calendar, relaxed: Collection[str]
+) -> Iterator[tuple[int, int, int]]:
     """Of a role, and of the named people in it."""
-    for role in (program.team[name], *(other for other in program.team.values() if other.part_of == name)):
+    for each, role in program.team.items():
+        if name not in (each, role.part_of) or f"team.{each}.away" in relaxed:
+            continue
         for absence in role.away:
             units = _units(absence.fte if absence.fte is not None else role.fte)
             yield calendar.hour_of(absence.since), calendar.hour_of(absence.until), units
@@ -323,18 +331,26 @@ def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
     return tuple(holds)
 
 
-def _array_units(program: Program, free: list[int] | None) -> int:
-    rule, total = program.capacity.fair_use, program.capacity.devices
-    assert rule is not None
+def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
+    """Devices that all runs of an activity may hold for long, where they count as one job.
+
+    Of what is available, the scarcest hour of the horizon in which anything is free counts: an array may lie
+    anywhere. The schedule and the simulation both go by this.
+    """
     least = total if rule.of == "total" or free is None else min([f for f in free if f > 0], default=0)
     return math.floor(rule.share * least + 1e-9)
+
+
+def _array_share(program: Program, free: list[int] | None) -> int:
+    rule = program.capacity.fair_use
+    assert rule is not None
+    return array_units(rule, program.capacity.devices, free)
 
 
 def _array_ways(node: Node, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:
     """An activity's runs as one job: together below the share, or all over within the limit of hours."""
     devices = whole.demands[DEVICES]
-    least = total if rule.of == "total" else min([f for f in free if f > 0], default=0)
-    if devices <= rule.share * least + 1e-9:
+    if devices <= array_units(rule, total, free):
         yield whole._replace(demands=whole.demands | {f"{ARRAY}{node.name}": devices})
     if whole.holds_h[0] <= rule.max_hours:
         yield whole._replace(span_h=rule.max_hours)

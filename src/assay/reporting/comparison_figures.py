@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from assay.base.units import duration_text
+from assay.base.units import duration_text, percent_text
 from assay.records.evaluation import Estimate
 from assay.reporting.evidence_plots import (
     ForestEntry,
@@ -21,7 +21,6 @@ from assay.reporting.verdict import (
     estimate_text,
     goodput,
     interval_text,
-    percent_text,
     throughput_ratio,
 )
 

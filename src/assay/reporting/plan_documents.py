@@ -6,6 +6,7 @@ gates for those who must say stop, RACI for everybody who wonders whom to ask.
 
 from collections.abc import Iterator, Sequence
 
+from assay.base.units import percent_text
 from assay.planning.explain import critical_chain
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.information import least_gain
@@ -17,7 +18,7 @@ from assay.records.program_work import Gate
 from assay.reporting.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
 from assay.reporting.figure import Figure, Table, both_widths
 from assay.reporting.plan_figures import capacity_profile, gantt
-from assay.reporting.verdict import Tile, Verdict, percent_text
+from assay.reporting.verdict import Tile, Verdict
 
 BESIDE = (
     ("execution-plan.html", "Execution plan"),
@@ -27,8 +28,7 @@ BESIDE = (
 )
 FOOT = (
     "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated programs; "
-    "the same "
-    "file and seed give the same numbers."
+    "the same schedule and seed give the same numbers, and offer.json keeps both."
 )
 
 
@@ -237,12 +237,21 @@ def _behind(program: Program) -> str:
 
 def _chosen(offer: Offer) -> Iterator[Block]:
     if not offer.moves:
-        yield Passage("The full scope keeps the promises; nothing was given up.")
+        yield Passage(
+            "The full scope keeps the promises; nothing was given up."
+            if offer.keeps_promises
+            else "Nothing was given up: no option or mitigation of the program brings the promises nearer, and "
+            "the full scope breaks one."
+        )
     else:
         yield TitledTable(
             "Moves made",
-            "Chosen under the simulation from the program's options and mitigations: the fewest that "
-            "keep both promises.",
+            "Chosen under the simulation from the program's options and mitigations: "
+            + (
+                "the fewest that keep both promises."
+                if offer.keeps_promises
+                else "those that bring the promises nearest; a promise is broken even so."
+            ),
             Table(("move", "what", "given up"), [(m.name, m.title, m.gives_up or "—") for m in offer.moves]),
         )
     full, *others = offer.tried

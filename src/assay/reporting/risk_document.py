@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from assay.base.units import percent_text
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.drivers import RegisterLine
 from assay.records.program import Program
@@ -15,7 +16,7 @@ from assay.reporting.document import Block, Document, DocumentSection, TitledTab
 from assay.reporting.figure import Table
 from assay.reporting.plan_documents import BESIDE, FOOT, made_text, safety_tiles
 from assay.reporting.risk_figures import Lot, chance_figure, tornado_figure
-from assay.reporting.verdict import Verdict, percent_text, signed_text
+from assay.reporting.verdict import Verdict, signed_text
 
 
 def risk_register(dossier: Dossier) -> Document:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from assay.base.units import percent_text
 from assay.planning.risk.drivers import Driver
 from assay.planning.risk.network import Array
 from assay.reporting.figure import Figure, Table, both_widths
 from assay.reporting.plots import number_text
 from assay.reporting.svg import FONT_WIDTH, Scale, band, drawing, path, plane, tag, text, title
-from assay.reporting.verdict import percent_text
 
 ROW = 30
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text
+from assay.base.units import duration_text, percent_text
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate, SliceMetrics
 from assay.reporting.evidence_plots import (
     ForestEntry,
@@ -18,7 +18,7 @@ from assay.reporting.figure import Figure, Size, Table, both_widths
 from assay.reporting.life_plot import life_chart
 from assay.reporting.pages import RunPage, Series
 from assay.reporting.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
-from assay.reporting.verdict import estimate_text, goodput, percent_text
+from assay.reporting.verdict import estimate_text, goodput
 
 TABLE_ROWS = 25
 """Rows of a series' table twin: enough to read its course, few enough to scroll past."""

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from assay.base.units import percent_text
 from assay.planning.actuals import Spend
-from assay.planning.risk.forecast import Forecast, left_ahead, left_by_day
+from assay.planning.risk.forecast import LEAST_LIKE_US, Forecast, called_off, left_ahead, left_by_day, unwatched
 from assay.records.offer import Offer
 from assay.records.program import Program
 from assay.records.progress import Actual, Progress, RunActual
@@ -18,7 +19,7 @@ from assay.reporting.document import Block, Document, DocumentSection, Listing, 
 from assay.reporting.figure import Table
 from assay.reporting.plan_documents import day_text, made_text
 from assay.reporting.risk_figures import BurnDown, burn_down_figure
-from assay.reporting.verdict import Tile, Verdict, percent_text
+from assay.reporting.verdict import Tile, Verdict
 
 FOOT = (
     "What happened is read from the ledger (runs by their ids) and from the notes on people's work; what will "
@@ -39,7 +40,7 @@ def weekly_status(found: Forecast, offer: Offer, spends: Sequence[Spend]) -> Doc
         verdict=_status_verdict(found, offer),
         tiles=_tiles(found),
         sections=[
-            DocumentSection("What to act on", [_alarms(found)]),
+            DocumentSection("What to act on", [_alarms(found), *_limits(found)]),
             DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
             DocumentSection("Work", list(_work(found))),
         ],
@@ -121,7 +122,23 @@ def _alarms(found: Forecast) -> Block:
     if not found.alarms:
         return Passage("Nothing: the forecast keeps the promises, and nothing is overdue.")
     rows = [(alarm.level, alarm.text) for alarm in found.alarms]
-    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", Table(("", "what"), rows))
+    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", Table(("level", "what"), rows))
+
+
+def _limits(found: Forecast) -> Iterator[Block]:
+    """What this forecast does not know."""
+    if not found.is_conditioned():
+        yield Passage(
+            f"The forecast does not learn from the verdicts: only {found.num_like_us} of "
+            f"{found.num_programs:,} simulated programs had gates that said what ours said, and fewer than "
+            f"{LEAST_LIKE_US} tell nothing. So all are played on; what the gates said is fixed in each, and "
+            "the gain, and with it what later gates will say, is believed as before the verdicts."
+        )
+    if silent := unwatched(found):
+        yield Listing(
+            [f"{stop.title} ({stop.watch}): {found.program.title_of(stop.owner)}" for stop in silent],
+            title="Watched by the campaign's gates and their owners, not by this status",
+        )
 
 
 def _burn_down(found: Forecast, spends: Sequence[Spend]) -> Block:
@@ -188,14 +205,21 @@ def _work(found: Forecast) -> Iterator[Block]:
     nodes, told = found.program.nodes(), found.progress.activities
     going = [_line(found, name, actual) for name, actual in told.items() if actual.ended is None]
     done = [_line(found, name, actual) for name, actual in told.items() if actual.ended is not None]
+    off = called_off(found.program, found.progress)
+    open_items = [item for item in found.plan.items if item.name not in {*told, *found.progress.verdicts, *off}]
     coming = [
-        f"{nodes[item.name].title} (planned for {day_text(found.program, item.start_h + 1)})"
-        for item in found.plan.items
-        if item.name not in told and item.start_h < found.now_h + NEXT_H
+        f"{nodes[item.name].title} ({_planned_for(found, item.start_h)})"
+        for item in open_items
+        if item.start_h < found.now_h + NEXT_H
     ]
     for title, lines in (("Under way", going), ("Next two weeks", coming), ("Done", done)):
         if lines:
             yield Listing(lines, title=title)
+
+
+def _planned_for(found: Forecast, start_h: int) -> str:
+    text = f"planned for {day_text(found.program, start_h + 1)}"
+    return f"overdue: {text}" if start_h < found.now_h else text
 
 
 def _line(found: Forecast, name: str, actual: Actual) -> str:

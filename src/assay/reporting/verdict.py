@@ -2,7 +2,7 @@
 
 from typing import Literal, NamedTuple
 
-from assay.base.units import count_text, duration_text
+from assay.base.units import count_text, duration_text, percent_text
 from assay.records.evaluation import Estimate
 from assay.reporting.pages import Candidate, ComparisonPage, RunPage
 
@@ -38,12 +38,6 @@ def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) 
     if estimate.low is None or estimate.high is None:
         return ""
     return f" [{_digits(estimate.low, digits, signed)}, {_digits(estimate.high, digits, signed)}]"
-
-
-def percent_text(share: float) -> str:
-    """`93.4%`; never 100% for what is less."""
-    shown = f"{100 * share:.1f}%"
-    return "99.9%" if shown == "100.0%" and share < 1 else shown.replace(".0%", "%")
 
 
 def signed_text(value: float, digits: int = 0) -> str:

@@ -33,6 +33,12 @@ def test_check_says_the_days_that_it_read_and_what_no_decision_waits_for(program
     assert "does not wait for: extra_seeds" in said
 
 
+def test_check_gives_the_hours_of_a_booking_of_part_of_a_day(program: Path) -> None:
+    text = program.read_text().replace("since: week 3 day 6", "since: 2027-03-17T08:00")
+    program.write_text(text.replace("until: end of week 3 day 6", "until: 2027-03-17T12:00"))
+    assert "Maintenance: Wed 17 Mar 08:00 to 12:00" in run("check", "--fast", str(program)).stdout
+
+
 def test_from_a_new_file_to_a_calendar(program: Path, tmp_path: Path) -> None:
     assert "all limits can hold" in run("check", str(program)).stdout
     plan = tmp_path / "plan.json"

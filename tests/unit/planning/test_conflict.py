@@ -32,5 +32,27 @@ def test_a_cure_by_people_devices_or_money_is_enough(small_program: Callable[...
     assert cures["activities.prepare.due"] == "end of day 3 (2027-01-06) would do"
 
 
+def test_a_calendar_of_holidays_is_named_and_not_the_date_alone(small_program: Callable[..., Program]) -> None:
+    days = [f"2027-01-{day:02d}" for day in range(4, 16)]
+    program = small_program(**{"calendar.holidays": days})
+    conflict = find_conflict(program, effort=EFFORT)
+    assert conflict is not None
+    cures = {member.key: member.cure for member in conflict.members}
+    assert set(cures) == {"calendar.holidays", "decision.by"}
+    assert cures["calendar.holidays"] == "working from 2027-01-04 to 2027-01-09 would do"
+    assert find_conflict(program.changed({"calendar.holidays": days[6:]}), effort=EFFORT) is None
+
+
+def test_who_is_away_is_named_with_the_time_that_clashes(small_program: Callable[..., Program]) -> None:
+    away = [{"since": "week 1", "until": "end of week 2"}]
+    program = small_program(**{"team.engineer": {"fte": 1, "away": away}})
+    conflict = find_conflict(program, effort=EFFORT)
+    assert conflict is not None
+    members = {member.key: member for member in conflict.members}
+    assert set(members) == {"team.engineer", "team.engineer.away", "decision.by"}
+    assert members["team.engineer.away"].says == "engineer is away: week 1 until end of week 2"
+    assert members["team.engineer.away"].cure == "being there from week 1 until end of week 2 would do"
+
+
 def test_a_program_that_fits_has_no_conflict(case: Program) -> None:
     assert find_conflict(case, effort=EFFORT) is None

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from assay.base.errors import ConfigError
+from assay.planning.explain import critical_chain
 from assay.planning.replan import as_known, replan
 from assay.planning.schedule import schedule
 from assay.records.plan import Plan
@@ -44,6 +45,17 @@ def test_a_delay_moves_what_waits_for_it_and_nothing_before_now(small_program: C
     assert after.item("prepare").end_h == 2 * 24 + 17
     assert after.item("train").start_h >= 3 * 24
     assert moved(before, after) == {"train", "memo"}
+
+
+def test_what_only_today_holds_back_says_so(small_program: Callable[..., Program]) -> None:
+    program = small_program()
+    progress = Progress(
+        now="week 1 day 4",
+        activities={"prepare": Actual(started="2027-01-04T09:00", ended="2027-01-05T17:00")},
+    )
+    after = replan(program, schedule(program), progress)
+    last = critical_chain(program, after, now_h=3 * 24)[-1]
+    assert (last.name, last.reason, last.because) == ("train", "now", "")
 
 
 def test_slack_takes_up_a_delay_before_the_decision_moves(small_program: Callable[..., Program]) -> None:

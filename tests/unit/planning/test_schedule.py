@@ -1,6 +1,7 @@
 """The schedule is what the program allows, the best of it, and confirmed by somebody else."""
 
 import itertools
+from collections.abc import Callable
 
 import pytest
 
@@ -34,6 +35,29 @@ def test_the_critical_chain_is_unbroken_and_begins_with_the_data(case: Program, 
     assert chain[0].name == "recommend"
     assert chain[-1].because == "refreshed_data"
     assert all(later.start_h >= earlier.start_h for later, earlier in itertools.pairwise(chain))
+
+
+def test_what_waits_for_the_least_peak_alone_says_so(small_program: Callable[..., Program]) -> None:
+    """Both runs would fit overnight on the 20 devices; one after the other, they peak at 8 and are in time."""
+    runs = {"count": 1, "modes": [{"devices": 8, "hours": 6}]}
+    more = {"title": "More", "stage": "one", "after": ["prepare"], "runs": runs}
+    both = {"activities.train.runs": runs, "activities.more": more, "activities.memo.after": ["train", "more"]}
+    program = small_program(**both)
+    plan = schedule(program, effort=EFFORT)
+    assert plan.peak_devices == 8
+    steps = critical_chain(program, plan)
+    assert [step.reason for step in steps] == ["after", "least peak", "after", "event"]
+    assert steps[1].because == steps[2].name
+    scarce = program.changed({"capacity.devices": 15})
+    steps = critical_chain(scarce, schedule(scarce, effort=EFFORT))
+    assert [step.reason for step in steps] == ["after", "devices", "after", "event"]
+
+
+def test_what_waits_for_somebody_who_is_away_says_so(small_program: Callable[..., Program]) -> None:
+    away = [{"since": "week 1", "until": "week 1 day 2"}]
+    program = small_program(**{"team.engineer": {"fte": 1, "away": away}})
+    last = critical_chain(program, schedule(program, effort=EFFORT))[-1]
+    assert (last.name, last.reason) == ("prepare", "away")
 
 
 def valid_program(seed: int) -> Program:

@@ -1,10 +1,12 @@
 """The documents of a plan: they say the simulation's numbers, twice alike, and show whole in a browser."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from assay.base.units import percent_text
 from assay.planning.actuals import Spend
 from assay.planning.program_file import read_program
 from assay.planning.risk.dossier import make_dossier
@@ -18,7 +20,7 @@ from assay.reporting.plan_folder import read_offer, write_documents, write_offer
 from assay.reporting.render import render_document
 from assay.reporting.risk_document import risk_register
 from assay.reporting.status_documents import recommended, review, weekly_status
-from assay.reporting.verdict import Tile, Verdict, percent_text, signed_text
+from assay.reporting.verdict import Tile, Verdict, signed_text
 
 CASE = Path(__file__).parents[3] / "programs" / "helpfulness.yaml"
 NOTES = Progress.model_validate(
@@ -97,6 +99,51 @@ def test_the_status_acts_on_a_stage_that_overruns(documents):
     assert "Reproduce is heading for" in markdown(documents[4])
 
 
+def told(dossier, **changes):
+    """The weekly status of the same program with other notes."""
+    offered = dossier.offered
+    progress = Progress.model_validate({**NOTES.model_dump(), **changes})
+    baseline = baseline_of(offered.offer.plan)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_programs=500)
+    return markdown(weekly_status(found, offered.offer, []))
+
+
+def next_weeks(text):
+    return text.partition("Next two weeks")[2].partition("###")[0]
+
+
+def test_what_comes_next_is_neither_dropped_nor_said_and_what_is_overdue_says_so(dossier):
+    text = next_weeks(told(dossier, verdicts={"replication": ("narrow",)}))
+    assert "Second rung" in text
+    assert "G1: is there a gain" not in text  # it has spoken
+    assert "Learning-rate" not in text  # dropped by it
+    assert re.search(r"Freeze the evaluation harness.*\(overdue: planned for day", text)
+    assert not re.search(r"Second rung.*overdue", text)
+    assert "Paired comparison" not in next_weeks(told(dossier, verdicts={"replication": ("stop",)}))
+
+
+def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(dossier):
+    stop = {"replication": ("stop",), "safety_gate": ("stop",), "confirmation": ("stop",)}
+    assert "The forecast does not learn from the verdicts: only" in told(dossier, verdicts=stop)
+    assert "does not learn from the verdicts" not in told(dossier)
+
+
+def test_a_status_names_the_stops_that_it_does_not_watch(dossier):
+    text = told(dossier).partition("not by this status")[2].partition("##")[0]
+    assert "The gain's interval lies below the least that matters (gain): Research lead" in text
+    assert "The missing failure mode shows itself" in text
+    assert "Forecast passes" not in text
+
+
+def test_a_plan_that_breaks_a_promise_claims_to_keep_none(dossier):
+    offer = dossier.offered.offer.model_copy(update={"keeps_promises": False})
+    kept = markdown(execution_plan(dossier))
+    broken = markdown(execution_plan(replace(dossier, offered=dossier.offered._replace(offer=offer))))
+    for claim in ("the fewest that keep both promises", "The full scope keeps the promises"):
+        assert claim not in broken
+    assert "keep" in kept.partition("## What was chosen")[2][:400]
+
+
 def test_a_review_before_the_gates_recommends_nothing(documents):
     assert documents[5].verdict.word == "not decided yet"
 
@@ -158,3 +205,12 @@ def test_documents_show_whole_and_quietly(browser, documents, tmp_path, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
         page.close()
     assert complaints == []
+
+
+def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browser, documents, tmp_path):
+    (path,) = write_documents(documents[:1], tmp_path)
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(path.as_uri())
+    seeds = page.locator(".told", has_text="Seeds of the last gate").locator(".scroll")
+    assert seeds.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    page.close()

@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from assay.base.units import percent_text
 from assay.records.evaluation import Estimate
 from assay.reporting.render import render_comparison_page, render_run_page
-from assay.reporting.verdict import comparison_verdict, estimate_text, percent_text, run_verdict
+from assay.reporting.verdict import comparison_verdict, estimate_text, run_verdict
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
@@ -123,7 +124,7 @@ def test_hostile_names_stay_text(run_page):
 
 
 def test_numbers_are_written_honestly():
-    assert percent_text(0.99999) == "99.9%"
+    assert percent_text(0.99999) == ">99.9%"
     assert percent_text(1.0) == "100%"
     assert estimate_text(None) == "—"
     assert (

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from assay.planning.problem import array_units
 from assay.planning.risk.network import Array, Cut, Link, Network, WorkingTime, working_time
 from assay.records.program import Program
 from assay.records.program_risk import Away, CapacityLost
@@ -329,12 +330,13 @@ def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
     rule = program.capacity.fair_use
     if rule is None or rule.job == "run":
         return {}
-    units = {}
+    units, capacity = {}, program.capacity
+    share = array_units(rule, capacity.devices, capacity.free_devices(program.calendar))
     for node in program.nodes().values():
         if node.runs is not None and node.runs.count > 1:
             mode = node.runs.ways()[baseline[node.name].way]
             if mode.hours > rule.max_hours:
-                units[_ARRAY + node.name] = float(max(rule.share * program.capacity.devices // 1, mode.devices))
+                units[_ARRAY + node.name] = float(max(share, mode.devices))
     return units
 
 

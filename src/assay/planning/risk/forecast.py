@@ -5,27 +5,31 @@ this long; what has not begun begins today at the earliest. Where a gate has spo
 on whose own gate said the same, so that its verdict also teaches what the gain may be.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from assay.base.errors import ConfigError
+from assay.base.units import percent_text
 from assay.planning.actuals import Spend
 from assay.planning.risk.compile import RISK, Baseline, Item, Simulated, simulated
 from assay.planning.risk.information import spent_until
 from assay.planning.risk.luck import Flags, GateLuck, Luck, draw_luck
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play
+from assay.records.evaluation import Estimate
 from assay.records.offer import Offer
 from assay.records.plan import Plan
 from assay.records.program import Program, meant
+from assay.records.program_risk import Stop
 from assay.records.progress import Actual, Progress
 
 FORECAST_PROGRAMS = 16_384
 LEAST_LIKE_US = 50
-"""Fewer simulated programs than this that agree with the verdicts so far say nothing; then all are kept."""
+"""Fewer simulated programs than this that agree with the verdicts so far say nothing; then all are kept, and
+whoever shows the forecast says so."""
 
 LATE_HOURS = 24.0
 """An activity that is so long over its planned end is said to be late."""
@@ -74,6 +78,16 @@ class Forecast(NamedTuple):
     spent: float
     stages: tuple[StageForecast, ...]
     alarms: tuple[Alarm, ...]
+    num_like_us: int
+    """Simulated programs whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
+    regard to the verdicts' bearing on the gain."""
+    num_programs: int
+    gain: Estimate | None = None
+    """In points, of the newest decision that a gate took over; None before there is one."""
+
+    def is_conditioned(self) -> bool:
+        """Whether the verdicts so far teach what the gain may be."""
+        return self.num_like_us >= LEAST_LIKE_US
 
 
 def forecast(
@@ -84,11 +98,17 @@ def forecast(
     num_programs: int = FORECAST_PROGRAMS,
     seed: int = 0,
     baseline: Baseline,
+    gain: Estimate | None = None,
 ) -> Forecast:
-    """Play the rest of an offered program. Raises `ConfigError` where the progress names what is not there."""
+    """Play the rest of an offered program; `gain`, in points, is what the newest decision found.
+
+    Raises `ConfigError` where the progress names what is not there.
+    """
     _check_names(program, progress)
     compiled = simulated(program, baseline)
-    luck = _like_us(draw_luck(compiled, num_programs=num_programs, seed=seed), progress)
+    drawn = draw_luck(compiled, num_programs=num_programs, seed=seed)
+    like_us = _like_us(drawn, progress)
+    luck = _columns(drawn, _chosen(like_us, len(drawn.gain)))
     now_h = float(program.calendar.hour_of(progress.now))
     facts = _facts(compiled, progress)
     conditioned, luck = _from_now(compiled, luck, facts, progress, now_h)
@@ -97,7 +117,9 @@ def forecast(
     outcome = replace(outcome, device_hours=outcome.device_hours + over.sum())
     spent = sum(actual.device_hours for actual in progress.activities.values())
     stages = tuple(_stages(conditioned, outcome, offer.plan, progress, over))
-    found = Forecast(program, offer.plan, progress, now_h, outcome, spent, stages, ())
+    found = Forecast(
+        program, offer.plan, progress, now_h, outcome, spent, stages, (), len(like_us), len(drawn.gain), gain
+    )
     return found._replace(alarms=tuple(_alarms(found, offer)))
 
 
@@ -138,16 +160,19 @@ def _facts(compiled: Simulated, progress: Progress) -> dict[int, _Fact]:
     return facts
 
 
-def _like_us(luck: Luck, progress: Progress) -> Luck:
-    """The programs whose gates said what ours did, as many as before by drawing them again."""
+def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
+    """The programs whose gates said what ours did."""
     same = np.ones(len(luck.gain), bool)
     for name, said in progress.verdicts.items():
         for verdict, look in zip(said, luck.gates[name], strict=False):
             same &= look.verdict == verdict
-    chosen = np.flatnonzero(same)
-    if len(chosen) < LEAST_LIKE_US:
-        chosen = np.arange(len(luck.gain))
-    return _columns(luck, np.resize(chosen, len(luck.gain)))
+    return np.flatnonzero(same)
+
+
+def _chosen(like_us: np.ndarray, num_programs: int) -> np.ndarray:
+    """As many as before: those like us over and over, or all where these are too few."""
+    enough = like_us if len(like_us) >= LEAST_LIKE_US else np.arange(num_programs)
+    return np.resize(enough, num_programs)
 
 
 def _columns(luck: Luck, chosen: np.ndarray) -> Luck:
@@ -332,14 +357,15 @@ def _promise_alarms(found: Forecast, offer: Offer) -> list[Alarm]:
     alarms = []
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.promised_on_time:
-        text = f"A decision by the {found.program.decision.by} has become {on_time:.1%} likely; promised was "
-        alarms.append(Alarm("act", "date", f"{text}{offer.promised_on_time:.1%}."))
+        by = found.program.decision.by
+        text = f"A decision by the {by} has become {percent_text(on_time)} likely; promised was "
+        alarms.append(Alarm("act", "date", f"{text}{percent_text(offer.promised_on_time)}."))
     if over > offer.promised_over_budget:
         text = (
-            f"Breaking the budget of {found.program.budget.device_hours:,.0f} has become {over:.1%} "
-            "likely; promised "
+            f"Breaking the budget of {found.program.budget.device_hours:,.0f} has become "
+            f"{percent_text(over)} likely; promised "
         )
-        alarms.append(Alarm("act", "budget", f"{text}was {offer.promised_over_budget:.1%} at most."))
+        alarms.append(Alarm("act", "budget", f"{text}was {percent_text(offer.promised_over_budget)} at most."))
     return alarms
 
 
@@ -347,23 +373,52 @@ def _stop_alarms(found: Forecast) -> list[Alarm]:
     """Stop conditions on numbers that a forecast or the ledger knows."""
     attempts = [run for actual in found.progress.activities.values() for run in actual.runs]
     tried = sum(run.num_attempts for run in attempts)
-    known = {
+    known: dict[str, Array] = {
         "device_hours": found.outcome.device_hours,
         "decision_day": found.outcome.decision_h / 24.0,
         "failure_share": np.array([sum(run.num_failed for run in attempts) / tried if tried else 0.0]),
     }
-    alarms = []
+    if not tried:
+        del known["failure_share"]
+    alarms: list[Alarm] = []
     for name, stop in found.program.stops.items():
-        if stop.watch not in known or stop.above is None:
+        if stop.watch == "gain" and found.gain is not None:
+            alarms += _gain_alarm(found.gain, name, stop)
+        if stop.watch not in known:
             continue
-        chance = float((known[stop.watch] > stop.above).mean())
+        chance = float(_passes(known[stop.watch], stop).mean())
         if chance >= 0.1:
             seen = (
-                f"{chance:.0%} likely" if stop.watch != "failure_share" else f"seen: {known[stop.watch][0]:.0%}"
+                f"{percent_text(chance)} likely"
+                if stop.watch != "failure_share"
+                else f"seen: {percent_text(float(known[stop.watch][0]))}"
             )
             text = f"{stop.title} ({seen}): then {stop.then}."
             alarms.append(Alarm("act" if chance >= 0.5 else "watch", name, text))
     return alarms
+
+
+def _passes(values: Array, stop: Stop) -> Flags:
+    if stop.above is not None:
+        return np.asarray(values > stop.above)
+    assert stop.below is not None, stop
+    return np.asarray(values < stop.below)
+
+
+def _gain_alarm(gain: Estimate, name: str, stop: Stop) -> Iterator[Alarm]:
+    """To act where the whole interval lies beyond the limit, to watch where the estimate does."""
+    low, high = (end if end is not None else gain.value for end in (gain.low, gain.high))
+    if not _passes(np.array([gain.value]), stop).all():
+        return
+    is_whole = bool(_passes(np.array([low, high]), stop).all()) and gain.low is not None
+    seen = f"seen: {gain.value:+.2f} points, {low:+.2f} to {high:+.2f}"
+    yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.")
+
+
+def unwatched(found: Forecast) -> list[Stop]:
+    """Stop conditions on what no forecast and no decision known here tells."""
+    known = {"device_hours", "decision_day", "failure_share"} | ({"gain"} if found.gain is not None else set())
+    return [stop for stop in found.program.stops.values() if stop.watch not in known]
 
 
 def _stage_alarms(found: Forecast) -> list[Alarm]:
@@ -402,12 +457,7 @@ def _waiting_alarms(found: Forecast) -> list[Alarm]:
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
     over |= set(progress.events) | set(progress.verdicts)
-    dropped = {
-        name
-        for gate, said in progress.verdicts.items()
-        if "narrow" in said
-        for name in found.program.gates[gate].narrow.drops
-    }
+    dropped = called_off(found.program, progress)
     is_stopped = any("stop" in said for said in progress.verdicts.values())
     alarms = []
     for item in found.plan.items:
@@ -417,6 +467,16 @@ def _waiting_alarms(found: Forecast) -> list[Alarm]:
             text = f"'{nodes[item.name].title}' could have begun; it was planned {late_h / 24:.1f} days ago."
             alarms.append(Alarm("watch", item.name, text))
     return alarms
+
+
+def called_off(program: Program, progress: Progress) -> set[str]:
+    """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
+    off: set[str] = set()
+    for name, said in progress.verdicts.items():
+        gate = program.gates[name]
+        off |= set(gate.narrow.drops) if "narrow" in said else set()
+        off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in said else set()
+    return off - progress.activities.keys()
 
 
 def left_by_day(found: Forecast, spends: Sequence[Spend], *, num_days: int) -> tuple[list[float], list[float]]:

@@ -5,9 +5,10 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.actuals import ProgramClock, progress_of
-from assay.planning.risk.forecast import forecast, left_by_day
+from assay.planning.risk.forecast import LEAST_LIKE_US, forecast, left_by_day, unwatched
 from assay.planning.risk.offer import baseline_of, make_offer
 from assay.planning.risk.scope import Promises
+from assay.records.evaluation import Estimate
 from assay.records.progress import Progress
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
@@ -91,12 +92,17 @@ def test_a_run_of_two_activities_is_refused(small, ledger):
         progress_of(greedy, ledger, clock=CLOCK, now_s=at(80))
 
 
-def played(offered, ledger, now_h, **changes):
+def played(offered, ledger, now_h, *, gain=None, **changes):
     now = f"2027-01-{4 + now_h // 24:02d}T{now_h % 24:02d}:00"
     notes = Progress.model_validate({**NOTES.model_dump(), "now": now, **changes})
     progress, spends = progress_of(offered.program, ledger, clock=CLOCK, now_s=at(now_h), notes=notes)
     found = forecast(
-        offered.program, offered.offer, progress, baseline=baseline_of(offered.offer.plan), num_programs=1000
+        offered.program,
+        offered.offer,
+        progress,
+        baseline=baseline_of(offered.offer.plan),
+        num_programs=1000,
+        gain=gain,
     )
     return found, spends
 
@@ -154,3 +160,37 @@ def test_progress_on_what_is_not_in_the_program_is_refused(offered):
     wrong = Progress(now="2027-01-08", verdicts={"gatee": ("pass",)})
     with pytest.raises(ConfigError, match=r"verdicts\.gatee: not in the program; perhaps you meant 'gate'"):
         forecast(offered.program, offered.offer, wrong, baseline=baseline_of(offered.offer.plan))
+
+
+def test_verdicts_that_hardly_any_program_agrees_with_teach_nothing_and_that_is_known(offered, ledger):
+    sure = offered._replace(
+        program=offered.program.changed({"pilot.gains": [9.0], "pilot.standard_error": 0.1})
+    )
+    activities = {
+        **NOTES.model_dump()["activities"],
+        "gate": {"started": "2027-01-07", "ended": "2027-01-07T13:00"},
+    }
+    found, _ = played(sure, ledger, 96, activities=activities, verdicts={"gate": ("stop",)})
+    assert found.num_like_us < LEAST_LIKE_US
+    assert not found.is_conditioned()
+    found, _ = played(offered, ledger, 96)
+    assert found.num_like_us == found.num_programs
+    assert found.is_conditioned()
+
+
+def test_a_stop_raises_where_what_it_watches_falls_below_or_the_whole_gain_does(offered, ledger):
+    stops = {
+        "cheap": {"title": "Too little", "watch": "device_hours", "below": 5000, "owner": "lead"},
+        "none": {"title": "No gain", "watch": "gain", "below": 1.0, "then": "stop", "owner": "lead"},
+        "wins": {"title": "Too few wins", "watch": "wins", "below": 1.0, "owner": "lead"},
+        "jobs": {"title": "No job fails", "watch": "failure_share", "below": 0.1, "owner": "lead"},
+    }
+    with_stops = offered._replace(program=offered.program.changed({"stops": stops}))
+    found, _ = played(with_stops, ledger, 48)
+    assert {alarm.what for alarm in found.alarms} & set(stops) == {"cheap"}
+    assert [stop.title for stop in unwatched(found)] == ["No gain", "Too few wins"]
+    for low, high, level in ((-0.5, 0.6, "act"), (-0.5, 1.6, "watch")):
+        gain = Estimate(value=0.2, low=low, high=high)
+        found, _ = played(with_stops, ledger, 48, gain=gain)
+        assert [alarm.level for alarm in found.alarms if alarm.what == "none"] == [level]
+        assert [stop.title for stop in unwatched(found)] == ["Too few wins"]

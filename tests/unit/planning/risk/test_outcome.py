@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 
+from assay.planning.problem import compile_problem
 from assay.planning.risk.compile import simulated
 from assay.planning.risk.luck import draw_luck
 from assay.planning.risk.offer import baseline_of, safety_of
@@ -150,3 +151,23 @@ def test_a_risk_with_the_name_of_a_booking_is_not_the_booking(small):
     outcome = simulate(program, sketch(program), num_programs=100)
     first = outcome.simulated.network.index("runs#1")
     assert outcome.replay.start_h[first].min() >= 168
+
+
+def test_an_array_below_the_fair_share_of_what_is_free_is_as_large_as_in_the_schedule(small):
+    """Half of 40 devices are booked in week 6, so an activity's runs may hold a fifth of 20, not of 40."""
+    program = small.changed(
+        {
+            "capacity.devices": 40,
+            "capacity.bookings": {"other": {"share": 0.5, "since": "week 6", "until": "end of week 6"}},
+            "capacity.fair_use": {"of": "available", "job": "activity"},
+            "activities.runs.runs": {"count": 2, "modes": [{"devices": 4, "hours": 30}]},
+        }
+    )
+    (runs,) = [group for group in compile_problem(program).groups.values() if group.name == "runs"]
+    assert [way.demands["array:runs"] for way in runs.ways] == [4]
+    plan = schedule(program)
+    replay = calm_replay(simulated(program, baseline_of(plan)))
+    network = simulated(program, baseline_of(plan)).network
+    ends = sorted(replay.finish_h[network.index(f"runs#{run}"), 0] for run in (1, 2))
+    assert ends[1] - ends[0] == 30  # one after the other: two at once would hold a fifth of all 40
+    assert ends[1] == plan.item("runs").end_h
