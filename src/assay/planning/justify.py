@@ -16,8 +16,9 @@ import numpy as np
 from assay.planning.heuristic import Placed, Schedule
 from assay.planning.problem import Problem
 
-SHAKE = 0.12
-"""Standard deviation of the noise on starts, as a part of the makespan."""
+SHAKE = 0.01
+"""Standard deviation of the noise on starts, as a part of the makespan: tasks change places with their
+neighbours in time. Ten times as much forgets the schedule that it began at: hard ones of J120 end 2% longer."""
 
 
 class _Project(NamedTuple):
