@@ -84,7 +84,7 @@ def ticks(low: float, high: float, target: int) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    return [round(index * step, 2 - math.floor(math.log10(step))) for index in range(first, last + 1)]
 
 
 def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[float, float]:
@@ -93,7 +93,7 @@ def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[floa
     low, high = min(finite), max(finite)
     if floor is not None:
         low = floor
-    if high - low <= 1e-9 * max(abs(low), abs(high)):  # equal but for rounding
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-290):  # equal but for rounding
         return low - (0.0 if floor is not None else 0.5), low + 1.0
     air = 0.06 * (high - low)
     return low if floor is not None else low - air, high + air

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
@@ -27,6 +27,7 @@ def found(svg: str, class_: str) -> list[ElementTree.Element]:
 
 
 @settings(max_examples=100, deadline=None)
+@example([0.0, 5e-324], 360)
 @given(st.lists(NUMBERS, max_size=300), st.sampled_from([360, 500, 1036]))
 def test_any_series_makes_a_drawing_without_a_number_that_is_none(values, width):
     series = Series("loss", list(range(len(values))), values)
