@@ -29,8 +29,8 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed  ## hundreds of kills; an hour
-	$(BIN)/pytest -m soak tests
+soak: $(VENV)/.installed  ## hundreds of kills; a quarter of an hour
+	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
 
 # The peers live in environments of their own on top of ours, so that none of our pins moves: one for the loader's,
 # one for the trainer's, whose needs contradict each other. MosaicML's package asks for an older NumPy and
