@@ -37,6 +37,7 @@ from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.method import ClassifyMethod
 from assay.training.model.config import NewEncoderConfig
+from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks, lanes_of_rank
 from assay.training.trainer.commit_schedule import CommitSchedule
@@ -207,6 +208,7 @@ class Protected:
 
 
 def ours(task: Task) -> Report:
+    keep_freed_memory()
     ranks = join(task)
     parts = Protected(task, ranks)
     stopwatch = Stopwatch()

@@ -23,6 +23,7 @@ from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
@@ -42,6 +43,7 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
     clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
     recorder = _recorder(task, clock, faults)
     recorder.phase("startup")
+    keep_freed_memory()
     ranks = Ranks.join(
         rank=task.rank,
         world_size=task.attempt.world_size,
