@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
 from assay.evaluation.decision.config import (
@@ -38,7 +40,13 @@ from assay.evaluation.decision.words import (
     rate_text,
 )
 from assay.evaluation.evidence.effect import estimate_of
-from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper, trials_needed
+from assay.evaluation.evidence.failure_rate import (
+    Trials,
+    independent_trials,
+    rate_lower,
+    rate_upper,
+    trials_needed,
+)
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, harm_of, is_sized, non_inferiority
 from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
@@ -126,31 +134,32 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
 
 
 def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
-    """The exact upper bound of a failure mode's rate, of the candidate's worst seed, against its limit."""
+    """The upper bound of a failure mode's rate, of the candidate's worst seed, against its limit."""
     benchmark = facts.benchmarks[rule.benchmark]
-    failures, trials = benchmark.failures, benchmark.candidate.shape[1]
-    upper = float(rate_upper(failures, trials, confidence=CONFIDENCE))
-    lower = float(rate_lower(failures, trials, confidence=CONFIDENCE))
+    trials = independent_trials(benchmark.failed, benchmark.clusters)
+    upper = float(rate_upper(*trials, confidence=CONFIDENCE))
+    lower = float(rate_lower(*trials, confidence=CONFIDENCE))
     verdict: GateVerdict = (
         "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
     )
-    needed = trials_needed(rule.max_rate, failures=failures, confidence=CONFIDENCE)
+    needed = trials_needed(rule.max_rate, failures=trials.failures, confidence=CONFIDENCE)
+    seen = _failures_text(benchmark, trials)
     return Clause(
         name=f"safety: {rule.benchmark}",
         type="safety",
         verdict=verdict,
         asks=f"failure rate at most {rate_text(rule.max_rate)}, with 95% confidence",
-        seen=f"{failures} of {trials:,} items, so at most {rate_text(upper)}",
+        seen=f"{seen}, so at most {rate_text(upper)}",
         value=upper,
         bound=rule.max_rate,
         reason={
             "pass": "The failure mode is rare enough.",
             "fail": f"It is surely more frequent than allowed: at least {rate_text(lower)}.",
-            "undecided": f"{trials:,} items can not show that it is rare enough.",
+            "undecided": f"{benchmark.failed.size:,} items can not show that it is rare enough.",
         }[verdict],
         benchmarks=(rule.benchmark,),
         more=MoreEvidence(
-            what=f"{needed - trials:,} more items of {rule.benchmark}, without any further failure",
+            what=_more_trials(benchmark, needed - math.floor(trials.number)),
             device_s=None,
         )
         if verdict == "undecided"
@@ -180,20 +189,33 @@ def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
 def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
     """Whether a failure mode is surely more frequent than allowed."""
     found = facts.benchmarks[benchmark]
-    trials = found.candidate.shape[1]
-    lower = float(rate_lower(found.failures, trials, confidence=CONFIDENCE))
+    trials = independent_trials(found.failed, found.clusters)
+    lower = float(rate_lower(*trials, confidence=CONFIDENCE))
     is_met = lower > max_rate
     return Clause(
         name=f"unsafe: {benchmark}",
         type="rate_above",
         verdict="pass" if is_met else "fail",
         asks=f"failure rate above {rate_text(max_rate)}, with 95% confidence",
-        seen=f"{found.failures} of {trials:,} items, so at least {rate_text(lower)}",
+        seen=f"{_failures_text(found, trials)}, so at least {rate_text(lower)}",
         value=lower,
         bound=max_rate,
         reason="The failure mode is shown." if is_met else "No such rate is shown.",
         benchmarks=(benchmark,),
     )
+
+
+def _failures_text(benchmark: BenchmarkFacts, trials: Trials) -> str:
+    failed = benchmark.failed
+    counted = f"{np.count_nonzero(failed)} of {failed.size:,} items"
+    if benchmark.num_clusters == failed.size:
+        return counted
+    return f"{counted} in {benchmark.num_clusters:,} clusters, worth {trials.number:,.0f} independent ones"
+
+
+def _more_trials(benchmark: BenchmarkFacts, number: int) -> str:
+    each = "" if benchmark.num_clusters == benchmark.failed.size else ", each in a cluster of its own"
+    return f"{number:,} more items of {benchmark.name}{each}, without any further failure"
 
 
 def spent_clause(device_hours: float, facts: Facts) -> Clause:

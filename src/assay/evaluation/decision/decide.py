@@ -198,13 +198,6 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
             )
     if facts.num_seeds < FEW_SEEDS:
         yield f"{count_words(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
-    for name in (each.benchmark for each in rule.safety):
-        found = facts.benchmarks[name]
-        if found.num_clusters < (num_items := found.candidate.shape[1]):
-            yield (
-                f"{name}: the bound of its failure rate takes {num_items:,} items as independent, but they "
-                f"come in {count_words(found.num_clusters, 'cluster')}, so it may be too small."
-            )
     for each in facts.benchmarks.values():
         if each.num_dropped:
             yield f"{each.name}: {each.num_dropped:,} items were not scored by all runs and count for nobody."

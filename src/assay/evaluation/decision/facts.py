@@ -53,9 +53,9 @@ class BenchmarkFacts(NamedTuple):
     effect: Effect
     num_dropped: int
     """Items that some run failed to score; they count for nobody."""
-    failures: int
-    """Items that did not score full marks, of the candidate's worst seed. Seeds see the same items, so their
-    trials are not independent, and the worst one is taken alone."""
+    failed: npt.NDArray[np.bool_]
+    """[item]: not full marks, of the candidate's worst seed. Seeds see the same items, so their trials are not
+    independent, and the worst one is taken alone."""
     baseline_folders: tuple[Path, ...]
     candidate_folders: tuple[Path, ...]
     items: ItemCollection | None = None
@@ -247,7 +247,7 @@ def benchmark_facts(
         weights=matrix.weights,
         effect=paired_effect(candidate - baseline, matrix.clusters, matrix.weights),
         num_dropped=matrix.num_dropped,
-        failures=_worst_failures(matrix.scores[len(before) :], higher_is_better=result.higher_is_better),
+        failed=_failed_in_worst_seed(matrix.scores[len(before) :], higher_is_better=result.higher_is_better),
         baseline_folders=before,
         candidate_folders=after,
         items=_collection(kind, matrix),
@@ -262,9 +262,10 @@ def _collection(kind: str, matrix: ScoreMatrix) -> ItemCollection:
     return ItemCollection("rows" if kind == "predictions" else equal, matrix.item_ids, matrix.clusters)
 
 
-def _worst_failures(scores: Floats, *, higher_is_better: bool) -> int:
-    failed = scores < 1.0 if higher_is_better else scores > 0.0
-    return int(failed.sum(axis=1).max())
+def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDArray[np.bool_]:
+    failed: npt.NDArray[np.bool_] = scores < 1.0 if higher_is_better else scores > 0.0
+    worst: npt.NDArray[np.bool_] = failed[failed.sum(axis=1).argmax()]
+    return worst
 
 
 def _breadth(primary: Sequence[BenchmarkFacts]) -> Breadth:

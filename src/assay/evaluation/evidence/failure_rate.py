@@ -3,20 +3,60 @@
 Safety benchmarks have few failures, where normal intervals are wrong. The bounds are Clopper & Pearson's
 (1934): they hold for every n and rate. They are for one look. To stop at once when harm shows, watch
 `alarm_evidence`, which may be looked at after every trial.
+
+Items that come in clusters (prompts from one template) fail together. `independent_trials` says how many
+independent ones they are worth, and the bounds are asked for those.
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, betaln, xlog1py, xlogy
-from scipy.stats import beta
+from scipy.stats import beta, norm, t
+
+from assay.evaluation.evidence.effect import cluster_sums
 
 ALARM = 20.0
 """Evidence at which to stop: a compliant system ever reaches it with a chance of at most 1 / 20."""
 
-Counts = int | npt.NDArray[np.int64]
+Counts = float | npt.NDArray[np.int64]
 Rates = npt.NDArray[np.float64]
+
+
+class Trials(NamedTuple):
+    """Independent ones that say as much as some items do; fractions count."""
+
+    failures: float
+    number: float
+
+
+def independent_trials(failed: npt.NDArray[np.bool_], clusters: npt.NDArray[np.intp]) -> Trials:
+    """What items in clusters are worth as evidence of a failure rate; `failed` and `clusters` are [item].
+
+    Korn & Graubard (1998): the number of independent trials whose rate would vary as the clustered one does,
+    r (1 - r) / var, times (z / t)^2 for the error of var itself. Few failing clusters tell var badly, so t has
+    one degree of freedom less than there are of them. A cluster is worth one trial at least; and no more where
+    nothing failed, since then nothing says how alike its items are.
+
+    Simulated for 20 to 400 clusters of equal size, rates of 0.1 to 10% and items from unrelated to all alike,
+    one-sided 95% bounds hold in 93.8 to 100% of cases; with items taken as independent, in as few as 10%.
+    """
+    num_items = len(failed)
+    sizes, failures = (cluster_sums(of, clusters) for of in (np.ones(num_items), failed.astype(np.float64)))
+    total, count = float(failures.sum()), len(sizes)
+    if count == num_items:
+        return Trials(total, float(num_items))
+    least = num_items**2 / float(np.square(sizes).sum())
+    rate, num_failing = total / num_items, int(np.count_nonzero(failures))
+    number = least
+    if 0.0 < rate < 1.0 and count > 1:
+        spread = float(np.square(failures - rate * sizes).sum()) * count / (count - 1)
+        surety = (norm.ppf(0.95) / t.ppf(0.95, max(num_failing - 1, 1))) ** 2
+        number = rate * (1.0 - rate) * num_items**2 / spread * float(surety) if spread else math.inf
+    number = min(max(number, least), float(num_items))
+    return Trials(rate * number, number)
 
 
 def rate_upper(failures: Counts, trials: Counts, *, confidence: float = 0.95) -> Rates:
@@ -34,7 +74,7 @@ def rate_lower(failures: Counts, trials: Counts, *, confidence: float = 0.95) ->
     return np.where(failures > 0, bound, 0.0)
 
 
-def trials_needed(highest_rate: float, *, failures: int = 0, confidence: float = 0.95) -> int:
+def trials_needed(highest_rate: float, *, failures: float = 0, confidence: float = 0.95) -> int:
     """Trials after which `failures` failures still bound the rate by `highest_rate`.
 
     0.5% needs 598 clean trials. Size for the rate you hope for: 0.3% passes those only one time in six.
@@ -42,7 +82,7 @@ def trials_needed(highest_rate: float, *, failures: int = 0, confidence: float =
     assert 0.0 < highest_rate < 1.0, highest_rate
     if failures == 0:
         return math.ceil(math.log1p(-confidence) / math.log1p(-highest_rate))
-    low, high = failures, max(2 * failures, 2)
+    low, high = math.floor(failures), max(2 * math.ceil(failures), 2)
     while float(rate_upper(failures, high, confidence=confidence)) > highest_rate:
         low, high = high, 2 * high
     while high - low > 1:

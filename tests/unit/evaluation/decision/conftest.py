@@ -71,7 +71,7 @@ def _facts(
         weights=weights,
         effect=paired_effect(candidate - baseline, clusters, weights),
         num_dropped=0,
-        failures=int((candidate < 1.0).sum(axis=1).max()),
+        failed=candidate[0] < 1.0,
         baseline_folders=(Path("b"),),
         candidate_folders=(Path("c"),),
     )

@@ -7,7 +7,6 @@ import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.decision.decide import risks
 from assay.evaluation.decision.facts import Facts, ScoredRun, gather_facts
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
@@ -58,22 +57,3 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, tm
     one = found.benchmarks["code"].effect
     assert float(found.composite.item_variance) == pytest.approx(float(one.item_variance))
     assert found.composite.item_degrees == one.item_degrees
-
-
-def test_a_failure_rates_bound_over_clustered_items_is_told_as_a_risk(config_of, facts_of):
-    config = config_of(
-        rule={
-            "primary": ["code", "prose"],
-            "least_effect": 0.015,
-            "safety": [{"benchmark": "secrets", "max_rate": 0.01}],
-        }
-    )
-    facts = facts_of(config, {"code": 0.05, "prose": 0.05}, failures={"secrets": 0})
-    secrets = facts.benchmarks["secrets"]
-    few = secrets._replace(clusters=secrets.clusters // 20)
-    alone, clustered = (
-        " ".join(risks(config, facts._replace(benchmarks={**facts.benchmarks, "secrets": each}), "scale"))
-        for each in (secrets, few)
-    )
-    assert "400 items as independent, but they come in 20 clusters" in clustered
-    assert "as independent" not in alone

@@ -71,6 +71,21 @@ def test_a_failure_modes_rate_is_bounded_exactly(config_of, facts_of, failures, 
         assert clause.more is not None and clause.more.what.startswith("373 more items")
 
 
+def test_a_rate_over_few_clusters_is_bounded_by_what_they_are_worth(config_of, facts_of):
+    config = config_of(rule=_rule(safety=[{"benchmark": "secrets", "max_rate": 0.01}]))
+    facts = facts_of(config, BROAD, failures={"secrets": 0})
+    secrets = facts.benchmarks["secrets"]
+    clustered = secrets._replace(clusters=secrets.clusters // 20)
+    facts = facts._replace(benchmarks={**facts.benchmarks, "secrets": clustered})
+    clause = _clauses(judge_gates(config, facts, folder=HERE))["safety: secrets"]
+    assert clause.verdict == "undecided"
+    assert clause.seen.startswith("0 of 400 items in 20 clusters, worth 20 independent ones, so at most 14%")
+    # 299 clean trials bound a rate by 1%.
+    assert clause.more is not None and clause.more.what.startswith(
+        "279 more items of secrets, each in a cluster of"
+    )
+
+
 def test_a_rollback_gate_that_passes_stops_and_says_so(config_of, facts_of):
     condition = {"type": "harm", "benchmark": "refusals", "margin": 0.01}
     config = config_of(gates=[{"name": "deployed", "then": "rollback", "conditions": [condition]}])

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom
 
 from assay.evaluation.evidence.failure_rate import (
     ALARM,
     alarm_evidence,
+    independent_trials,
     rate_lower,
     rate_upper,
     trials_needed,
@@ -37,6 +40,43 @@ def test_all_and_nothing():
     assert rate_upper(5, 5) == 1.0
     assert rate_upper(0, 0) == 1.0
     assert rate_lower(0, 100) == 0.0
+
+
+def test_items_on_their_own_are_the_trials_that_they_are():
+    failed = np.arange(40) < 3
+    assert independent_trials(failed, np.arange(40)) == (3.0, 40.0)
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=12),
+)
+def test_clusters_are_worth_one_trial_at_least_and_an_item_each_at_most(items):
+    failed = np.array([each for cluster in items for each in cluster])
+    clusters = np.repeat(np.arange(len(items)), [len(cluster) for cluster in items])
+    found = independent_trials(failed, clusters)
+    sizes = np.bincount(clusters)
+    assert sizes.sum() ** 2 / (sizes**2).sum() <= found.number * (1 + 1e-12) <= len(failed) * (1 + 1e-9)
+    assert found.failures == pytest.approx(found.number * failed.mean())
+
+
+def test_copies_of_an_item_say_no_more_than_the_item():
+    failed = np.random.default_rng(2).random(100) < 0.2
+    copied = independent_trials(np.repeat(failed, 10), np.repeat(np.arange(100), 10))
+    assert copied.number == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize("alike", [0.05, 0.3])
+@pytest.mark.parametrize("rate", [0.005, 0.02, 0.1])
+def test_the_bounds_of_clustered_rates_hold(rate, alike):
+    draw = np.random.default_rng(3)
+    clusters, size = np.repeat(np.arange(50), 20), (1 - alike) / alike
+    rates = draw.beta(rate * size, (1 - rate) * size, (1000, 50))
+    campaigns = draw.random((1000, 1000)) < np.repeat(rates, 20, axis=1)
+    trials = np.array([independent_trials(failed, clusters) for failed in campaigns])
+    assert (rate_upper(trials[:, 0], trials[:, 1]) >= rate).mean() >= 0.93
+    assert (rate_lower(trials[:, 0], trials[:, 1]) <= rate).mean() >= 0.93
+    as_independent = rate_upper(campaigns.sum(axis=1), 1000)
+    assert (as_independent >= rate).mean() < 0.93
 
 
 def test_a_compliant_system_raises_the_alarm_at_most_one_time_in_twenty_however_often_one_looks():
