@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError, DataError
@@ -29,7 +29,10 @@ def values(view, column: str) -> list:
 @given(seed=st.integers(0, 1000), fraction=st.floats(0.2, 0.8))
 def test_no_key_is_on_both_sides_and_every_row_is_on_one(dataset: Dataset, seed: int, fraction: float) -> None:
     config = HashSplit(seed=seed, validation_fraction=fraction)
-    train, held_out = split_view(dataset, config, "train"), split_view(dataset, config, "validation")
+    try:
+        train, held_out = split_view(dataset, config, "train"), split_view(dataset, config, "validation")
+    except ConfigError:  # 20 keys fall on one side once in a hundred seeds, which is refused
+        assume(False)
     assert not set(values(train, "shard_id")) & set(values(held_out, "shard_id"))
     ids = [view.row_ids(group) for view in (train, held_out) for group in range(len(view.num_rows))]
     np.testing.assert_array_equal(np.sort(np.concatenate(ids)), np.arange(240))
