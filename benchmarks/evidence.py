@@ -5,12 +5,13 @@
 Each campaign is looked at at every checkpoint. With no effect the rule must scale at most 1% and stop at least
 90%; the naive rule (one seed, best checkpoint, best benchmark) stands beside it. With the effect that the
 power analysis was made for, it must scale at least as often as stated. Intervals of the crossed design must
-cover 93 to 97%. Evidence of 200 checkpoints x 20 benchmarks x 2,000 items must take under 10 s. The scaling
-laws of `evidence_scaling.py` are measured with them. Drawings go to build/bench-evidence; the last line printed
-is one JSON object.
+cover 93 to 97%, one-sided bounds of clustered failure rates at least 93%. Evidence of 200 checkpoints x 20
+benchmarks x 2,000 items must take under 10 s. The scaling laws of `evidence_scaling.py` are measured with them.
+Drawings go to build/bench-evidence; the last line printed is one JSON object.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import time
@@ -26,6 +27,7 @@ from assay.evaluation.evidence.campaign_simulation import (
     simulate_campaigns,
 )
 from assay.evaluation.evidence.effect import paired_effect
+from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
 from assay.evaluation.evidence.history import score_history
 from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
@@ -43,6 +45,9 @@ MIXTURES = {
     "interaction": (0.0, 0.0, 1.0),
 }
 """Which share of the mean's variance seeds, items and their interaction have."""
+CLUSTERS = ((20, 50), (50, 20), (200, 10), (400, 5))
+LIKENESS = (0.0, 0.05, 0.1, 0.3, 1.0)
+"""Correlation of two items of a cluster."""
 
 
 def main() -> None:
@@ -55,6 +60,7 @@ def main() -> None:
     found = {
         **campaigns(design, options.campaigns, options.folder),
         **coverage(options.tables),
+        **coverage_of_failure_rates(options.tables // 10),
         **speed(),
         **scaling_laws(),
     }
@@ -104,6 +110,21 @@ def coverage(num_tables: int) -> dict[str, float]:
     return {"coverage_lowest": min(rates), "coverage_highest": max(rates)}
 
 
+def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
+    """How often one-sided 95% bounds of a rate hold where items come in clusters, and with each taken alone."""
+    rng = np.random.default_rng(8)
+    print("\none-sided 95% bounds of a failure rate of 0.1, 0.5, 2 and 10% hold in percent of tables, at least")
+    print("  clusters x items   likeness   upper   lower   upper, items taken as independent")
+    lowest: list[tuple[float, float, float]] = []
+    for (count, size), alike in itertools.product(CLUSTERS, LIKENESS):
+        found = [_bounds_hold(rng, count, size, rate, alike, num_tables) for rate in (0.001, 0.005, 0.02, 0.1)]
+        lowest.append(tuple(min(column) for column in zip(*found, strict=True)))  # type: ignore[arg-type]
+        upper, lower, alone = (f"{100 * share:6.1f}" for share in lowest[-1])
+        print(f"  {count:8} x {size:<7} {alike:8}    {upper}  {lower}   {alone}")
+    upper, lower, alone = (min(column) for column in zip(*lowest, strict=True))
+    return {"rate_coverage_lowest": min(upper, lower), "rate_coverage_independent": alone}
+
+
 def speed(checkpoints: int = 200, benchmarks: int = 20, items: int = 2000) -> dict[str, float]:
     """Everything `score_history` says, with one seed and with three; passages of five items."""
     took = {}
@@ -149,6 +170,28 @@ def _covered(
         effect = paired_effect(tables)
         inside += np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0))
     return inside / (1000 * len(range(0, num_tables, 1000)))
+
+
+def _bounds_hold(
+    rng: np.random.Generator, count: int, size: int, rate: float, alike: float, num_tables: int
+) -> tuple[float, float, float]:
+    """Shares of tables: the upper bound holds, the lower one, the upper one of items taken as independent.
+
+    Each cluster has a rate of its own, from a beta distribution, so that two of its items correlate by `alike`.
+    """
+    if alike in (0.0, 1.0):
+        of_clusters = (
+            np.full((num_tables, count), rate) if alike == 0.0 else rng.random((num_tables, count)) < rate
+        )
+    else:
+        strength = (1.0 - alike) / alike
+        of_clusters = rng.beta(rate * strength, (1.0 - rate) * strength, (num_tables, count))
+    clusters, failures = np.repeat(np.arange(count), size), rng.binomial(size, of_clusters)
+    position = np.tile(np.arange(size), count)
+    trials = np.array([independent_trials(position < row[clusters], clusters) for row in failures])
+    alone = rate_upper(failures.sum(axis=1), count * size)
+    upper, lower = rate_upper(trials[:, 0], trials[:, 1]), rate_lower(trials[:, 0], trials[:, 1])
+    return float((upper >= rate).mean()), float((lower <= rate).mean()), float((alone >= rate).mean())
 
 
 def _print_outcomes(design: CampaignDesign, curve: Sequence[CampaignOutcomes]) -> None:
