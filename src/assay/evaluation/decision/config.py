@@ -192,7 +192,7 @@ class StandardRule(FrozenConfig):
     """Each a clause of `scale`, and harm beyond its margin one of `stop`."""
 
     safety: tuple[SafetyRule, ...] = ()
-    """Likewise, with exact bounds of a failure rate."""
+    """Likewise, with exact bounds of a failure rate, over the independent trials that its items are worth."""
 
     coverage: str | None = None
     """File of a coverage matrix (docs/suites.md) in which no failure mode may be a hole. Relative to the
