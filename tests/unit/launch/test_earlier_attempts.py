@@ -51,20 +51,6 @@ def lived(run: Run, began: Attempt, *, num_steps: int) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(
-        run_id="r",
-        created_s=0.0,
-        recipe={},
-        recipe_sha256="",
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "r"),
-        store_url=str(tmp_path / "r"),
-    )
-
-
-@pytest.fixture
 def ledger(run: Run, tmp_path: Path) -> Iterator[Ledger]:
     with open_ledger(f"sqlite:///{tmp_path}/l.db") as ledger:
         ledger.record_run(run)

@@ -13,20 +13,6 @@ from assay.store.metrics.segment import segment_path
 from assay.store.objects import open_store
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(
-        run_id="r",
-        created_s=0.0,
-        recipe={},
-        recipe_sha256="",
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path / "r"),
-        store_url=str(tmp_path / "store"),
-    )
-
-
 def log_of(run: Run) -> CommitLog:
     return CommitLog(open_store(run.store_url))
 

@@ -2,13 +2,11 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from assay.base.errors import DataError, TrainingError
 from assay.launch.supervisor import AttemptEnd, RestartPolicy, Supervisor
-from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 
@@ -69,20 +67,6 @@ class ClockThatStops:
     def sleep_s(self, seconds: float) -> None:
         self._called("sleep_s")
         self.at_s += seconds
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run(
-        run_id="r",
-        created_s=0.0,
-        recipe={},
-        recipe_sha256="",
-        dataset_fingerprint="",
-        code_version="",
-        run_dir=str(tmp_path),
-        store_url="memory:",
-    )
 
 
 @pytest.mark.parametrize(("sigterm_in", "num_starts"), [("now_s", 0), ("sleep_s", 2)])

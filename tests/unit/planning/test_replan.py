@@ -17,6 +17,15 @@ def moved(before: Plan, after: Plan) -> set[str]:
     return {item.name for item in before.items if after.item(item.name).start_h != item.start_h}
 
 
+def as_planned(program: Program, plan: Plan, *names: str) -> dict[str, Actual]:
+    """These activities began and ended when the plan said."""
+    items, date_of = map(plan.item, names), program.calendar.date_of
+    return {
+        item.name: Actual(started=date_of(item.start_h).isoformat(), ended=date_of(item.end_h).isoformat())
+        for item in items
+    }
+
+
 def test_when_all_goes_as_planned_nothing_moves(case: Program, case_plan: Plan) -> None:
     now = "week 2"
     begun = {
@@ -100,13 +109,7 @@ def test_what_comes_later_than_stated_is_waited_for(small_program: Callable[...,
 
 def test_what_a_gate_has_dropped_is_not_planned_and_nobody_waits_for_it(gated: Program) -> None:
     before = schedule(gated)
-    begun = {
-        name: Actual(
-            started=gated.calendar.date_of(before.item(name).start_h).isoformat(),
-            ended=gated.calendar.date_of(before.item(name).end_h).isoformat(),
-        )
-        for name in ("prepare", "look")
-    }
+    begun = as_planned(gated, before, "prepare", "look")
     now = gated.calendar.date_of(before.item("look").end_h).isoformat()
     narrowed = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["narrow"]}))
     stopped = replan(gated, before, Progress(now=now, activities=begun, verdicts={"look": ["stop"]}))
@@ -155,13 +158,7 @@ def test_runs_whose_hours_nobody_noted_are_not_free(small_program: Callable[...,
     }
     program = small_program(**{"activities.again": again, "activities.memo.after": ["again"]})
     before = schedule(program)
-    begun = {
-        name: Actual(
-            started=program.calendar.date_of(before.item(name).start_h).isoformat(),
-            ended=program.calendar.date_of(before.item(name).end_h).isoformat(),
-        )
-        for name in ("prepare", "train")
-    }
+    begun = as_planned(program, before, "prepare", "train")
     after = replan(program, before, Progress(now="week 1 day 7", activities=begun))
     assert after.device_hours == before.device_hours == 960
     from assay.planning.schedule import InfeasibleError

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.decision.facts import Facts, ScoredRun, gather_facts
+from assay.evaluation.decision.facts import Facts, ScoredRun, benchmark_facts, gather_facts
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
     items_bytes,
@@ -22,10 +23,16 @@ from assay.records.campaign import CampaignRun
 ROWS = np.random.default_rng(0).normal(size=80)
 
 
-def scored_run(folder: Path, arm: str, seed: int, benchmarks: list[str]) -> ScoredRun:
-    """Benchmarks whose candidate differs from the baseline by the row's own luck, the same in all of them."""
+def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
+    """The candidate differs from the baseline by the row's own luck."""
     luck = 0.01 * np.random.default_rng([seed, *arm.encode()]).normal(size=ROWS.size)
-    scores = luck + (ROWS if arm == "treated" else 0.0)
+    return luck + (ROWS if arm == "treated" else 0.0)
+
+
+def scored_run(
+    folder: Path, arm: str, seed: int, benchmarks: list[str], scores: npt.NDArray[np.float64]
+) -> ScoredRun:
+    """The same scores in all benchmarks."""
     items = items_table([ItemScore(str(i), str(i), float(score)) for i, score in enumerate(scores)])
     data, folders = items_bytes(items), {name: folder / f"{arm}-{seed}" / name for name in benchmarks}
     for name, place in folders.items():
@@ -45,7 +52,10 @@ def scored_run(folder: Path, arm: str, seed: int, benchmarks: list[str]) -> Scor
 
 def gathered(config: CampaignConfig, folder: Path) -> Facts:
     names = [each.name for each in config.benchmarks]
-    arms = [[scored_run(folder, arm, seed, names) for seed in range(3)] for arm in ("baseline", "treated")]
+    arms = [
+        [scored_run(folder, arm, seed, names, scores_of(arm, seed)) for seed in range(3)]
+        for arm in ("baseline", "treated")
+    ]
     look = take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True)
     return gather_facts(config, "treated", look, *arms, recipe={})
 
@@ -57,3 +67,13 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, tm
     one = found.benchmarks["code"].effect
     assert float(found.composite.item_variance) == pytest.approx(float(one.item_variance))
     assert found.composite.item_degrees == one.item_degrees
+
+
+def test_failures_are_those_of_the_worst_seed(tmp_path: Path):
+    clean, worst = np.ones(ROWS.size), np.where(np.arange(ROWS.size) < 5, 0.0, 1.0)
+    before, after = (
+        [scored_run(tmp_path, arm, seed, ["secrets"], scores) for seed, scores in enumerate(of_seeds)]
+        for arm, of_seeds in (("baseline", [clean] * 3), ("treated", [clean, worst, clean]))
+    )
+    found = benchmark_facts("secrets", "safety", before, after, kind="suite")
+    assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)
