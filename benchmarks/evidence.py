@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.evaluation.evidence.campaign_design import CampaignDesign, detectable_effect, stated_power
-from assay.evaluation.evidence.campaign_simulation import (
+from assay.evaluation.evidence.campaign.design import CampaignDesign, detectable_effect, stated_power
+from assay.evaluation.evidence.campaign.simulation import (
     CampaignOutcomes,
     CampaignTruth,
     simulate_campaigns,

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from assay.reporting.svg import Plane, drawing, path, plane, tag, text
+from assay.reporting.figures.svg import Plane, drawing, path, plane, tag, text
 
 WIDTH, HEIGHT = 640, 340
 COLOURS = {"scale": "s1", "narrow": "s2", "stop": "s3"}

@@ -33,12 +33,12 @@ from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.heartbeat import Heartbeats, heartbeat_path
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import new_run
-from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.records.goodput import Goodput
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import open_ledger
 from assay.store.metrics.segment import read_segment, segment_path
@@ -134,7 +134,7 @@ def kill_to_next_step_s(dataset: Path, *, cold: bool) -> float:
     run = new_run(recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
     killer = KillAtStep(run, step=12)
     log = CommitLog(open_store(run.store_url))
-    with patch("assay.launch.supervisor.fork_context", _cold_context) if cold else nullcontext():
+    with patch("assay.launch.ranks.supervisor.fork_context", _cold_context) if cold else nullcontext():
         supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[killer], clock=SystemClock())
         supervisor.run(WORKERS)
     second = read_segment(segment_path(Path(run.run_dir), 2, 0))

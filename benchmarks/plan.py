@@ -25,7 +25,7 @@ from ortools.sat.python import cp_model
 from assay.planning.checker import violations
 from assay.planning.model import build
 from assay.planning.problem import Problem
-from assay.planning.program_file import read_program
+from assay.planning.program.file import read_program
 from assay.planning.psplib import read_psplib
 from assay.planning.risk.offer import make_offer
 from assay.planning.schedule import THREADS, Effort, aim_expression, new_solver, schedule, solve

@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.base.clock import SystemClock
-from assay.launch.heartbeat import Heartbeats, heartbeat_path
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.objects import open_store
 from trainer_rows import write_rows
 from trainer_task import LANES, Report, Task, Who

@@ -24,12 +24,12 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
-from assay.launch.faults import NO_FAULTS, RankFaults
-from assay.launch.heartbeat import Heartbeats, heartbeat_path
-from assay.launch.rank_recorder import RankRecorder
+from assay.launch.ranks.faults import NO_FAULTS, RankFaults
+from assay.launch.ranks.recorder import RankRecorder
 from assay.records.cursor import Cursor
 from assay.records.run import Phase
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.metrics.segment import SegmentWriter, read_segment, segment_path
 from assay.store.objects import open_store
 from assay.training.checkpoint.retention import RetentionConfig

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from assay.launch.audit import audit_run
-from assay.launch.background import BackgroundLauncher
-from assay.launch.launcher import Launcher
-from assay.launch.slurm import SlurmConfig, SlurmLauncher
+from assay.launch.places.background import BackgroundLauncher
+from assay.launch.places.launcher import Launcher
+from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 from slurm_cluster import wait_until
 
 

@@ -20,7 +20,7 @@ from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, Estimate
 from assay.records.run import Run
 from assay.records.scaling import BandCheck
-from assay.reporting.pages import Candidate, ComparisonPage, RunPage
+from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage
 from assay.store.ledger.ledger import open_ledger
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "json.md").read_text()

@@ -17,8 +17,8 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import new_run
-from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from assay.base.digest import sha256_of_bytes
-from assay.launch.audit import audit_run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.evaluation.decision.config import SuiteBenchmark
 from assay.evaluation.evidence.benchmark_items import load_result
-from assay.launch.campaign_folder import find_campaign
-from assay.launch.campaign_memo import newest_decisions
-from assay.launch.campaign_runs import finished_runs
-from assay.launch.campaign_seal import score_sealed
+from assay.launch.campaign.folder import find_campaign
+from assay.launch.campaign.memo import newest_decisions
+from assay.launch.campaign.runs import finished_runs
+from assay.launch.campaign.seal import score_sealed
 from assay.launch.rebuild import rebuild_all
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision

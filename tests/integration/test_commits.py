@@ -9,11 +9,11 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, StoreError
-from assay.launch.audit import audit_run
-from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 
 class At:

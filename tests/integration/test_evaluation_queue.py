@@ -13,8 +13,8 @@ from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import load_result, read_items, result_folders
 from assay.evaluation.suite.queue import held_seconds
 from assay.launch.drive import drive
-from assay.launch.evaluation_queue import due_commits, queue_of, work
-from assay.launch.supervisor import RestartPolicy
+from assay.launch.evaluation.queue import due_commits, queue_of, work
+from assay.launch.ranks.supervisor import RestartPolicy
 from assay.records.run import Run
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store

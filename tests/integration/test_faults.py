@@ -10,18 +10,18 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
-from assay.launch import straggler
-from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.faults import FaultPlan
-from assay.launch.heartbeat import Heartbeats, heartbeat_path
-from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.ledger.database import assay_home
 from assay.store.ledger.ledger import open_ledger
 from assay.store.notices import read_notices
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from assay.triage import straggler
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ class StopBeforeItsFirstWord:
 
     def __init__(self, monkeypatch, limit_s: float) -> None:
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr("assay.launch.hang.SLOW_PHASE_LIMIT_S", limit_s)
+        monkeypatch.setattr("assay.triage.hang.SLOW_PHASE_LIMIT_S", limit_s)
 
     def attempt_began(self, attempt, pids) -> None:
         if attempt.attempt == 1:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.launch.audit import audit_run
-from assay.launch.faults import FaultPlan, Hang
-from assay.launch.launcher import resume_command
-from assay.launch.nodes import NodeGroup
-from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.launch.places.launcher import resume_command
+from assay.launch.ranks.faults import FaultPlan, Hang
+from assay.launch.ranks.nodes import NodeGroup
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 
 def free_port() -> int:

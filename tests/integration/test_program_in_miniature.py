@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from assay.launch.campaign_folder import find_campaign
-from assay.launch.campaign_memo import newest_decisions
+from assay.launch.campaign.folder import find_campaign
+from assay.launch.campaign.memo import newest_decisions
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store

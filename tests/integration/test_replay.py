@@ -9,8 +9,8 @@ from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.launch.capsules import capsules, nearest_commit, save_capsule
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.replay import ReplayRequest, _check_attempt, _Recorded
-from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store

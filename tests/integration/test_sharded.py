@@ -3,11 +3,11 @@
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.launch.audit import audit_run
-from assay.launch.faults import FaultPlan
-from assay.launch.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 pytestmark = pytest.mark.slow
 

@@ -1,10 +1,10 @@
 """A real Slurm preempts our job, requeues it, and it ends as if nothing had happened."""
 
-from assay.launch.audit import audit_run
-from assay.launch.slurm import SlurmConfig, SlurmLauncher
+from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import open_ledger
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 from slurm_cluster import SlurmCluster, wait_until
 
 EPOCHS = 6

@@ -20,8 +20,7 @@ import pytest
 import yaml
 
 from assay.base.clock import SystemClock
-from assay.launch.audit import audit_run
-from assay.launch.faults import (
+from assay.launch.ranks.faults import (
     ACROSS_THE_LOOP,
     LONGEST_DELAY_S,
     NO_FAULTS,
@@ -31,12 +30,13 @@ from assay.launch.faults import (
     damage_file,
     random_plan,
 )
-from assay.launch.rebuild import saved_attempts
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import existing_run
-from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 pytestmark = pytest.mark.slow
 

@@ -1,6 +1,6 @@
 import pytest
 
-from assay.launch.audit import audit_run
+from assay.training.audit import audit_run
 
 
 def digest_of(log) -> str:

@@ -15,11 +15,11 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
     Exit code 1 if it fails, also where the log of commits is missing. A run that is not finished yet is
     'incomplete' where nothing is wrong so far.
     """
-    from assay.launch.audit import audit_run
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
     from assay.store.ledger.ledger import open_ledger
     from assay.store.objects import open_store
+    from assay.training.audit import audit_run
 
     with open_ledger() as ledger:
         run = existing_run(ledger.run(run_id).run_id)

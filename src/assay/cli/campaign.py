@@ -47,11 +47,11 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
     OVERRIDES are like those of 'assay train', e.g. budget_device_hours=2. Exit code 0 whatever is decided.
     """
     from assay.base.clock import SystemClock
-    from assay.cli.progress import ProgressBar
-    from assay.launch.campaign import run_campaign
-    from assay.launch.campaign_folder import declare, read_campaign_file
-    from assay.launch.campaign_memo import write_memo
-    from assay.launch.campaign_runs import absent_files, check_arms
+    from assay.cli.screens.progress import ProgressBar
+    from assay.launch.campaign.campaign import run_campaign
+    from assay.launch.campaign.folder import declare, read_campaign_file
+    from assay.launch.campaign.memo import write_memo
+    from assay.launch.campaign.runs import absent_files, check_arms
     from assay.store.ledger.ledger import open_ledger
 
     config = read_campaign_file(file, overrides)
@@ -103,7 +103,7 @@ def list_(as_json: bool) -> None:
     """
     import json
 
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
     from assay.store.ledger.database import assay_home
     from assay.store.ledger.ledger import find_ledger
 
@@ -124,8 +124,8 @@ def list_(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
 def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""
-    from assay.launch.campaign_folder import find_campaign
-    from assay.launch.campaign_memo import newest_decisions
+    from assay.launch.campaign.folder import find_campaign
+    from assay.launch.campaign.memo import newest_decisions
 
     print_decisions(list(newest_decisions(find_campaign(name)).values()), as_json=as_json)
 

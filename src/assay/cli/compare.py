@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from assay.reporting.pages import Candidate, ComparisonPage
+    from assay.reporting.views.pages import Candidate, ComparisonPage
 
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 
@@ -38,8 +38,8 @@ def compare(
     """
     import json
 
-    from assay.reporting.gather import comparison_page
-    from assay.reporting.render import render_comparison_page
+    from assay.reporting.pages.render import render_comparison_page
+    from assay.reporting.views.gather import comparison_page
     from assay.store.ledger.ledger import open_ledger
 
     with open_ledger() as ledger:
@@ -58,7 +58,7 @@ def compare(
 
 def comparison_tree(page: "ComparisonPage", candidate: "Candidate", out: Path) -> dict[str, Any]:
     """One candidate as `--json` prints it: the record of its comparison, speed and cost, and the page."""
-    from assay.reporting.verdict import throughput_ratio
+    from assay.reporting.views.verdict import throughput_ratio
 
     return {
         **candidate.comparison.to_tree(),
@@ -72,7 +72,7 @@ def comparison_tree(page: "ComparisonPage", candidate: "Candidate", out: Path) -
 
 
 def _print(page: "ComparisonPage", candidate: "Candidate") -> None:
-    from assay.reporting.verdict import device_hours_text, estimate_text, throughput_ratio
+    from assay.reporting.views.verdict import device_hours_text, estimate_text, throughput_ratio
 
     found, ratio = candidate.comparison, throughput_ratio(page, candidate)
     click.secho(

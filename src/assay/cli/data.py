@@ -130,7 +130,7 @@ def split(
     Prints the lines to put under 'data:' in a recipe.
     """
     from assay.base.config import LoadedConfig, validated
-    from assay.cli.data_screen import print_split
+    from assay.cli.screens.data import print_split
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.leaks import find_leaks
     from assay.data.dataset.split import HashSplit, TimeSplit, split_view
@@ -170,7 +170,7 @@ def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
 
     Told from the two manifests; no shard is read, unless rows are to be compared.
     """
-    from assay.cli.data_screen import print_diff
+    from assay.cli.screens.data import print_diff
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.diff import diff_datasets
 
@@ -195,7 +195,7 @@ def _progress(verb: str) -> "Progress":
 
 
 def _print(manifest: "DatasetManifest", folder: Path, *, as_json: bool) -> None:
-    from assay.cli.data_screen import print_manifest
+    from assay.cli.screens.data import print_manifest
 
     if as_json:
         click.echo(manifest.to_json())

@@ -20,9 +20,9 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     """
     from assay.base.clock import SystemClock
     from assay.cli.campaign import print_decisions
-    from assay.launch.campaign_decide import decide_again, look_now
-    from assay.launch.campaign_folder import find_campaign
-    from assay.launch.campaign_memo import write_memo
+    from assay.launch.campaign.decide import decide_again, look_now
+    from assay.launch.campaign.folder import find_campaign
+    from assay.launch.campaign.memo import write_memo
     from assay.store.ledger.ledger import open_ledger
 
     opened = find_campaign(campaign)

@@ -26,10 +26,10 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     """
     import time
 
-    from assay.cli.progress import ProgressBar
+    from assay.cli.screens.progress import ProgressBar
     from assay.launch.demo import run_demo
-    from assay.reporting.gather import comparison_page, run_page
-    from assay.reporting.render import render_comparison_page, render_run_page
+    from assay.reporting.pages.render import render_comparison_page, render_run_page
+    from assay.reporting.views.gather import comparison_page, run_page
     from assay.store.ledger.database import assay_home
     from assay.store.ledger.ledger import open_ledger
 

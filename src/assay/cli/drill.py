@@ -32,7 +32,7 @@ def drill(
     """
     from assay.base.config import read_config_file
     from assay.base.errors import ConfigError
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
     from assay.launch.drill import drill as run_drill
     from assay.store.ledger.ledger import open_ledger
 

@@ -77,7 +77,7 @@ def run(
     """
     from assay.evaluation.suite.config import read_suite
     from assay.evaluation.suite.queue import Checkpoint
-    from assay.launch import evaluate as wiring
+    from assay.launch.evaluation import evaluate as wiring
     from assay.scoring.http_sampler import HttpSampler
     from assay.store.ledger.ledger import open_ledger
 
@@ -114,7 +114,7 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
     Any number of workers may do so at once, on any machine that sees the run's store.
     """
     from assay.base.clock import SystemClock
-    from assay.launch import evaluation_queue
+    from assay.launch.evaluation import queue as evaluation_queue
     from assay.launch.run import existing_run
     from assay.store.ledger.ledger import open_ledger
 
@@ -138,7 +138,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     over seeds.
     """
     from assay.base.errors import ConfigError
-    from assay.cli.eval_screen import history_tree, print_history
+    from assay.cli.screens.benchmarks import history_tree, print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
     from assay.store.ledger.ledger import open_ledger
 
@@ -185,7 +185,7 @@ def import_(
     (.eval or .json), or records of OpenAI Evals' oaieval (.jsonl).
     """
     from assay.evaluation.suite.imports import read_foreign
-    from assay.launch.evaluate import import_results
+    from assay.launch.evaluation.evaluate import import_results
     from assay.store.ledger.ledger import open_ledger
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
@@ -221,7 +221,7 @@ def coverage(
     it says so and a result shows that it has the power. Exit code 1 if there is a hole.
     """
     from assay.base.errors import ConfigError
-    from assay.cli.eval_screen import print_coverage
+    from assay.cli.screens.benchmarks import print_coverage
     from assay.evaluation.decision.coverage import coverage as covered
     from assay.evaluation.decision.coverage import read_coverage_config
     from assay.evaluation.suite.version import present_suite
@@ -245,7 +245,7 @@ def coverage(
 
 def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools":
     from assay.base.errors import ConfigError
-    from assay.launch.evaluate import judges_at
+    from assay.launch.evaluation.evaluate import judges_at
     from assay.scoring.grade import Tools
 
     if judge is None:
@@ -256,7 +256,7 @@ def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools
 
 
 def _print_results(results: "Sequence[BenchmarkResult]", *, as_json: bool) -> None:
-    from assay.cli.eval_screen import print_results
+    from assay.cli.screens.benchmarks import print_results
 
     if as_json:
         for result in results:

@@ -47,7 +47,7 @@ def _is_program(name: str) -> bool:
 
 def _account_for_program(path: Path, ledger: "Ledger", *, as_json: bool) -> None:
     from assay.planning.actuals import goodput_of_program
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
 
     found = goodput_of_program(read_program(path).program, ledger)
     if as_json:
@@ -83,7 +83,7 @@ def _no_runs(path: Path, found: "ProgramGoodput") -> str:
 def _print(found: "Goodput", parts: "Mapping[str, Goodput]", *, of: str) -> None:
     from rich.table import Table
 
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
 
     screen = stdout()
     if not found.held_device_s:
@@ -113,7 +113,7 @@ def _print_interruptions(found: "Goodput") -> None:
 
     from assay.base.clock import utc_text
     from assay.base.units import duration_text
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
 
     table = Table("interruption", "attempt", "cost", "lost", "stalled", "restart", "waited", box=None)
     for each in found.interruptions:
@@ -136,7 +136,7 @@ def _print_parts(parts: "Mapping[str, Goodput]", *, of: str) -> None:
     """A line per activity or run; what the interruptions cost includes the waiting that nobody held."""
     from rich.table import Table
 
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
 
     heads = (of, *(["runs"] if of == "activity" else []), "device-hours", "goodput", "ETTR", "interruptions")
     table = Table(*heads, "their cost", box=None)

@@ -8,10 +8,10 @@ import click
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
-    from assay.planning.program_file import ProgramFile
+    from assay.planning.program.file import ProgramFile
+    from assay.planning.program.plan import Plan
+    from assay.planning.program.program import Program
     from assay.planning.schedule import Effort
-    from assay.records.plan import Plan
-    from assay.records.program import Program
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -44,7 +44,7 @@ def new(out: Path, start: str | None) -> None:
     """Write a small valid program to OUT, every section explained, to be changed into yours."""
     import datetime
 
-    from assay.planning.new_program import new_program
+    from assay.planning.program.new import new_program
 
     first = datetime.date.today() if start is None else _date(start)
     if start is None:
@@ -56,7 +56,7 @@ def new(out: Path, start: str | None) -> None:
 @plan.command()
 def keys() -> None:
     """Print every key of a program, with its default and meaning (Markdown)."""
-    from assay.planning.program_reference import program_reference
+    from assay.planning.program.reference import program_reference
 
     click.echo(program_reference(), nl=False)
 
@@ -72,9 +72,9 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     Everything that is wrong is said with its line. Where nothing fits, says which limits clash, as few as
     possible, and what concession on each would do. Exit code 2 if it is not valid or cannot hold.
     """
-    from assay.cli.plan_screen import conflict_error, print_program
+    from assay.cli.screens.plan import conflict_error, print_program
     from assay.planning.conflict import find_conflict
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
 
     file = read_program(program)
     print_program(file.program)
@@ -114,9 +114,9 @@ def solve(
     """
     import sys
 
-    from assay.cli.plan_screen import print_plan, print_prices
+    from assay.cli.screens.plan import print_plan, print_prices
     from assay.planning.explain import prices as priced
-    from assay.reporting.plan_folder import write_file
+    from assay.reporting.pages.plan_folder import write_file
 
     effort = _effort(seconds, workers)
     chosen, found, now_h = _solved(program, options, progress, earlier, effort)
@@ -159,11 +159,11 @@ def what_if(
     """
     from assay.base.config import parse_override
     from assay.base.errors import ConfigError
-    from assay.cli.plan_screen import print_asked
+    from assay.cli.screens.plan import print_asked
     from assay.planning import what_if as questions
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
+    from assay.planning.program.program import meant
     from assay.planning.risk.questions import played
-    from assay.records.program import meant
 
     subject, effort = read_program(program).program, _effort(seconds, workers)
     if readings:
@@ -196,7 +196,7 @@ def export(
 
     ics: a calendar; csv: a table; slurm: reservations as a script; gantt and capacity: drawings (SVG).
     """
-    from assay.reporting.plan_folder import write_file
+    from assay.reporting.pages.plan_folder import write_file
 
     file, found = _program_and_plan(program, solved)
     text = _exported(file.program, found, kind, account or file.program.name, partition)
@@ -211,7 +211,7 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
     import datetime
 
     from assay.planning import calendar_export
-    from assay.reporting import plan_figures
+    from assay.reporting.figures import plan_figures
 
     if kind == "ics":
         return calendar_export.to_icalendar(program, found, stamp=datetime.datetime.now(datetime.UTC))
@@ -228,12 +228,12 @@ def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
 ) -> tuple["Program", "Plan", int | None]:
     from assay.base.errors import ConfigError
-    from assay.cli.plan_screen import conflict_error
+    from assay.cli.screens.plan import conflict_error
     from assay.planning.conflict import find_conflict
-    from assay.planning.program_file import read_program, read_progress
+    from assay.planning.program.file import read_program, read_progress
+    from assay.planning.program.program import meant
     from assay.planning.replan import as_known, replan
     from assay.planning.schedule import InfeasibleError, schedule
-    from assay.records.program import meant
 
     if (progress is None) != (earlier is None):
         raise ConfigError(
@@ -258,7 +258,7 @@ def _solved(
 def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
     from assay.base.errors import ConfigError
     from assay.planning.checker import violations
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
 
     file, found = read_program(path), _read_plan(solved)
     if found.program != file.program.name:
@@ -272,7 +272,7 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
 
 def _read_plan(path: Path) -> "Plan":
     from assay.base.errors import ConfigError
-    from assay.records.plan import Plan
+    from assay.planning.program.plan import Plan
 
     try:
         return Plan.from_json(path.read_text(encoding="utf-8"), source=path)

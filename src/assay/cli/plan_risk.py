@@ -7,11 +7,11 @@ import click
 
 if TYPE_CHECKING:
     from assay.planning.actuals import Spend
+    from assay.planning.program.offer import Offer, Safety
+    from assay.planning.program.program import Program
     from assay.planning.risk.drivers import Driver
     from assay.planning.risk.forecast import Forecast
     from assay.records.failure_rates import FailureRates
-    from assay.records.offer import Offer, Safety
-    from assay.records.program import Program
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _program = click.argument("program", type=_FILE)
@@ -75,11 +75,11 @@ def offer(
     """
     import sys
 
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
     from assay.planning.risk.dossier import make_dossier
     from assay.planning.risk.offer import make_offer
     from assay.planning.risk.scope import Promises
-    from assay.reporting.plan_folder import write_offer
+    from assay.reporting.pages.plan_folder import write_offer
 
     subject = read_program(program).program
     offered = make_offer(
@@ -123,7 +123,7 @@ def risk(
     as_json: bool,
 ) -> None:
     """Schedule PROGRAM as it is and play it many times, to see how safe its date and its budget are."""
-    from assay.planning.program_file import read_program
+    from assay.planning.program.file import read_program
     from assay.planning.risk.drivers import tornado as drivers_of
     from assay.planning.risk.offer import baseline_of, program_with, safety_of
     from assay.planning.risk.outcome import simulate
@@ -179,8 +179,8 @@ def status(
     import json
     import sys
 
-    from assay.reporting.plan_folder import write_documents
-    from assay.reporting.status_documents import weekly_status
+    from assay.reporting.pages.plan_folder import write_documents
+    from assay.reporting.pages.status_documents import weekly_status
 
     found, offered, spends = _forecast(program, folder, notes, hour_seconds, start_s)
     (page,) = write_documents([weekly_status(found, offered, spends)], folder)
@@ -206,9 +206,9 @@ def review_command(
     A gate that names a campaign takes that campaign's decision, and the review shows its clauses.
     """
     from assay.launch.program_gates import gate_decisions
-    from assay.reporting.decision_blocks import decision_blocks
-    from assay.reporting.plan_folder import write_documents
-    from assay.reporting.status_documents import review
+    from assay.reporting.pages.decision_blocks import decision_blocks
+    from assay.reporting.pages.plan_folder import write_documents
+    from assay.reporting.pages.status_documents import review
 
     found, offered, _ = _forecast(program, folder, notes, hour_seconds, start_s)
     evidence = [
@@ -227,10 +227,10 @@ def _forecast(
     from assay.base.clock import SystemClock
     from assay.launch.program_gates import gain_points, gate_decisions, with_decisions
     from assay.planning.actuals import ProgramClock, clock_of, progress_of
-    from assay.planning.program_file import read_program, read_progress
+    from assay.planning.program.file import read_program, read_progress
     from assay.planning.risk.forecast import forecast
     from assay.planning.risk.offer import baseline_of, offered_program
-    from assay.reporting.plan_folder import read_offer
+    from assay.reporting.pages.plan_folder import read_offer
     from assay.store.ledger.ledger import open_ledger
 
     offered = read_offer(folder)
@@ -275,7 +275,7 @@ def print_forecast(found: "Forecast") -> None:
 def print_offer(program: "Program", found: "Offer") -> None:
     """The offered plan beside the calm optimum."""
     from assay.planning.risk.offer import MEASURED
-    from assay.reporting.plan_documents import offer_verdict
+    from assay.reporting.pages.plan_documents import offer_verdict
 
     verdict = offer_verdict(program, found)
     click.secho(verdict.word.upper(), fg="green" if found.keeps_promises else "red", bold=True)

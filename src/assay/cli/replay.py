@@ -49,13 +49,13 @@ def replay(
 
     from assay.base.errors import ConfigError
     from assay.launch.capsules import save_capsule
-    from assay.launch.explain import explain as explanation
     from assay.launch.replay import ReplayRequest
     from assay.launch.replay import replay as replay_step
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
     from assay.store.metrics.recorded import recorded_steps
     from assay.store.objects import open_store
+    from assay.triage.explain import explain as explanation
 
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")

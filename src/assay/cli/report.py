@@ -14,8 +14,8 @@ import click
 )
 def report(run_id: str, out: Path | None) -> None:
     """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
-    from assay.reporting.gather import run_page
-    from assay.reporting.render import render_run_page
+    from assay.reporting.pages.render import render_run_page
+    from assay.reporting.views.gather import run_page
     from assay.store.ledger.ledger import open_ledger
 
     with open_ledger() as ledger:

@@ -23,7 +23,7 @@ def runs(as_json: bool, rebuild: bool) -> None:
     """
     import json
 
-    from assay.cli.screen import stdout
+    from assay.cli.screens.terminal import stdout
     from assay.store.ledger.database import assay_home
     from assay.store.ledger.ledger import find_ledger, open_ledger
     from assay.store.ledger.summary import run_summaries
@@ -68,7 +68,7 @@ def _table(summaries: "list[RunSummary]") -> "Table":
     from rich.text import Text
 
     from assay.base.clock import utc_text
-    from assay.cli.screen import STATUS_STYLES, device_hours_text, world_sizes_text
+    from assay.cli.screens.terminal import STATUS_STYLES, device_hours_text, world_sizes_text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("run", no_wrap=True)

@@ -226,7 +226,7 @@ def _target(text: str) -> dict[str, float]:
 
 def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
     from assay.base.clock import SystemClock
-    from assay.reporting.scaling_page import render_scaling_page
+    from assay.reporting.pages.scaling_page import render_scaling_page
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +235,7 @@ def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple
 
 def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
     from assay.base.units import power_text
-    from assay.reporting.scaling_page import parameters_table, prediction_sentence
+    from assay.reporting.pages.scaling_page import parameters_table, prediction_sentence
 
     scale = found.fit.points.variables[found.fit.form.scale]
     unit = " FLOP" if found.fit.form.scale == "compute" else f" {found.fit.form.scale}"

@@ -192,7 +192,7 @@ def _phase_seconds(
 
 
 def _device_seconds(phase_seconds: "Sequence[PhaseSeconds]") -> dict[str, float]:
-    from assay.cli.screen import PHASE_STYLES
+    from assay.cli.screens.terminal import PHASE_STYLES
 
     totals: dict[str, float] = dict.fromkeys(PHASE_STYLES, 0.0)
     for rank in phase_seconds:
@@ -210,6 +210,6 @@ def _lost_steps(ledger: "Ledger", run: "Run", attempts: "Sequence[Attempt]") -> 
 
 
 def _print(ledger: "Ledger", tree: dict[str, Any]) -> None:
-    from assay.cli.run_screen import print_run
+    from assay.cli.screens.run import print_run
 
     print_run(ledger, tree)

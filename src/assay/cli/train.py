@@ -11,7 +11,7 @@ from assay.cli.train_on import Place, place_options
 
 if TYPE_CHECKING:
     from assay.launch.drive import RunResult
-    from assay.launch.supervisor import Nodes, RestartPolicy
+    from assay.launch.ranks.supervisor import Nodes, RestartPolicy
     from assay.records.run import Run
 
 _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_within", "faults")
@@ -101,9 +101,9 @@ def train(
     from assay.base.config import read_config_file, validated
     from assay.base.errors import ConfigError
     from assay.cli.train_on import launch
-    from assay.launch.faults import NO_FAULTS, FaultPlan, check_plan
+    from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
+    from assay.launch.ranks.supervisor import RestartPolicy
     from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
-    from assay.launch.supervisor import RestartPolicy
 
     if keys:
         from assay.training.recipe_reference import recipe_reference
@@ -157,9 +157,9 @@ def _passed_on() -> tuple[str, ...]:
 def _train_here(
     run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool, nodes: "Nodes | None" = None
 ) -> "RunResult":
-    from assay.cli.progress import ProgressBar, print_result
+    from assay.cli.screens.progress import ProgressBar, print_result
     from assay.launch.drive import drive
-    from assay.launch.faults import never_came
+    from assay.launch.ranks.faults import never_came
     from assay.store.ledger.ledger import open_ledger
 
     with open_ledger() as ledger:
@@ -179,8 +179,8 @@ def _train_here(
 
 def _train_on_allocation(run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool) -> None:
     """One node's part; the exit code of node 0 tells the job whether to go back into the queue."""
-    from assay.launch.slurm import STOPPED_EARLY
-    from assay.launch.slurm_allocation import Allocation, follow_lead, nodes_of
+    from assay.launch.places.slurm import STOPPED_EARLY
+    from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
 
     allocation = Allocation.from_environment(os.environ)
     if allocation.node > 0:

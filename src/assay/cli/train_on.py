@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from assay.launch.launcher import Launcher
-    from assay.launch.slurm import SlurmConfig
+    from assay.launch.places.launcher import Launcher
+    from assay.launch.places.slurm import SlurmConfig
     from assay.records.run import Run
 
 PLACES = ("here", "background", "slurm", "allocation")
@@ -31,21 +31,21 @@ class Place:
         if self.on == "slurm":
             self.slurm_config().check_world_size(world_size)
         elif self.on == "allocation":
-            from assay.launch.slurm_allocation import Allocation
+            from assay.launch.places.slurm_allocation import Allocation
 
             Allocation.from_environment(os.environ)
 
     def slurm_config(self) -> "SlurmConfig":
         """Checked."""
         from assay.base.config import LoadedConfig, validated
-        from assay.launch.slurm import SlurmConfig
+        from assay.launch.places.slurm import SlurmConfig
 
         return validated(SlurmConfig, LoadedConfig(self.slurm, dict.fromkeys(self.slurm, "command line")))
 
     def launcher(self, options: tuple[str, ...]) -> "Launcher | None":
         """Who starts the run elsewhere; None where this process trains itself."""
-        from assay.launch.background import BackgroundLauncher
-        from assay.launch.slurm import SlurmLauncher
+        from assay.launch.places.background import BackgroundLauncher
+        from assay.launch.places.slurm import SlurmLauncher
 
         if self.on == "slurm":
             return SlurmLauncher(self.slurm_config(), options)
@@ -103,12 +103,12 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def launch(place: Place, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
-    from assay.launch.missing_log import refuse_missing_log
     from assay.store.commit_log import CommitLog
+    from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
 
     if place.dry_run:
-        from assay.launch.slurm import job_script
+        from assay.launch.places.slurm import job_script
 
         click.echo(job_script(run, place.slurm_config(), world_size=world_size, options=options), nl=False)
         return True

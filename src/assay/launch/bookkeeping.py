@@ -6,14 +6,17 @@ run's folder and its log of commits, and what could not be written is written wh
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError
-from assay.launch.rebuild import rebuild_run, record_earlier_attempts, record_phases
+from assay.evaluation.evidence.classifier.predictions import EVALUATION_FILE, load_evaluation
 from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
+from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
 
 FOLD_EVERY_S = 2.0
@@ -72,3 +75,50 @@ class Bookkeeper:
         self._ledger.record_log_entries(self._run.run_id, new)
         self._num_entries = len(entries)
         fold_run(self._ledger, self._run)
+
+
+def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
+    """Write down what the beginning of an attempt changes about those before it.
+
+    One whose supervisor died has been closed, and steps that were committed are lost after all where the new
+    attempt begins before them, because the commit was damaged or not trusted.
+    """
+    known = {earlier.attempt: earlier for earlier in ledger.attempts(run.run_id)}
+    for earlier in saved_attempts(Path(run.run_dir)):
+        if earlier.attempt >= attempt.attempt or earlier.ended_s is None:
+            continue
+        if earlier != known.get(earlier.attempt) or (earlier.end_step or 0) > attempt.start_step:
+            ledger.record_attempt(earlier)
+            record_phases(ledger, run, earlier)
+
+
+def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
+    """Write down where the device time of an attempt that has ended went."""
+    assert attempt.ended_s is not None and attempt.end_step is not None
+    later = [each for each in saved_attempts(Path(run.run_dir)) if each.attempt > attempt.attempt]
+    kept_step = min([attempt.end_step or attempt.start_step, *(each.start_step for each in later)])
+    for rank in range(attempt.world_size):
+        ledger.record_phase_seconds(
+            rank_phase_seconds(
+                run,
+                attempt,
+                rank,
+                held_to_s=attempt.ended_s,
+                committed_step=kept_step,
+            )
+        )
+
+
+def rebuild_run(ledger: Ledger, run: Run) -> None:
+    """Write everything about a run into the ledger again; what is there already stays as it is."""
+    run_dir = Path(run.run_dir)
+    ledger.record_run(run)
+    log = CommitLog(open_store(run.store_url))
+    ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
+    for attempt in saved_attempts(run_dir):
+        ledger.record_attempt(attempt)
+        if attempt.ended_s is not None:
+            record_phases(ledger, run, attempt)
+    for path in sorted(run_dir.glob(f"evaluations/*/{EVALUATION_FILE}")):
+        ledger.record_evaluation(load_evaluation(path.parent))
+    fold_run(ledger, run)

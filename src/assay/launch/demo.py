@@ -23,15 +23,19 @@ from assay.base.config import LoadedConfig, read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.evaluation.evidence.compare import compare_auc
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, read_predictions
-from assay.launch.campaign import run_campaign
-from assay.launch.campaign_folder import declare, read_campaign_file
-from assay.launch.campaign_memo import WrittenMemo, write_memo
+from assay.evaluation.evidence.classifier.compare import compare_auc
+from assay.evaluation.evidence.classifier.predictions import (
+    PREDICTIONS_FILE,
+    evaluation_folder,
+    read_predictions,
+)
+from assay.launch.campaign.campaign import run_campaign
+from assay.launch.campaign.folder import declare, read_campaign_file
+from assay.launch.campaign.memo import WrittenMemo, write_memo
 from assay.launch.demo_corpus import read_texts, write_corpus
 from assay.launch.drive import RunResult, drive
+from assay.launch.ranks.supervisor import RestartPolicy, Watcher
 from assay.launch.run import VALIDATION, new_run, planned_steps
-from assay.launch.supervisor import RestartPolicy, Watcher
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AucComparison
 from assay.records.run import Attempt, Run

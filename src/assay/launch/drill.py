@@ -11,17 +11,17 @@ from typing import NamedTuple
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
-from assay.launch.audit import audit_run
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.faults import FaultPlan, never_came
-from assay.launch.rank import Parallel
+from assay.launch.ranks.faults import FaultPlan, never_came
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.task import Parallel
 from assay.launch.run import new_run
-from assay.launch.supervisor import RestartPolicy, Supervisor
 from assay.records.drill import DrillReport, Exercise
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 MAX_LIVES = 12
 HANG_S = 10.0

@@ -8,20 +8,24 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.evaluation.evidence.classifier import evaluate_predictions
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
-from assay.launch.audit import audit_run
+from assay.evaluation.evidence.classifier.classifier import evaluate_predictions
+from assay.evaluation.evidence.classifier.predictions import (
+    PREDICTIONS_FILE,
+    evaluation_folder,
+    save_evaluation,
+)
 from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.evaluation_beside import EvaluationBeside
-from assay.launch.missing_log import refuse_missing_log
+from assay.launch.evaluation.beside import EvaluationBeside
+from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.launch.run import VALIDATION, check_parallel, check_world_sizes
-from assay.launch.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.records.audit import AuditReport
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
+from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 
 class RunResult(NamedTuple):

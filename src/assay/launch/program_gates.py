@@ -6,13 +6,13 @@ gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | na
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.launch.campaign_folder import campaign_folder, campaign_names, find_campaign
-from assay.launch.campaign_memo import newest_decisions
+from assay.launch.campaign.folder import campaign_folder, campaign_names, find_campaign
+from assay.launch.campaign.memo import newest_decisions
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress
+from assay.planning.program.work import Verdict
 from assay.records.decision import Decision
 from assay.records.evaluation import Estimate
-from assay.records.program import Program
-from assay.records.program_work import Verdict
-from assay.records.progress import Progress
 
 _VERDICTS: dict[str, Verdict] = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
 _BEST_FIRST = tuple(_VERDICTS)

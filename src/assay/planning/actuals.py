@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress, RunActual
 from assay.records.goodput import ProgramGoodput
-from assay.records.program import Program
-from assay.records.progress import Actual, Progress, RunActual
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger

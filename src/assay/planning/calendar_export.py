@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from assay.records.plan import Plan, Planned
-from assay.records.program import Program
+from assay.planning.program.plan import Plan, Planned
+from assay.planning.program.program import Program
 
 
 class Reservation(NamedTuple):

@@ -10,9 +10,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from assay.records.plan import Plan, Planned
-from assay.records.program import Program
-from assay.records.program_work import Node
+from assay.planning.program.plan import Plan, Planned
+from assay.planning.program.program import Program
+from assay.planning.program.work import Node
 
 
 class Violation(NamedTuple):

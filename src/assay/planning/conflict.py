@@ -15,8 +15,8 @@ from ortools.sat.python import cp_model
 from assay.planning.heuristic import affordable, first_schedule
 from assay.planning.model import Model, build
 from assay.planning.problem import FAIR_USE, HOLIDAYS, Problem, compile_problem, limits_of
+from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver
-from assay.records.program import Program
 
 Concession = tuple[dict[str, Any], str]
 """A change of the program, and what is said of it where it is enough."""

@@ -8,9 +8,9 @@ resource has no shadow price that one could read.
 import math
 from typing import Any, Literal, NamedTuple
 
+from assay.planning.program.plan import Plan, Planned, PlannedRun
+from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, schedule
-from assay.records.plan import Plan, Planned, PlannedRun
-from assay.records.program import Program
 
 Reason = Literal[
     "start",

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.stats import gamma
 
 from assay.base.errors import ConfigError
+from assay.planning.program.risk import Noise
 from assay.records.failure_rates import FailureRates
-from assay.records.program_risk import Noise
 from assay.records.run import Attempt, Run
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger

@@ -15,9 +15,9 @@ import math
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from assay.records.program import Program
-from assay.records.program_calendar import Calendar, FairUse
-from assay.records.program_work import Node, Runs
+from assay.planning.program.calendar import Calendar, FairUse
+from assay.planning.program.program import Program
+from assay.planning.program.work import Node, Runs
 
 FTE_UNITS = 20
 """A full-time equivalent in the model's integers."""

@@ -7,7 +7,7 @@ roles and absences, bookings, every reading of the fair-use rule, dates, and bud
 import random
 from typing import Any
 
-from assay.records.program import Program
+from assay.planning.program.program import Program
 
 ROLES = ("scientist", "engineer")
 

@@ -14,10 +14,10 @@ from assay.base.errors import ConfigError
 from assay.planning.heuristic import Schedule, list_schedule
 from assay.planning.model import Model, bound_peak, build
 from assay.planning.problem import DEVICES, Link, Problem, Resource, compile_problem, people_demands
+from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
+from assay.planning.program.program import Program, meant
+from assay.planning.program.progress import Actual, Progress
 from assay.planning.schedule import DEFAULT_EFFORT, Aim, Effort, aim_expression, optimise, to_plan
-from assay.records.plan import Goal, Plan, Planned, PlannedRun
-from assay.records.program import Program, meant
-from assay.records.progress import Actual, Progress
 
 OTHER_WAY_H = 12
 """What another way of doing something counts, in hours of shift."""

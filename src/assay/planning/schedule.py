@@ -16,8 +16,8 @@ from assay.planning.heuristic import Placed, Schedule, first_schedule, list_sche
 from assay.planning.justify import is_classical, justified_schedule, lower_bound
 from assay.planning.model import Model, bound_peak, build
 from assay.planning.problem import DEVICES, Group, Problem, Resource, Way, compile_problem
-from assay.records.plan import Goal, Plan, Planned, PlannedRun
-from assay.records.program import Program
+from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
+from assay.planning.program.program import Program
 
 Aim = Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h"]
 AIMS: tuple[Aim, ...] = ("decision_h", "device_hours", "peak_devices")

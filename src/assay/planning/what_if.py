@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, get_args
 from assay.planning.conflict import Conflict, find_conflict
 from assay.planning.heuristic import Schedule
 from assay.planning.problem import Problem, compile_problem
-from assay.planning.program_file import apply_changes
+from assay.planning.program.calendar import FairUse
+from assay.planning.program.file import apply_changes
+from assay.planning.program.plan import Goal, Plan
+from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, solve, to_plan
-from assay.records.plan import Goal, Plan
-from assay.records.program import Program
-from assay.records.program_calendar import FairUse
 
 AS_PLANNED = "As planned"
 """The title of the program as it is, which the others are held against."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.bookkeeping import Bookkeeper
-from assay.launch.rebuild import close_abandoned_attempts, rebuild_run, save_attempt, saved_attempts
+from assay.launch.bookkeeping import Bookkeeper, rebuild_run
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
+from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from assay.planning.program_file import read_program
+from assay.planning.program.file import read_program
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
 from assay.planning.schedule import Effort, schedule
-from assay.records.plan import Plan
-from assay.records.program import Program
 
 CASE = Path(__file__).parents[3] / "programs" / "helpfulness.yaml"
 

@@ -6,8 +6,8 @@ import io
 import re
 
 from assay.planning.calendar_export import reservations, to_csv, to_icalendar, to_slurm, total_device_hours
-from assay.records.plan import Plan
-from assay.records.program import Program
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
 
 STAMP = datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from assay.planning.checker import violations
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
 from assay.planning.schedule import schedule
-from assay.records.plan import Plan
-from assay.records.program import Program
 
 Make = Callable[..., Program]
 

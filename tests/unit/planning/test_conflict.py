@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from assay.planning.conflict import find_conflict
+from assay.planning.program.program import Program
 from assay.planning.schedule import Effort
-from assay.records.program import Program
 
 EFFORT = Effort(seconds=20, workers=1)
 

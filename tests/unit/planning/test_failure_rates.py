@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
 from assay.planning.failure_rates import failure_rates
-from assay.planning.program_file import read_program
+from assay.planning.program.file import read_program
+from assay.planning.program.risk import Noise
 from assay.planning.risk.compile import simulated
 from assay.planning.risk.luck import draw_luck
 from assay.planning.risk.sketch import sketch
-from assay.records.program_risk import Noise
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
 

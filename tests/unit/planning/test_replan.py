@@ -6,11 +6,11 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.explain import critical_chain
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress
 from assay.planning.replan import as_known, replan
 from assay.planning.schedule import schedule
-from assay.records.plan import Plan
-from assay.records.program import Program
-from assay.records.progress import Actual, Progress
 
 
 def moved(before: Plan, after: Plan) -> set[str]:

@@ -9,11 +9,11 @@ from assay.planning.checker import violations
 from assay.planning.conflict import can_hold, find_conflict
 from assay.planning.explain import critical_chain
 from assay.planning.problem import limits_of
-from assay.planning.program_checks import problems_of
+from assay.planning.program.checks import problems_of
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
 from assay.planning.random_program import random_program
 from assay.planning.schedule import Effort, InfeasibleError, schedule
-from assay.records.plan import Plan
-from assay.records.program import Program
 
 EFFORT = Effort(seconds=90, workers=1)
 """Ample: the slowest of these programs is proved in a few seconds of an idle core."""

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from assay.evaluation.evidence.classifier import slice_metrics
-from assay.evaluation.evidence.compare import compare_auc, compare_slices
-from assay.evaluation.evidence.curves import roc_curve, score_histogram
-from assay.evaluation.evidence.looks import LookPlan, take_look
-from assay.evaluation.evidence.metrics import classifier_metrics
-from assay.evaluation.evidence.predictions import scores_of
+from assay.evaluation.evidence.campaign.looks import LookPlan, take_look
+from assay.evaluation.evidence.classifier.classifier import slice_metrics
+from assay.evaluation.evidence.classifier.compare import compare_auc, compare_slices
+from assay.evaluation.evidence.classifier.curves import roc_curve, score_histogram
+from assay.evaluation.evidence.classifier.metrics import classifier_metrics
+from assay.evaluation.evidence.classifier.predictions import scores_of
 from assay.records.audit import AuditReport
 from assay.records.campaign import CampaignRun
 from assay.records.commit import Commit
@@ -24,8 +24,8 @@ from assay.records.cursor import Cursor
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Source
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.memo import Memo, ordered
-from assay.reporting.pages import Candidate, ComparisonPage, RunPage, Series
+from assay.reporting.views.memo import Memo, ordered
+from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage, Series
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.reporting.memo_page import render_memo_page
-from assay.reporting.render import render_comparison_page, render_run_page
+from assay.reporting.pages.memo_page import render_memo_page
+from assay.reporting.pages.render import render_comparison_page, render_run_page
 
 
 @pytest.fixture(params=["run", "comparison", "empty", "memo"])

@@ -18,8 +18,8 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from assay.base.config import FrozenConfig
 from assay.evaluation.decision.candidate import BASELINE
-from assay.evaluation.evidence.campaign_rule import CampaignRule
-from assay.evaluation.evidence.looks import LookPlan
+from assay.evaluation.evidence.campaign.looks import LookPlan
+from assay.evaluation.evidence.campaign.rule import CampaignRule
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]

@@ -1,8 +1,8 @@
 """The gates of one candidate at one look: every clause with its number, and the recommendation that follows.
 
-    scale   all of: gain, worth, replication, left out, breadth     (evidence.campaign_rule)
+    scale   all of: gain, worth, replication, left out, breadth     (evidence.campaign.rule)
                     guardrails, safety, coverage, drill, extrapolation, plan, budget     (clauses)
-    stop    any of: too small, unlikely, no way     (evidence.campaign_rule)
+    stop    any of: too small, unlikely, no way     (evidence.campaign.rule)
                     harm, unsafe     (clauses)
     others  as the campaign's file declares them; one that passes means stop
 
@@ -21,8 +21,8 @@ from assay.evaluation.decision.config import CampaignConfig, Gate
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.more_evidence import chance_at_last_look, more_seeds, replication_variance
 from assay.evaluation.decision.words import bound_text, chance_text, effect_text
-from assay.evaluation.evidence import campaign_rule
-from assay.evaluation.evidence.campaign_rule import CampaignEvidence, CampaignRule
+from assay.evaluation.evidence.campaign import rule as campaign_rule
+from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
 
 CURED_BY_SEEDS = frozenset({"gain", "worth", "replication", "left out", "breadth"})

@@ -8,7 +8,7 @@ new one.
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.words import count_words
-from assay.evaluation.evidence.campaign_rule import CampaignRule, chance_anew, chance_by_end, forecast_of
+from assay.evaluation.evidence.campaign.rule import CampaignRule, chance_anew, chance_by_end, forecast_of
 from assay.records.decision import MoreEvidence
 
 WORTH_TRYING = 0.5

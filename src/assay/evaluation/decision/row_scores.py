@@ -20,7 +20,6 @@ import numpy.typing as npt
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.evaluation.decision.config import PredictionsBenchmark
-from assay.evaluation.evidence.auc import placements
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
     items_bytes,
@@ -28,8 +27,9 @@ from assay.evaluation.evidence.benchmark_items import (
     save_result,
     summarise,
 )
-from assay.evaluation.evidence.predictions import scores_of
-from assay.evaluation.evidence.rows import ScoredRows
+from assay.evaluation.evidence.classifier.auc import placements
+from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import ClassifierEvaluation
 

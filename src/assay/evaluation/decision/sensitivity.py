@@ -12,7 +12,7 @@ from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.gates import judge_gates
 from assay.evaluation.decision.more_evidence import replication_variance
 from assay.evaluation.decision.words import effect_text
-from assay.evaluation.evidence.campaign_rule import CampaignRule, least_scaling_effect
+from assay.evaluation.evidence.campaign.rule import CampaignRule, least_scaling_effect
 from assay.records.decision import Recommendation
 
 

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from assay.evaluation.evidence.auc import CONFIDENCE, Floats
 from assay.evaluation.evidence.effect import (
     Clusters,
     cluster_sums,
@@ -21,6 +20,7 @@ from assay.evaluation.evidence.effect import (
     item_shares,
     paired_effect,
 )
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 2000

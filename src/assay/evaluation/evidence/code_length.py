@@ -22,7 +22,7 @@ import numpy.typing as npt
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import normal_quantile
+from assay.evaluation.evidence.interval import normal_quantile
 from assay.records.commit import Commit
 from assay.records.evaluation import Estimate
 from assay.records.run import Run

@@ -38,7 +38,7 @@ from scipy.special import ndtri
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats
 from assay.records.evaluation import Estimate
 
 Clusters = npt.NDArray[np.generic]

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from assay.evaluation.evidence.auc import Floats
 from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.interval import Floats
 
 MARGINS_PER_ERROR = 3.9
 """A guardrail's margin in standard errors, at least: z(.95) + z(.987)."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import CONFIDENCE, Floats
 from assay.evaluation.evidence.effect import Clusters, Effect
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats
 from assay.evaluation.evidence.several import Composites, composites, holm, one_sided_p
 
 

@@ -20,7 +20,6 @@ from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.auc import Floats
 from assay.evaluation.evidence.effect import (
     Clusters,
     cluster_sums,
@@ -28,6 +27,7 @@ from assay.evaluation.evidence.effect import (
     crossed_variance,
     paired_effect,
 )
+from assay.evaluation.evidence.interval import Floats
 
 POWER = 0.80
 LEVEL = 0.95

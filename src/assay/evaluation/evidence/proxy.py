@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.stats import rankdata
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 1000

@@ -24,7 +24,7 @@ from scipy.special import ndtr
 from scipy.stats import norm
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.auc import Floats
+from assay.evaluation.evidence.interval import Floats
 
 PRIOR_SD = 0.02
 """Two points of accuracy: what candidates of one lab differ by, where its record does not say otherwise."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import Floats
+from assay.evaluation.evidence.interval import Floats
 
 
 class ScaledScore(NamedTuple):

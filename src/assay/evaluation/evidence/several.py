@@ -19,7 +19,6 @@ import numpy.typing as npt
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.auc import Floats
 from assay.evaluation.evidence.effect import (
     Clusters,
     Effect,
@@ -28,6 +27,7 @@ from assay.evaluation.evidence.effect import (
     num_clusters,
     paired_effect,
 )
+from assay.evaluation.evidence.interval import Floats
 from assay.evaluation.evidence.shared_items import Draws, sharing_groups
 
 

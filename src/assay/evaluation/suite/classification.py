@@ -62,7 +62,7 @@ def _scored(model: nn.Module, method: ClassifyMethod, batch: MicroBatch, device:
 
 def validation_auc(table: pa.Table) -> float | None:
     """The metric by which commits are best; None where the split has one class only."""
-    from assay.evaluation.evidence.auc import auc
+    from assay.evaluation.evidence.classifier.auc import auc
 
     labels = np.asarray(table["label"])
     if labels.min() == labels.max():

@@ -12,10 +12,10 @@ from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import BitsPerByte, MultipleChoice
 from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination
 from assay.evaluation.suite.items import checked_choices, read_documents, read_items
-from assay.evaluation.suite.local_model import TextBits
 from assay.evaluation.suite.scorer import Identity, chunk_ranges
 from assay.evaluation.suite.version import bits_per_byte_version, multiple_choice_version
 from assay.records.benchmark import Contamination
+from assay.training.model.local_model import TextBits
 
 
 class LikelihoodModel(Protocol):

@@ -18,10 +18,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from assay.planning.problem import array_units
+from assay.planning.program.program import Program
+from assay.planning.program.risk import Away, CapacityLost
+from assay.planning.program.work import Dependency, Gate, Node
 from assay.planning.risk.network import Array, Cut, Link, Network, WorkingTime, working_time
-from assay.records.program import Program
-from assay.records.program_risk import Away, CapacityLost
-from assay.records.program_work import Dependency, Gate, Node
 
 DEVICE = "devices"
 """The name of the first resource."""

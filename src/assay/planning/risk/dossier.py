@@ -6,6 +6,7 @@ offer --> what drives it, what each risk costs, what each stage teaches, what ea
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.drivers import DRIVER_PROGRAMS, Driver, RegisterLine, register, tornado
 from assay.planning.risk.information import (
@@ -24,7 +25,6 @@ from assay.planning.risk.questions import QUESTION_PROGRAMS, Asked, played
 from assay.planning.risk.sketch import sketch
 from assay.planning.schedule import Effort
 from assay.planning.what_if import answers, readings
-from assay.records.program import Program
 
 Say = Callable[[str], None]
 

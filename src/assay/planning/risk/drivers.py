@@ -13,9 +13,9 @@ import numpy as np
 from pydantic import ValidationError
 
 from assay.base.errors import ConfigError
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
-from assay.records.program import Program
 
 DRIVER_PROGRAMS = 2_048
 """Played for each end of each driver; the luck is shared, so differences are finer than the levels."""

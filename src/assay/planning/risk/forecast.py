@@ -14,17 +14,17 @@ import numpy as np
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text
 from assay.planning.actuals import Spend
+from assay.planning.program.offer import Offer
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program, meant
+from assay.planning.program.progress import Actual, Progress
+from assay.planning.program.risk import Stop
 from assay.planning.risk.compile import RISK, Baseline, Item, Simulated, simulated
 from assay.planning.risk.information import spent_until
 from assay.planning.risk.luck import Flags, GateLuck, Luck, draw_luck
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play
 from assay.records.evaluation import Estimate
-from assay.records.offer import Offer
-from assay.records.plan import Plan
-from assay.records.program import Program, meant
-from assay.records.program_risk import Stop
-from assay.records.progress import Actual, Progress
 
 FORECAST_PROGRAMS = 16_384
 LEAST_LIKE_US = 50

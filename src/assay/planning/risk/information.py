@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.luck import POINTS, components_of, seeds_of
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play, simulate
-from assay.records.program import Program
 
 STOP_PROBABILITY = 0.2
 """A rung stops a candidate whose gain is worth having with less than this probability."""

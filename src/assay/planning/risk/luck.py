@@ -27,11 +27,8 @@ from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
 from assay.evaluation.evidence.replication import belief_after
-from assay.planning.risk.compile import BOOKING, RISK, Item, Simulated
-from assay.planning.risk.network import Array
-from assay.planning.risk.replay import Draws
-from assay.records.program import Program
-from assay.records.program_risk import (
+from assay.planning.program.program import Program
+from assay.planning.program.risk import (
     Away,
     BookingOverruns,
     CapacityLost,
@@ -41,7 +38,10 @@ from assay.records.program_risk import (
     MoreWork,
     Pilot,
 )
-from assay.records.program_work import Gate, Verdict
+from assay.planning.program.work import Gate, Verdict
+from assay.planning.risk.compile import BOOKING, RISK, Item, Simulated
+from assay.planning.risk.network import Array
+from assay.planning.risk.replay import Draws
 
 POINTS = 100.0
 """A share of 1 is 100 points."""

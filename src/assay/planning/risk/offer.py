@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
+from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove, TriedScope
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Slot
 from assay.planning.risk.outcome import NUM_PROGRAMS, Outcome, interval, simulate
 from assay.planning.risk.scope import Move, Promises, Tried, choose_scope, moves_of, with_moves
 from assay.planning.schedule import Effort, schedule
 from assay.records.failure_rates import FailureRates
-from assay.records.offer import Given, Offer, Safety, Spread, TakenMove, TriedScope
-from assay.records.plan import Plan
-from assay.records.program import Program
 
 MEASURED = "ledger"
 """Name of the move that puts the ledger's failure rates in the place of the stated ones."""

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck
 from assay.planning.risk.network import Array
 from assay.planning.risk.replay import Replay, replay
-from assay.records.program import Program
 
 NUM_PROGRAMS = 32_768
 """So many that no quantile of the shipped case differs by 1% between seeds; a power of two, in which luck is

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from assay.planning.program.offer import Safety
 from assay.planning.risk.offer import baseline_of, safety_of
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.what_if import Answer
-from assay.records.offer import Safety
 
 QUESTION_PROGRAMS = 16_384
 """Played for each what-if and reading: their quantiles of the date, too, are the same to 1% for each seed."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.risk.sketch import sketch
-from assay.records.program import Program
 
 SEARCH_PROGRAMS = 2_048
 """Played for each scope in the search: a probability of 0.85 is known to 0.65 of a point."""

@@ -7,10 +7,10 @@ The plan that is offered is solved properly afterwards.
 
 from collections.abc import Mapping
 
+from assay.planning.program.program import Program
+from assay.planning.program.work import Node, RunMode
 from assay.planning.risk.compile import Baseline, Slot, hours_per_day, simulated
 from assay.planning.risk.outcome import calm_replay
-from assay.records.program import Program
-from assay.records.program_work import Node, RunMode
 
 DEARER = 1.031
 """Device-hours, over the cheapest way's, that speed may cost: one doubling of the devices at the usual 3%."""

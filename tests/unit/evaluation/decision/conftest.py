@@ -9,8 +9,8 @@ import pytest
 
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts, role_of
+from assay.evaluation.evidence.campaign.looks import take_look
 from assay.evaluation.evidence.effect import paired_effect
-from assay.evaluation.evidence.looks import take_look
 from assay.evaluation.evidence.several import breadth
 from assay.records.campaign import CampaignRun
 

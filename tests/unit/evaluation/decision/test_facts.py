@@ -16,7 +16,7 @@ from assay.evaluation.evidence.benchmark_items import (
     save_result,
     summarise,
 )
-from assay.evaluation.evidence.looks import take_look
+from assay.evaluation.evidence.campaign.looks import take_look
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError
 from assay.evaluation.decision.config import PredictionsBenchmark
 from assay.evaluation.decision.row_scores import result_of_predictions, row_scores
-from assay.evaluation.evidence.auc import auc_difference, placements
 from assay.evaluation.evidence.benchmark_items import read_items
+from assay.evaluation.evidence.classifier.auc import auc_difference, placements
+from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.effect import items_only_estimate, paired_effect
-from assay.evaluation.evidence.rows import ScoredRows
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from assay.data.dataset.tokens import train_tokenizer
-from assay.evaluation.suite.local_model import LocalModel
 from assay.training.model.causal import CausalModel, new_causal_network
 from assay.training.model.config import NewCausalConfig
+from assay.training.model.local_model import LocalModel
 
 TEXTS = ["def add(a, b):\n    return a + b\n", "class Ledger:\n    def close(self):\n        pass\n"] * 3
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from assay.planning.program_file import read_program
-from assay.records.program import Program
+from assay.planning.program.file import read_program
+from assay.planning.program.program import Program
 
 PROGRAMS = Path(__file__).parents[4] / "programs"
 

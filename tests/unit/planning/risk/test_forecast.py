@@ -5,11 +5,11 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.planning.actuals import ProgramClock, progress_of
+from assay.planning.program.progress import Progress
 from assay.planning.risk.forecast import LEAST_LIKE_US, forecast, left_by_day, unwatched
 from assay.planning.risk.offer import baseline_of, make_offer
 from assay.planning.risk.scope import Promises
 from assay.records.evaluation import Estimate
-from assay.records.progress import Progress
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
 

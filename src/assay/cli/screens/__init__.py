@@ -1,0 +1,1 @@
+"""How facts look on a terminal."""

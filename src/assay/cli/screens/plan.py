@@ -1,0 +1,244 @@
+"""Programs and plans on the screen: the weeks as bars, what holds the decision up, questions side by side."""
+
+import math
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from assay.base.errors import ConfigError
+from assay.base.units import percent_text
+from assay.cli.screens.terminal import stdout
+from assay.planning.checker import violations
+from assay.planning.conflict import Conflict
+from assay.planning.explain import Price, critical_chain
+from assay.planning.program.checks import unawaited
+from assay.planning.program.plan import Plan, Planned
+from assay.planning.program.program import Program
+from assay.planning.risk.questions import Asked
+from assay.planning.what_if import Answer
+
+GOALS = {
+    "decision_h": "earliest decision",
+    "device_hours": "least device-hours",
+    "peak_devices": "least peak",
+    "late_h": "least delay",
+    "changes_h": "least change",
+}
+
+
+def print_program(program: Program) -> None:
+    """What a program holds, in a few lines."""
+    console, nodes = stdout(), program.nodes().values()
+    runs = [node.runs for node in nodes if node.runs]
+    least = sum(each.count * min(m.devices * m.hours for m in each.ways()) for each in runs)
+    console.print(Text(f"{program.name}: {program.title}", style="bold"))
+    counts = [(len(program.activities), "activit", "y", "ies"), (len(program.gates), "gate", "", "s")]
+    counts.append((sum(each.count for each in runs), "run", "", "s"))
+    console.print(
+        ", ".join(f"{count} {word}{one if count == 1 else many}" for count, word, one, many in counts) + "; "
+        f"at least {least:,} of {program.budget.plannable_device_hours():,.0f} plannable device-hours; "
+        f"{sum(role.fte for role in program.team.values() if role.part_of is None):g} people; "
+        f"risks: {len(program.risks)}, options: {len(program.options)}, what-ifs: {len(program.what_ifs)}"
+    )
+    _print_moments(console, program)
+    loose = unawaited(program)
+    if loose:
+        console.print(
+            f"the decision does not wait for: {', '.join(loose)} (name what should be known in an 'after')"
+        )
+
+
+def _print_moments(console: Console, program: Program) -> None:
+    """Moments as they were read: 'week 6' is where week 6 begins, which is easily meant otherwise."""
+    begins = program.calendar.hour_of
+    for name, booking in program.capacity.bookings.items():
+        console.print(
+            f"  {booking.title or name}: {_span(program, begins(booking.since), begins(booking.until))}"
+        )
+    for event in program.events.values():
+        console.print(f"  {event.title}: from {_date(program, begins(event.at))}")
+    console.print(f"  decision: by {_date(program, begins(program.decision.by) - 1)}")
+
+
+def _span(program: Program, since: int, until: int) -> str:
+    """Whole days by their dates; with its hours what begins or ends within a day."""
+    if since % 24 == 0 and until % 24 == 0:
+        return f"{_date(program, since)} to {_date(program, until - 1)}"
+    begins, ends = program.calendar.date_of(since), program.calendar.date_of(until)
+    same_day = begins.date() == ends.date()
+    return (
+        f"{begins:%a %d %b %H:%M} to {ends:%H:%M}"
+        if same_day
+        else f"{begins:%a %d %b %H:%M} to {ends:%a %d %b %H:%M}"
+    )
+
+
+def _date(program: Program, hour: int) -> str:
+    return f"{program.calendar.date_of(hour):%a %d %b}"
+
+
+def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigError:
+    """The limits that clash, each with its line and what would do."""
+    lines = [
+        f"  {place(member.key)}: {member.key}: {member.says}"
+        + (f"; {member.cure}" if member.cure else "; no concession on this alone is enough")
+        for member in conflict.members
+    ]
+    minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
+    return ConfigError(
+        f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n"
+        + "\n".join(lines)
+    )
+
+
+def print_plan(program: Program, plan: Plan, *, now_h: int | None) -> None:
+    """The weeks, the chain, the proof; `now_h` where it was made anew from that hour on."""
+    console = stdout()
+    late = plan.decision_h > program.calendar.hour_of(program.decision.by)
+    console.print(
+        Text.assemble(
+            (f"decision on day {plan.decision_day()}", "bold red" if late else "bold green"),
+            f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} {program.decision.by}; "
+            f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}; "
+            f"at most {plan.peak_devices} devices at once",
+        )
+    )
+    _print_bars(console, program, plan)
+    console.print("\nWhat holds the decision up, last first:")
+    for step in critical_chain(program, plan, now_h=now_h):
+        because = f"{step.reason}: {step.because}" if step.because else step.reason
+        begins, ends = _day(program, step.start_h, begins=True), _day(program, step.end_h)
+        console.print(f"  {step.name:<22} {begins} to {ends}   {because}")
+    console.print()
+    for goal in plan.goals:
+        proof = "proved" if goal.proved else f"not proved; nothing below {goal.bound:g} is possible"
+        console.print(
+            f"{GOALS.get(goal.name, goal.name):<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)"
+        )
+    if now_h is not None:
+        return
+    broken = violations(program, plan)
+    for each in broken:
+        console.print(Text(f"BROKEN {each.rule}: {each.message}", style="bold red"))
+    if not broken:
+        console.print("confirmed hour by hour by a checker that shares no code with the solver")
+
+
+def _print_bars(console: Console, program: Program, plan: Plan) -> None:
+    days = -(-max(item.end_h for item in plan.items) // 24)
+    weeks = -(-days // 7)
+    head = "".join(f"{f'week {week + 1}':<7}" for week in range(weeks))
+    console.print(f"{'':<22} {head}")
+    for item in plan.items:
+        node = program.nodes()[item.name]
+        style = "yellow" if node.is_gate else "cyan" if item.runs else "green"
+        line = Text(f"{item.name:<22} ")
+        for day in range(7 * weeks):
+            line.append(_cell(program, item, day), style=style)
+        line.append(f" {_needs(item)}", style="dim")
+        console.print(line)
+
+
+def _cell(program: Program, item: Planned, day: int) -> str:
+    begin, end = 24 * day, 24 * (day + 1)
+    if item.runs:
+        busy = any(since < end and until > begin for run in item.runs for since, until in run.holds)
+        return "▒" if busy else "·" if day % 7 == 6 else " "
+    busy = item.start_h < end and item.end_h > begin
+    if busy and not program.calendar.works_on(program.calendar.date_of(begin).date()):
+        return "-"
+    return "█" if busy else "·" if day % 7 == 6 else " "
+
+
+def _needs(item: Planned) -> str:
+    if item.runs:
+        return f"{len(item.runs)} x {item.runs[0].devices} devices"
+    return ", ".join(f"{fte:g} {name}" for name, fte in item.people.items())
+
+
+def print_prices(found: Sequence[Price]) -> None:
+    """What a little more of each limit would do."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title="\nPrices")
+    for column in ("with", "decision", "device-hours"):
+        table.add_column(column, justify="left" if column == "with" else "right")
+    for price in sorted(found, key=lambda price: math.inf if (h := price.decision_change_h) is None else h):
+        if price.decision_change_h is None:
+            table.add_row(price.title, Text("no schedule", style="red"), "")
+            continue
+        days = price.decision_change_h / 24
+        table.add_row(
+            price.title,
+            "no change" if not price.decision_change_h else f"{days:+.1f} days",
+            "no change" if not price.device_hours_change else f"{price.device_hours_change:+,}",
+        )
+    stdout().print(table)
+
+
+def print_asked(found: Sequence[Asked]) -> None:
+    """Questions side by side, calm and played; the first is what the others are held against."""
+    console = stdout()
+    console.print(_calm_table([each.answer for each in found]))
+    console.print()
+    console.print(_played_table(found))
+
+
+def _played_table(found: Sequence[Asked]) -> Table:
+    safeties = [each.safety for each in found if each.safety is not None]
+    table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
+    for column in ("decision", "80%", "on time", "over budget", "scale / narrow / stop", "hours saved"):
+        table.add_column(column, justify="right")
+    for each in found:
+        if (safety := each.safety) is None:
+            table.add_row(each.answer.title, Text("none", style="red"), "", "", "", "", "")
+            continue
+        day, saved = safety.decision_day, each.device_hours_saved
+        table.add_row(
+            each.answer.title,
+            f"day {day.p50:.0f}",
+            f"{day.p10:.0f} to {day.p90:.0f}",
+            percent_text(safety.p_on_time),
+            percent_text(safety.p_over_budget),
+            " / ".join(f"{safety.verdicts[name]:.0%}" for name in ("scale", "narrow", "stop")),
+            "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
+        )
+    return table
+
+
+def _side_by_side(first: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first)
+    return table
+
+
+def _calm_table(found: Sequence[Answer]) -> Table:
+    table = _side_by_side("what if, when nothing happens")
+    for column in ("decision", "", "device-hours", "peak", ""):
+        table.add_column(column, justify="left" if not column else "right")
+    base = found[0].plan if found else None
+    for each in found:
+        if each.plan is None:
+            keys = ", ".join(member.key for member in each.conflict.members) if each.conflict else ""
+            table.add_row(each.title, "none", Text(f"cannot hold together: {keys}", style="red"), "", "", "")
+            continue
+        days = (
+            ""
+            if base is None or each is found[0]
+            else f"{(each.plan.decision_h - base.decision_h) / 24:+.1f} d"
+        )
+        date = _day(each.program, each.plan.decision_h)
+        table.add_row(
+            each.title,
+            f"day {each.plan.decision_day()}",
+            Text(f"{date} {days}", style="" if each.is_in_time() else "red"),
+            f"{each.plan.device_hours:,}",
+            str(each.plan.peak_devices),
+            "proved" if each.plan.is_proved() else "not proved",
+        )
+    return table
+
+
+def _day(program: Program, hour: int, *, begins: bool = False) -> str:
+    # What ends at midnight ends on the day before.
+    return f"{program.calendar.date_of(hour if begins else hour - 1):%a %d %b}"

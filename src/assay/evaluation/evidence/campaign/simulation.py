@@ -1,0 +1,192 @@
+"""Thousands of campaigns of one design, judged by the real rule at every checkpoint that anybody could open.
+
+A campaign's scores are drawn per (seed, checkpoint, benchmark): the true gain, the benchmark's own part of
+it, the items' luck (the same items for every seed and checkpoint), the seed's luck (the same at all its
+checkpoints) and the checkpoint's. Seeds arrive gate by gate; while they train, each checkpoint is an
+unscheduled look, at the last one comes the gate. The first SCALE or STOP ends the campaign.
+
+Beside it stands the naive rule on the same scores: one seed, its best checkpoint, its best benchmark, the
+items' error alone.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import norm
+
+from assay.evaluation.evidence.campaign.design import CampaignDesign
+from assay.evaluation.evidence.campaign.rule import (
+    CampaignEvidence,
+    Clause,
+    chance_by_end,
+    judge,
+)
+from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.failure_rate import ALARM, alarm_evidence, rate_lower, rate_upper
+from assay.evaluation.evidence.interval import Floats
+
+FULL_GAIN_AFTER = 0.5
+"""Share of a run after which the candidate's gain is full; it grows evenly until then."""
+
+
+class CampaignTruth(NamedTuple):
+    """What is true of every simulated campaign."""
+
+    gain: float = 0.0
+    """Of the composite, at the declared checkpoint; a share."""
+    harm: float = 0.0
+    """On the first guardrail."""
+    failure_rate: float | None = None
+    """Of the critical failure mode; None for the design's hoped one."""
+    only_one_benchmark: bool = False
+    """The whole gain is on the first benchmark."""
+
+
+NO_EFFECT = CampaignTruth()
+
+
+class CampaignOutcomes(NamedTuple):
+    """How the campaigns ended, element by element."""
+
+    recommendation: npt.NDArray[np.str_]
+    """`scale`, `narrow` or `stop`."""
+    num_seeds: npt.NDArray[np.int64]
+    """Seed pairs that were run."""
+    num_looks: npt.NDArray[np.int64]
+    """Looks taken: checkpoints times gates where none ended it."""
+    scaled_unscheduled: npt.NDArray[np.bool_]
+    """SCALE was said at a look that no plan declared."""
+    gain_seen: Floats
+    """Mean difference at the look that ended it."""
+    naive_claim_at: npt.NDArray[np.int64]
+    """Checkpoint of the first seed (from 1) at which the naive rule first claims a gain; 0 where never."""
+
+    def share(self, recommendation: str) -> float:
+        """Share of the campaigns that ended so."""
+        return float(np.mean(self.recommendation == recommendation))
+
+    def naive_share(self) -> float:
+        """Share that the naive rule would have scaled."""
+        return float(np.mean(self.naive_claim_at > 0))
+
+
+def simulate_campaigns(
+    design: CampaignDesign,
+    truth: CampaignTruth = NO_EFFECT,
+    *,
+    num_campaigns: int,
+    rng: np.random.Generator,
+) -> CampaignOutcomes:
+    """Run `num_campaigns` campaigns. Memory: 8 bytes x campaigns x seeds x checkpoints x benchmarks, thrice."""
+    scores = _scores(design, truth, num_campaigns, rng)
+    needed, stops = _further_clauses(design, truth, num_campaigns, rng)
+    recommendation = np.full(num_campaigns, "narrow")
+    num_seeds = np.full(num_campaigns, design.looks.gate_seeds[-1])
+    num_looks = np.full(num_campaigns, len(design.looks.gate_seeds) * design.num_checkpoints)
+    unscheduled, gain_seen = np.zeros(num_campaigns, bool), np.full(num_campaigns, np.nan)
+    is_open, number = np.ones(num_campaigns, bool), 0
+    for gate_index, seeds in enumerate(design.looks.gate_seeds):
+        for checkpoint in range(design.num_checkpoints):
+            is_gate = checkpoint == design.num_checkpoints - 1
+            number += not is_gate
+            level = (
+                design.looks.gate_levels()[gate_index] if is_gate else design.looks.unscheduled_level(number)
+            )
+            evidence = _evidence(design, scores[:, :seeds, checkpoint], level=level, is_gate=is_gate)
+            judged = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule).recommendation
+            ends = is_open & (judged != "narrow")
+            recommendation[ends], num_seeds[ends] = judged[ends], seeds
+            num_looks[ends] = gate_index * design.num_checkpoints + checkpoint + 1
+            unscheduled |= ends & (judged == "scale") & (not is_gate)
+            gain_seen = np.where(is_open, evidence.effect.mean, gain_seen)
+            is_open &= ~ends
+    return CampaignOutcomes(
+        recommendation, num_seeds, num_looks, unscheduled, gain_seen, _naive_claim_at(design, scores)
+    )
+
+
+def _scores(
+    design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
+) -> Floats:
+    """Mean differences [campaign, seed, checkpoint, benchmark]."""
+    seeds, checkpoints = design.looks.gate_seeds[-1], design.num_checkpoints
+    benchmarks = design.num_benchmarks
+    pair = np.sqrt(2.0)  # a difference of two runs
+    grown = np.minimum(1.0, np.arange(1, checkpoints + 1) / (FULL_GAIN_AFTER * checkpoints))
+    gains = np.full(benchmarks, truth.gain)
+    if truth.only_one_benchmark:
+        gains = np.where(np.arange(benchmarks) == 0, benchmarks * truth.gain, 0.0)
+    items_sd = np.sqrt(design.discordance / design.items_per_benchmark)
+    scores: Floats = grown[:, None] * gains
+    scores = scores + design.benchmark_sd * rng.normal(size=(num_campaigns, 1, 1, benchmarks))
+    scores = scores + items_sd * rng.normal(size=(num_campaigns, 1, 1, benchmarks))
+    scores = scores + pair * design.seed_sd * rng.normal(size=(num_campaigns, seeds, 1, 1))
+    scores += pair * design.checkpoint_sd * rng.normal(size=(num_campaigns, seeds, checkpoints, 1))
+    return scores
+
+
+def _evidence(design: CampaignDesign, scores: Floats, *, level: float, is_gate: bool) -> CampaignEvidence:
+    """What the rule sees of [campaign, seed, benchmark] scores at one checkpoint."""
+    num_seeds, benchmarks = scores.shape[1:]
+    by_seed, by_benchmark = scores.mean(axis=2), scores.mean(axis=1)
+    mean = by_seed.mean(axis=1)
+    effect = Effect(
+        mean=mean,
+        seed_variance=by_seed.var(axis=1, ddof=1) / num_seeds,
+        item_variance=np.full(mean.shape, design.discordance / design.num_items()),
+        residual_variance=np.zeros(mean.shape),
+        seed_degrees=np.full(mean.shape, num_seeds - 1.0),
+        item_degrees=design.num_items() - benchmarks,
+    )
+    left_out = (benchmarks * mean[:, None] - by_benchmark) / max(benchmarks - 1, 1)
+    end_seeds = design.looks.gate_seeds[-1]
+    return CampaignEvidence(
+        effect=effect,
+        level=level,
+        is_gate=is_gate,
+        replication_variance=design.replication_variance(),
+        least_without_one=left_out.min(axis=1) if benchmarks > 1 else mean,
+        share_positive=(by_benchmark > 0.0).mean(axis=1),
+        chance_by_end=chance_by_end(
+            effect,
+            num_seeds=num_seeds,
+            end_seeds=end_seeds,
+            end_level=design.looks.gate_levels()[-1],
+            replication_variance=design.replication_variance(),
+            rule=design.rule,
+        ),
+    )
+
+
+def _further_clauses(
+    design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
+) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
+    """Guardrails and one critical failure mode, each measured once: (needed to scale, enough to stop)."""
+    error, margin = design.guardrail_standard_error(), design.guardrail_margin
+    harms = np.where(np.arange(design.num_guardrails) == 0, truth.harm, 0.0)
+    upper = harms + error * (rng.normal(size=(num_campaigns, design.num_guardrails)) + norm.ppf(0.95))
+    worst = upper.max(axis=1, initial=-np.inf)
+    rate = design.hoped_failure_rate if truth.failure_rate is None else truth.failure_rate
+    failures = rng.binomial(design.safety_trials, rate, size=num_campaigns)
+    highest, lowest = rate_upper(failures, design.safety_trials), rate_lower(failures, design.safety_trials)
+    allowed = np.asarray(design.allowed_failure_rate)
+    alarm = alarm_evidence(failures, design.safety_trials, allowed_rate=design.allowed_failure_rate)
+    limit = np.asarray(margin)
+    return (
+        (
+            Clause("guardrails", worst, limit, worst < limit, "largest upper bound of a harm"),
+            Clause("safety", highest, allowed, highest <= allowed, "upper bound of the failure rate"),
+        ),
+        (
+            Clause("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),
+            Clause("alarm", alarm, np.asarray(ALARM), alarm >= ALARM, "evidence of too many failures"),
+        ),
+    )
+
+
+def _naive_claim_at(design: CampaignDesign, scores: Floats) -> npt.NDArray[np.int64]:
+    """One seed, any checkpoint, any benchmark, items' error only: the first gain significant at 95%."""
+    items_sd = np.sqrt(design.discordance / design.items_per_benchmark)
+    claims = scores[:, 0].max(axis=2) > norm.ppf(0.975) * items_sd
+    return np.where(claims.any(axis=1), np.argmax(claims, axis=1) + 1, 0)

@@ -1,0 +1,1 @@
+"""A classifier's predictions: metrics with intervals, slices, and two models side by side."""

@@ -1,0 +1,112 @@
+"""The area under the ROC curve, how sure we are of it, and how sure we are of a difference of two.
+
+The AUC is the chance that a random positive scores above a random negative, ties counting one half. DeLong,
+DeLong & Clarke-Pearson (1988) write its variance, and the covariance of two AUCs on the same rows, in terms
+of each row's *placement*: the share of the other class that it beats. Sun & Xu (2014), "Fast implementation
+of DeLong's algorithm", get all placements from midranks, so 42 M rows cost three sorts:
+
+    placement of a positive = (midrank among all rows - midrank among positives) / number of negatives
+
+One AUC gets its interval on the logit scale, which stays inside (0, 1) and covers better near 1 than the
+plain one; a difference gets the plain, symmetric one.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, logit
+from scipy.stats import rankdata
+
+from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats, normal_quantile
+from assay.records.evaluation import Estimate
+
+
+class Placements(NamedTuple):
+    """For each row the share of the other class that it beats, ties counting one half."""
+
+    of_positives: Floats
+    of_negatives: Floats
+
+    @property
+    def auc(self) -> float:
+        """Mean placement of the positives."""
+        return float(self.of_positives.mean())
+
+
+def placements(rows: ScoredRows) -> Placements:
+    """Placements of all rows in three sorts. Needs both classes."""
+    positives, negatives = rows.probabilities[rows.is_positive], rows.probabilities[~rows.is_positive]
+    assert positives.size and negatives.size, "an AUC needs both classes"
+    midranks = rankdata(rows.probabilities)
+    return Placements(
+        (midranks[rows.is_positive] - rankdata(positives)) / negatives.size,
+        1.0 - (midranks[~rows.is_positive] - rankdata(negatives)) / positives.size,
+    )
+
+
+def auc(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
+    """AUC alone, without its interval, of arrays that hold both classes."""
+    return placements(scored_rows(labels, probabilities, source="the scored rows")).auc
+
+
+def auc_estimate(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimate | None:
+    """AUC with DeLong's interval on the logit scale; None where a class is absent.
+
+    The interval is None where DeLong's variance can not be had (one row of a class) or says nothing (classes
+    perfectly separated: its estimate of the variance is 0).
+    """
+    if not rows.has_both_classes:
+        return None
+    placed = placements(rows)
+    if min(placed.of_positives.size, placed.of_negatives.size) < 2:
+        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, one row of a class")
+    if placed.auc in (0.0, 1.0):
+        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, perfect separation")
+    low, high = logit_interval(
+        placed.auc, _variance(placed.of_positives, placed.of_negatives), confidence=confidence
+    )
+    return Estimate(value=placed.auc, low=low, high=high, confidence=confidence, method="DeLong")
+
+
+def auc_difference(
+    baseline: ScoredRows, candidate: ScoredRows, *, confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Candidate's AUC minus the baseline's on the same rows, with the paired DeLong interval.
+
+    Both must list the same rows in the same order. None where a class is absent; the interval is None where
+    a class has one row, unless all placements agree: then the difference is exactly 0, and so are both ends.
+    """
+    assert np.array_equal(baseline.is_positive, candidate.is_positive), "paired rows must have one label each"
+    if not baseline.has_both_classes:
+        return None
+    before, after = placements(baseline), placements(candidate)
+    of_positives = after.of_positives - before.of_positives
+    of_negatives = after.of_negatives - before.of_negatives
+    difference = float(after.auc - before.auc)
+    if min(of_positives.size, of_negatives.size) < 2 and (of_positives.any() or of_negatives.any()):
+        return Estimate(
+            value=difference, confidence=confidence, method="paired DeLong: undefined, one row of a class"
+        )
+    # The variance of a difference is the variance of the differences of placements: no covariance needed.
+    margin = normal_quantile(confidence) * float(np.sqrt(_variance(of_positives, of_negatives)))
+    return Estimate(
+        value=difference,
+        low=max(-1.0, difference - margin),
+        high=min(1.0, difference + margin),
+        confidence=confidence,
+        method="paired DeLong",
+    )
+
+
+def logit_interval(share: float, variance: float, *, confidence: float) -> tuple[float, float]:
+    """Interval of a share strictly inside (0, 1), symmetric on the logit scale."""
+    margin = normal_quantile(confidence) * np.sqrt(variance) / (share * (1.0 - share))
+    return float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
+
+
+def _variance(of_positives: Floats, of_negatives: Floats) -> float:
+    if not (of_positives.any() or of_negatives.any()):
+        return 0.0
+    return float(of_positives.var(ddof=1) / of_positives.size + of_negatives.var(ddof=1) / of_negatives.size)

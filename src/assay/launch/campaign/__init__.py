@@ -1,0 +1,1 @@
+"""A campaign, from its declaration to its memo."""

@@ -1,0 +1,157 @@
+"""Where a campaign lies, and how it is begun: its declaration is written once, before the first run.
+
+runs/campaigns/NAME/
+  campaign.json          Campaign: what was declared
+  decisions/             Decision of each candidate at each look: faster-3.json
+  sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
+  faster.known_good.json the recipe of a candidate that passed
+  memo.html, memo.md     what people read
+runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
+  benchmarks/BENCHMARK/  result.json, items.parquet
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.config import LoadedConfig, read_config_file, validated
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import ConfigError
+from assay.evaluation.decision.candidate import known_good_recipe
+from assay.evaluation.decision.config import CampaignConfig
+from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
+from assay.records.campaign import Campaign
+from assay.records.decision import Decision, KnownGood
+from assay.store.ledger.database import assay_home
+from assay.store.objects import ObjectStore, open_store
+
+CAMPAIGN_FILE = "campaign.json"
+SETTINGS_FILE = "settings.json"
+KNOWN_GOOD_FILE = "known_good.json"
+"""After the candidate's name and a dot."""
+
+MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent"})
+"""Keys that decide no verdict's threshold: more money, more machines and other opinions are no second look."""
+
+
+class OpenCampaign(NamedTuple):
+    """A campaign that has been declared."""
+
+    record: Campaign
+    config: CampaignConfig
+    known_good: KnownGood | None
+    folder: Path
+
+    @property
+    def store(self) -> ObjectStore:
+        """Where its records go."""
+        return open_store(str(self.folder))
+
+    @property
+    def recipe(self) -> LoadedConfig:
+        """What candidates are patches on."""
+        return LoadedConfig(self.record.recipe, {})
+
+
+def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
+    """The campaign that a file declares, or every wrong key with its cure."""
+    return validated(CampaignConfig, read_config_file(path, overrides))
+
+
+def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampaign:
+    """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to.
+
+    Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
+    that it names is another one since.
+    """
+    recipe, known_good = known_good_recipe(beside / config.recipe)
+    tree = config.model_dump(mode="json")
+    declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
+    record = Campaign(
+        name=config.name,
+        config=declared,
+        config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
+        recipe=recipe.values,
+        beside=str(beside.resolve()),
+        known_good_sha256=known_good.digest() if known_good else None,
+        created_s=clock.now_s(),
+        suites=sealed_suites(config, beside=beside),
+    )
+    folder = campaign_folder(config.name)
+    store = open_store(str(folder))
+    if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
+        record = _as_declared(folder, record)
+        require_suites_as_declared(record, config)
+    settings = {key: tree[key] for key in sorted(MAY_CHANGE)}
+    store.put(SETTINGS_FILE, canonical_json(settings).encode())
+    return OpenCampaign(record, config, known_good, folder)
+
+
+def find_campaign(name: str) -> OpenCampaign:
+    """A campaign that was declared before."""
+    folder = campaign_folder(name)
+    if not (folder / CAMPAIGN_FILE).is_file():
+        known = ", ".join(campaign_names()) or "none"
+        raise ConfigError(
+            f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
+        )
+    record = declared_campaign(folder)
+    settings = json.loads((folder / SETTINGS_FILE).read_bytes())
+    config = validated(CampaignConfig, LoadedConfig({**record.config, **settings}, {}))
+    known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
+    return OpenCampaign(record, config, known_good, folder)
+
+
+def campaign_names() -> list[str]:
+    """Every campaign that was declared."""
+    return sorted(path.parent.name for path in (assay_home() / "campaigns").glob(f"*/{CAMPAIGN_FILE}"))
+
+
+def campaign_folder(name: str) -> Path:
+    """Where the campaign of this name lies."""
+    return (assay_home() / "campaigns" / name).resolve()
+
+
+def declared_campaign(folder: Path) -> Campaign:
+    """What the campaign in a folder declared."""
+    path = folder / CAMPAIGN_FILE
+    return Campaign.from_json(path.read_bytes(), source=path)
+
+
+def all_decisions(folder: Path) -> list[Decision]:
+    """Every revision of every look, in no order that means anything."""
+    return [
+        Decision.from_json(path.read_bytes(), source=path) for path in (folder / "decisions").glob("*.json")
+    ]
+
+
+def recorded_decisions(folder: Path) -> list[Decision]:
+    """By candidate and look, the newest revision of each."""
+    newest: dict[tuple[str, int, bool], Decision] = {}
+    for found in all_decisions(folder):
+        key = (found.candidate, found.look.num_seeds, found.look.is_gate)
+        if key not in newest or newest[key].revision < found.revision:
+            newest[key] = found
+    return [newest[key] for key in sorted(newest)]
+
+
+def _as_declared(folder: Path, wanted: Campaign) -> Campaign:
+    found = declared_campaign(folder)
+    if found.config_sha256 == wanted.config_sha256:
+        return found
+    changed = sorted(_changes("", found.config, wanted.config)) or ["the known-good recipe"]
+    raise ConfigError(
+        f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "
+        "before the first run can not be changed afterwards: give the campaign another name, or restore the "
+        f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
+    )
+
+
+def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() | after.keys():
+            yield from _changes(f"{prefix}.{key}".lstrip("."), before.get(key), after.get(key))
+    elif before != after:
+        yield prefix

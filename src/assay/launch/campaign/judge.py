@@ -1,0 +1,158 @@
+"""Looks at a candidate: from result folders to a decision that is written once per look.
+
+A decision follows from the per-item results, so judging again gives the same one: a decision on record that
+does not follow any more (a result that changed, a verdict that somebody edited) is found and refused.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.base.errors import DamagedDataError, DataError
+from assay.evaluation.decision.decide import decide
+from assay.evaluation.decision.facts import ScoredRun, gather_facts
+from assay.evaluation.decision.lineage import known_good_after
+from assay.evaluation.evidence.campaign.looks import take_look
+from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
+from assay.launch.campaign.forecast import forecast_of
+from assay.launch.campaign.seal import Bench, seal_of
+from assay.launch.campaign.suites import require_suites_as_declared
+from assay.launch.run import existing_run
+from assay.records.decision import Decision
+from assay.records.evidence import Look
+from assay.store.ledger.database import assay_home
+from assay.store.ledger.ledger import Ledger
+
+
+def judge(
+    campaign: OpenCampaign,
+    candidate: str,
+    baseline_runs: Sequence[ScoredRun],
+    candidate_runs: Sequence[ScoredRun],
+    bench: Bench,
+    *,
+    is_gate: bool = True,
+) -> Decision:
+    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
+
+    Opens the sealed benchmark, if there is one, where all else speaks for `scale`. Raises `ConfigError` for a
+    new look where a suite changed since it was declared.
+    """
+    num_seeds = len(baseline_runs)
+    if _on_record(campaign, candidate, num_seeds, is_gate=is_gate) is None:
+        require_suites_as_declared(campaign.record, campaign.config)
+    taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
+    name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
+    look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
+    recipe = existing_run(candidate_runs[0].record.run_id).recipe
+    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
+    facts = facts._replace(forecast=forecast_of(campaign, facts, bench.ledger))
+    facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
+    return decide(
+        campaign.config,
+        campaign.record,
+        facts,
+        folder=Path(campaign.record.beside),
+        home=assay_home().resolve(),
+    )
+
+
+def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
+    """Write it down, as a further revision where only a file that a clause asks for is another one since.
+
+    Raises `DamagedDataError` where another decision is on record for this look, and the results do not say so;
+    `DataError` where that one was judged by other clauses.
+    """
+    look = decision.look
+    recorded = _on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
+    if recorded is not None:
+        _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
+        is_revised = _is_revised(recorded, decision)
+        decision = decision.model_copy(update={"revision": recorded.revision + is_revised})
+        if not is_revised and (problem := difference_of(recorded, decision)) is not None:
+            raise DamagedDataError(
+                f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
+                "A result or the decision was changed after it was made. Restore the file, or move it away and "
+                "decide again."
+            )
+    campaign.store.put_if_absent(decision.place(), decision.to_json().encode())
+    ledger.record_decision(decision)
+    _keep_known_good(campaign, decision)
+    return decision
+
+
+def _on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
+    """The newest revision of a look at a candidate."""
+    same = (candidate, num_seeds, is_gate)
+    for each in recorded_decisions(campaign.folder):
+        if (each.candidate, each.look.num_seeds, each.look.is_gate) == same:
+            return each
+    return None
+
+
+def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
+    before, now = (
+        [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]
+        for each in (recorded, found)
+    )
+    if before == now:
+        return
+    differ = [f"'{name}' of gate {gate} is new" for gate, name in now if (gate, name) not in before]
+    differ += [f"'{name}' of gate {gate} is gone" for gate, name in before if (gate, name) not in now]
+    raise DataError(
+        f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
+        "Judge it with the assay that wrote it, or move it away and run the campaign again."
+    )
+
+
+def _is_revised(recorded: Decision, found: Decision) -> bool:
+    """Whether they differ, and in nothing but clauses whose files are other ones now."""
+    files = {clause.name: clause.evidence for gate in recorded.gates for clause in gate.clauses}
+    changed = frozenset(
+        clause.name for gate in found.gates for clause in gate.clauses if files[clause.name] != clause.evidence
+    )
+    if not changed or difference_of(recorded, found) is None:
+        return False
+    return difference_of(recorded, found, besides=changed) is None
+
+
+def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
+    """A candidate's recipe is there while its newest decision is to scale it."""
+    key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
+    if decision.recommendation == "scale":
+        known_good = known_good_after(
+            decision,
+            campaign.record.recipe,
+            campaign.known_good,
+            name=f"{decision.campaign}-{decision.candidate}",
+        )
+        campaign.store.put(key, known_good.to_json().encode())
+    elif decision.revision > 1 and campaign.store.exists(key):
+        campaign.store.delete(key)
+
+
+def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str] = frozenset()) -> str | None:
+    """The first clause in which two decisions of one look differ; costs and opinions do not count.
+
+    `besides`: clauses that may differ, and with them the recommendation.
+    """
+    if not besides and recorded.recommendation != found.recommendation:
+        return f"it says {recorded.recommendation}, the results say {found.recommendation}"
+    for before, after in zip(recorded.gates, found.gates, strict=True):
+        for old, new in zip(before.clauses, after.clauses, strict=True):
+            if old.type in ("budget", "spent") or old.name in besides:
+                continue
+            if (old.verdict, old.seen) != (new.verdict, new.seen):
+                return f"clause '{old.name}' was {old.verdict} ({old.seen}), and is {new.verdict} ({new.seen})"
+    if recorded.effect != found.effect:
+        return f"its effect was {recorded.effect.value:+.6g}, and is {found.effect.value:+.6g}"
+    return None
+
+
+def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
+    """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
+    place = (num_seeds, is_gate)
+    looks = [each.look for each in recorded_decisions(campaign.folder) if each.candidate == candidate]
+    return sorted(
+        (look for look in looks if (look.num_seeds, look.is_gate) < place),
+        key=lambda look: (look.num_seeds, look.is_gate),
+    )

@@ -1,0 +1,157 @@
+"""Opens a campaign's sealed benchmark: once per candidate, when nothing else stands in the way, on record.
+
+The opening is written down before anything is scored, so that a campaign which is killed in the midst goes on
+with it, and nobody can look and then decide not to have looked. A holdout that an earlier campaign opened, or
+on which a run was scored beforehand, is none any more: what came after may have been chosen by it.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from assay.base.clock import Clock
+from assay.evaluation.decision.config import SuiteBenchmark
+from assay.evaluation.decision.facts import Facts, ScoredRun, SealFacts, benchmark_facts
+from assay.evaluation.decision.gates import judge_gates
+from assay.evaluation.evidence.benchmark_items import load_result, result_folders
+from assay.evaluation.suite.config import read_suite
+from assay.evaluation.suite.contents import suite_sha256
+from assay.launch.campaign.folder import OpenCampaign
+from assay.launch.campaign.runs import suite_folder
+from assay.launch.campaign.suites import require_suites_as_declared
+from assay.launch.run import existing_run
+from assay.records.campaign import SealOpening
+from assay.records.decision import Source
+from assay.store.ledger.database import assay_home
+from assay.store.ledger.ledger import Ledger
+
+OPENINGS = "sealed"
+"""Folder of a campaign's openings: `CANDIDATE.json`."""
+
+
+class ScoreSealed(Protocol):
+    """What scores a run's last weights on the sealed benchmark, or finds them scored."""
+
+    def __call__(
+        self, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
+    ) -> Path:
+        """The folder of the result."""
+        ...
+
+
+class Bench(NamedTuple):
+    """What judging needs beside the campaign, and where the holdout's scores come from."""
+
+    ledger: Ledger
+    clock: Clock
+    score: ScoreSealed
+
+
+def score_sealed(benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock) -> Path:
+    """Score a run's last weights as any other benchmark of a suite is."""
+    evaluation = ledger.evaluations(run_id)[-1]
+    return suite_folder(benchmark, existing_run(run_id), evaluation, ledger, beside=beside, clock=clock)
+
+
+def seal_of(
+    campaign: OpenCampaign,
+    facts: Facts,
+    baseline_runs: Sequence[ScoredRun],
+    candidate_runs: Sequence[ScoredRun],
+    bench: Bench,
+) -> SealFacts | None:
+    """What the sealed benchmark says at this look; None while it stays closed."""
+    benchmark = campaign.config.sealed_benchmark
+    if benchmark is None:
+        return None
+    found = _opening(campaign.folder, facts.candidate)
+    if found is None:
+        if not (facts.look.is_gate and _all_else_holds(campaign, facts)):
+            return None
+        if problem := _broken(campaign, benchmark, [*baseline_runs, *candidate_runs]):
+            return SealFacts(None, problem, None)
+        require_suites_as_declared(campaign.record, campaign.config)
+        found = _open(campaign, benchmark, facts, bench.clock)
+    source = _source(campaign, found)
+    if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
+        return SealFacts(
+            None, f"It was opened for the look at {found.num_seeds} seeds, and is opened once.", source
+        )
+    arms = [
+        [_with_sealed(run, benchmark, campaign, bench) for run in runs]
+        for runs in (baseline_runs, candidate_runs)
+    ]
+    return SealFacts(benchmark_facts(benchmark.name, "sealed", *arms, kind="suite"), "", source)
+
+
+def openings(home: Path) -> Iterator[SealOpening]:
+    """Of all campaigns."""
+    for path in sorted((home / "campaigns").glob(f"*/{OPENINGS}/*.json")):
+        yield SealOpening.from_json(path.read_bytes(), source=path)
+
+
+def _all_else_holds(campaign: OpenCampaign, facts: Facts) -> bool:
+    rule = campaign.config.rule.model_copy(update={"sealed": None})
+    config = campaign.config.model_copy(update={"rule": rule})
+    found = judge_gates(config, facts, folder=Path(campaign.record.beside))
+    return found.recommendation == "scale"
+
+
+def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
+    """Why it is no holdout any more; empty where it is one."""
+    same = _digests(campaign, benchmark)
+    known = [each for each in openings(assay_home()) if each.suite_sha256 in same]
+    for other in known:
+        if other.campaign != campaign.config.name:
+            return f"Campaign '{other.campaign}' opened it for {other.candidate}."
+    opened_here = {run_id for each in known for run_id in each.runs}
+    name = benchmark.benchmark or benchmark.name
+    for run in runs:
+        folders = [] if run.record.run_id in opened_here else result_folders(assay_home() / run.record.run_id)
+        if any(load_result(folder).benchmark == name for folder in folders):
+            return f"Run {run.record.run_id} was scored on it before it was opened."
+    return ""
+
+
+def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock: Clock) -> SealOpening:
+    opening = SealOpening(
+        campaign=campaign.config.name,
+        candidate=facts.candidate,
+        benchmark=benchmark.name,
+        suite_sha256=_digests(campaign, benchmark)[0],
+        num_seeds=facts.num_seeds,
+        runs=tuple(run.run_id for run in facts.runs),
+        opened_s=clock.now_s(),
+    )
+    campaign.store.put_if_absent(_place(facts.candidate), opening.to_json().encode())
+    found = _opening(campaign.folder, facts.candidate)
+    assert found is not None, "it was written above"
+    return found
+
+
+def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: Bench) -> ScoredRun:
+    beside = Path(campaign.record.beside)
+    folder = bench.score(benchmark, run.record.run_id, bench.ledger, beside=beside, clock=bench.clock)
+    return run._replace(folders={**run.folders, benchmark.name: folder})
+
+
+def _digests(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> tuple[str, str]:
+    """Of the suite with the files that it names, and of its definition alone, as older openings have it."""
+    assert benchmark.suite is not None, "a sealed benchmark names its suite"
+    path = Path(campaign.record.beside) / benchmark.suite
+    suite = read_suite(path)
+    return suite_sha256(path, suite), suite.sha256()
+
+
+def _opening(folder: Path, candidate: str) -> SealOpening | None:
+    path = folder / _place(candidate)
+    return SealOpening.from_json(path.read_bytes(), source=path) if path.is_file() else None
+
+
+def _source(campaign: OpenCampaign, opening: SealOpening) -> Source:
+    path = campaign.folder / _place(opening.candidate)
+    return Source(path=path.relative_to(assay_home().resolve()).as_posix(), sha256=opening.digest())
+
+
+def _place(candidate: str) -> str:
+    return f"{OPENINGS}/{candidate}.json"

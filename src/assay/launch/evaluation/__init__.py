@@ -1,0 +1,1 @@
+"""Suites asked of checkpoints: at once, or from a queue beside training."""

@@ -1,0 +1,83 @@
+"""A worker of the evaluation queue in a process beside training, for as long as a run lives on this machine.
+
+It shares nothing with the ranks but the run's store, so it may die without their noticing; it is started again.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.base.errors import TrainingError
+from assay.records.run import Attempt, Run
+
+MAX_STARTS = 5
+LOG_FILE = "evaluation.log"
+
+
+class EvaluationBeside:
+    """A watcher that keeps one worker alive while a run trains; idle where the recipe asks for nothing.
+
+    A worker that keeps failing does not stop the training: it is heard of at the end.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._is_wanted = bool(run.recipe.get("evaluation"))
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._num_starts = 0
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """See that there is a worker."""
+        self._see_that_it_runs()
+
+    def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
+        """Likewise."""
+        self._see_that_it_runs()
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """The worker stays: another attempt may begin, or the queue still has to be emptied."""
+
+    def finish(self) -> None:
+        """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it can not be."""
+        while self._see_that_it_runs():
+            assert self._worker is not None, "a worker runs"
+            if self._worker.wait() == 0:
+                return
+        if self._is_wanted:
+            assert self._worker is not None, "workers were started"
+            raise TrainingError(
+                f"the evaluation of run '{self._run.run_id}' failed {MAX_STARTS} times, the last time with "
+                f"exit code {self._worker.returncode}. The weights are committed; {self._log} says why. "
+                f"'assay eval work {self._run.run_id}' tries again."
+            )
+
+    def stop(self) -> None:
+        """End the worker; what it has scored stays, and the next one goes on from there."""
+        if self._worker is not None:
+            self._worker.terminate()
+            self._worker.wait()
+
+    @property
+    def _log(self) -> Path:
+        return Path(self._run.run_dir) / LOG_FILE
+
+    def _see_that_it_runs(self) -> bool:
+        """Start a worker where there is none; False where that was tried too often, or nothing is wanted."""
+        if not self._is_wanted:
+            return False
+        if self._worker is not None and self._worker.poll() in (None, 0):
+            return True
+        if self._num_starts == MAX_STARTS:
+            return False
+        self._num_starts += 1
+        with self._log.open("ab") as out:
+            self._worker = subprocess.Popen(
+                [sys.executable, "-m", "assay.launch.evaluation.queue", self._run.run_id],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env=os.environ.copy(),
+            )
+        return True

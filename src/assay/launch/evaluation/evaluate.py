@@ -1,0 +1,190 @@
+"""Wires a suite to a model: a run's commit, a folder that `save_pretrained` wrote, or an endpoint."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assay.base.clock import SystemClock
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
+from assay.evaluation.suite.config import (
+    BitsPerByte,
+    Classification,
+    Generation,
+    MultipleChoice,
+    RegistryBenchmark,
+    Suite,
+    read_suite,
+)
+from assay.evaluation.suite.contamination import DatasetText, TextFiles, TrainingText
+from assay.evaluation.suite.imports import Imported
+from assay.evaluation.suite.queue import (
+    Checkpoint,
+    OnChunk,
+    benchmark_folder,
+    evaluate,
+    result_of,
+)
+from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
+from assay.evaluation.suite.scorer import Scorer
+from assay.records.benchmark import BenchmarkResult
+from assay.records.commit import Commit
+from assay.records.run import Run
+from assay.scoring.grade import Tools
+from assay.scoring.graders import LabelModel, Multi, ScoreModel
+from assay.scoring.http_sampler import HttpSampler
+from assay.scoring.sampler import Sampler
+from assay.store.leases import holding, take_lease
+from assay.store.ledger.database import assay_home
+from assay.store.ledger.ledger import Ledger
+from assay.store.objects import ObjectStore, open_store
+
+if TYPE_CHECKING:
+    from assay.training.model.local_model import LocalModel
+
+
+def scorers_of_commit(
+    suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
+) -> Iterator[Scorer]:
+    """A scorer for each benchmark, on a classifier's commit; made one after another."""
+    from assay.evaluation.suite.commit_model import ClassificationScorer, load_classifier
+
+    model = load_classifier(run, commit, store)
+    for benchmark in suite.benchmarks:
+        if not isinstance(benchmark, Classification):
+            raise ConfigError(
+                f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but run "
+                f"'{run.run_id}' trains a classifier, which answers only those of type classification."
+            )
+        yield ClassificationScorer(benchmark, run, model)
+
+
+def folder_scorers(
+    suite_path: Path,
+    model: "LocalModel",
+    *,
+    tools: Tools,
+    training_text: TrainingText | None = None,
+) -> Iterator[Scorer]:
+    """A scorer for each benchmark of a suite, on a language model of this process."""
+    from assay.evaluation.suite.likelihood import BitsPerByteScorer, MultipleChoiceScorer
+
+    for benchmark in read_suite(suite_path).benchmarks:
+        match benchmark:
+            case MultipleChoice():
+                yield MultipleChoiceScorer(benchmark, suite_path.parent, model)
+            case BitsPerByte():
+                yield BitsPerByteScorer(benchmark, suite_path.parent, model, training_text)
+            case Generation():
+                yield GenerationScorer(benchmark, suite_path.parent, model, tools)
+            case RegistryBenchmark():
+                yield RegistryScorer(benchmark, suite_path.parent, model, tools)
+            case Classification():
+                raise _not_answered(suite_path, benchmark.name, benchmark.type, "a language model")
+
+
+def endpoint_scorers(suite_path: Path, model: Sampler, *, tools: Tools) -> Iterator[Scorer]:
+    """Likewise on a model behind an endpoint, which gives completions and no likelihoods."""
+    for benchmark in read_suite(suite_path).benchmarks:
+        match benchmark:
+            case Generation():
+                yield GenerationScorer(benchmark, suite_path.parent, model, tools)
+            case RegistryBenchmark():
+                yield RegistryScorer(benchmark, suite_path.parent, model, tools)
+            case _:
+                raise _not_answered(suite_path, benchmark.name, benchmark.type, "an endpoint")
+
+
+def local_model(folder: str) -> "tuple[LocalModel, str]":
+    """The model in a checkpoint folder, and the digest of its weights."""
+    from assay.training.checkpoint.saver import weights_digest
+    from assay.training.model.causal import load_causal
+    from assay.training.model.local_model import LocalModel
+
+    model = load_causal(folder)
+    digest = weights_digest(model.network.state_dict())
+    return LocalModel(model, name=f"weights {digest[:12]}"), digest
+
+
+def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:
+    """The judges that a suite's graders name, or `model` for all, at an endpoint; and its embeddings."""
+    if model is not None:
+        judge = HttpSampler(base_url=base_url, model=model)
+        return Tools({"*": judge}, judge)
+    graders = [benchmark.grader for benchmark in suite.benchmarks if isinstance(benchmark, Generation)]
+    singles = [
+        each
+        for grader in graders
+        for each in (grader.graders.values() if isinstance(grader, Multi) else [grader])
+    ]
+    named = {each.model for each in singles if isinstance(each, ScoreModel | LabelModel)}
+    judges = {name: HttpSampler(base_url=base_url, model=name) for name in sorted(named)}
+    return Tools(judges, HttpSampler(base_url=base_url, model="embeddings"))
+
+
+def endpoint_digest(base_url: str, model: str) -> str:
+    """Stands for the weights of a model of which only the address is known."""
+    return sha256_of_json(["endpoint", base_url, model])
+
+
+def training_text(texts: Sequence[Path], dataset: Path | None, tokenizer: Path | None) -> TrainingText | None:
+    """What the contamination check searches: text files, or a dataset spelled back by its tokenizer."""
+    if dataset is not None:
+        if texts:
+            raise ConfigError("give either text files or a dataset as the training data to search, not both.")
+        from assay.data.dataset.tokens import load_tokenizer
+
+        if tokenizer is None:
+            raise ConfigError(
+                "a dataset holds tokens: name the tokenizer that it was built with (--tokenizer)."
+            )
+        return DatasetText(Dataset.open(dataset), load_tokenizer(tokenizer))
+    return TextFiles(texts) if texts else None
+
+
+def evaluate_model(
+    checkpoint: Checkpoint, scorers: Iterable[Scorer], ledger: Ledger, *, on_chunk: OnChunk = lambda *_: None
+) -> list[BenchmarkResult]:
+    """Score what is not scored yet, and write it down; the results lie in the home folder of `run_id`."""
+    clock, store = SystemClock(), home_store(checkpoint.run_id)
+    lease = take_lease(store, checkpoint.folder, worker="eval run", clock=clock)
+    if lease is None:
+        raise ConfigError(
+            f"{store.url}/{checkpoint.folder}: another process evaluates this checkpoint. Wait until it "
+            "is done; if it is dead, its lease runs out within a minute."
+        )
+    results = []
+    with holding(lease):
+        for scorer in scorers:
+            results.append(evaluate(store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
+            scorer.close()
+    for result in results:
+        ledger.record_benchmark_result(result)
+    return results
+
+
+def import_results(
+    imported: Imported, ledger: Ledger, *, run_id: str, candidate: str, seed: int, step: int
+) -> BenchmarkResult:
+    """File another tool's scores as a result of ours. Its weights are known by the model's name only."""
+    store, identity = home_store(run_id), imported.identity
+    digest = sha256_of_json(["model", imported.model])
+    checkpoint = Checkpoint(run_id, candidate, seed, step, digest)
+    data = items_bytes(items_table(imported.items))
+    result = result_of(checkpoint, identity, imported.items, SystemClock().now_s(), source=imported.source)
+    folder = benchmark_folder(checkpoint, identity)
+    store.put(f"{folder}/{ITEMS_FILE}", data)
+    store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
+    ledger.record_benchmark_result(result)
+    return result
+
+
+def home_store(run_id: str) -> ObjectStore:
+    """Where the results of a checkpoint that no run of ours made are kept."""
+    return open_store(str((assay_home() / run_id).resolve()))
+
+
+def _not_answered(suite_path: Path, name: str, kind: str, who: str) -> ConfigError:
+    return ConfigError(f"{suite_path}: benchmark '{name}' is of type {kind}, which {who} can not answer.")

@@ -1,0 +1,186 @@
+"""Evaluates the commits that a run's recipe asks for, beside its training; resumes wherever a worker died.
+
+    run's log of commits + suite -> what is due -> lease -> chunks -> results -> ledger, device time debited
+
+A worker is a process of its own (`python -m assay.launch.evaluation.queue RUN`). Any number of them may work
+at a run, on any machines that see its store. It stops when the run has finished and nothing is due any more.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import AssayError, ConfigError, DamagedDataError
+from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, save_result
+from assay.evaluation.suite.config import Suite, read_suite
+from assay.evaluation.suite.contents import suite_sha256
+from assay.evaluation.suite.queue import (
+    Checkpoint,
+    LeaseLostError,
+    OnChunk,
+    checkpoint_results,
+    evaluate,
+    held_seconds,
+    is_done,
+    mark_done,
+    mark_failed,
+    stored_results,
+)
+from assay.launch.evaluation.evaluate import scorers_of_commit
+from assay.records.benchmark import BenchmarkResult
+from assay.records.commit import Commit
+from assay.records.run import PhaseSeconds, Run
+from assay.store.commit_log import CommitLog
+from assay.store.leases import PATIENCE_S, holding, take_lease
+from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.objects import ObjectStore, open_store
+from assay.training.recipe import EvaluationConfig, Recipe
+
+POLL_S = 1.0
+
+
+class Queue(NamedTuple):
+    """One run's evaluations."""
+
+    run: Run
+    config: EvaluationConfig
+    suite: Suite
+    suite_sha256: str
+    """Of the suite with all that it names, as the queue was opened."""
+    store: ObjectStore
+    log: CommitLog
+    patience_s: float = PATIENCE_S
+
+
+def queue_of(run: Run, *, suite: str | None = None, patience_s: float = PATIENCE_S) -> Queue:
+    """A run's queue by its recipe, or by another suite at every commit."""
+    config = Recipe.model_validate(run.recipe).evaluation
+    if suite is not None:
+        config = EvaluationConfig(suite=suite)
+    if config is None:
+        raise ConfigError(
+            f"the recipe of run '{run.run_id}' asks for no evaluation. Name a suite with --suite, or put "
+            "evaluation.suite into the next recipe."
+        )
+    path, store = Path(config.suite), open_store(run.store_url)
+    read = read_suite(path)
+    return Queue(run, config, read, suite_sha256(path, read), store, CommitLog(store), patience_s)
+
+
+def wanted_commits(queue: Queue) -> list[Commit]:
+    """The commits that the recipe asks for and whose files are there, the oldest first; the last besides."""
+    commits, finished = queue.log.commits(), queue.log.finished()
+    return [
+        commit
+        for commit in commits
+        if queue.config.asks_for(commit.step) or (finished is not None and commit.step == finished.step)
+    ]
+
+
+def due_commits(queue: Queue) -> list[Commit]:
+    """Those of them that have not all their results yet."""
+    return _not_done(wanted_commits(queue), queue.suite_sha256, queue.store)
+
+
+def awaited_folders(commits: Sequence[Commit], config: EvaluationConfig, store: ObjectStore) -> list[str]:
+    """Checkpoints that must stay because their evaluation is due: the newest `max_waiting` of those."""
+    asked_for = [commit for commit in commits if config.asks_for(commit.step)]
+    due = _not_done(asked_for, suite_sha256(Path(config.suite)), store)
+    return [commit.folder for commit in due][-config.max_waiting :]
+
+
+def _not_done(commits: Sequence[Commit], sha256: str, store: ObjectStore) -> list[Commit]:
+    return [commit for commit in commits if not is_done(store, commit.step, commit.weights_digest, sha256)]
+
+
+def work(
+    queue: Queue, ledger: Ledger, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
+) -> int:
+    """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed."""
+    completed = 0
+    while True:
+        is_last_round = not follow or queue.log.finished() is not None
+        num_done = sum(_work_at(queue, commit, ledger, clock, on_chunk) for commit in due_commits(queue))
+        completed += num_done
+        if is_last_round and not due_commits(queue):
+            return completed
+        if num_done == 0:
+            if not follow:
+                return completed
+            clock.sleep_s(min(POLL_S, queue.patience_s))
+
+
+def debit(queue: Queue, ledger: Ledger) -> float:
+    """Write down the device time that evaluation has held for the run, over all its workers."""
+    seconds = held_seconds(queue.store)
+    ledger.record_phase_seconds(
+        PhaseSeconds(
+            run_id=queue.run.run_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds}
+        )
+    )
+    return seconds
+
+
+def record_results(queue: Queue, ledger: Ledger) -> list[BenchmarkResult]:
+    """Bring the ledger, and the run's own folder, up to date with the store."""
+    results = stored_results(queue.store)
+    is_elsewhere = queue.store.url != queue.run.run_dir
+    for folder, result in results:
+        ledger.record_benchmark_result(result)
+        if is_elsewhere and not (Path(queue.run.run_dir) / folder).is_dir():
+            save_result(Path(queue.run.run_dir) / folder, result, queue.store.get(f"{folder}/{ITEMS_FILE}"))
+    return [result for _, result in results]
+
+
+def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chunk: OnChunk) -> bool:
+    """Evaluate one commit, unless somebody else is at it; whether it is done now."""
+    folder = checkpoint_results(commit.step, commit.weights_digest)
+    worker = f"{socket.gethostname()}-{os.getpid()}"
+    lease = take_lease(queue.store, folder, worker=worker, clock=clock, patience_s=queue.patience_s)
+    if lease is None:
+        return False
+    checkpoint = Checkpoint(
+        run_id=queue.run.run_id,
+        candidate=str(queue.run.recipe.get("name", "")),
+        seed=int(queue.run.recipe.get("seed", 0)),
+        step=commit.step,
+        weights_digest=commit.weights_digest,
+    )
+    results = []
+    try:
+        with holding(lease, beat_s=min(5.0, queue.patience_s / 4)):
+            for scorer in scorers_of_commit(queue.suite, queue.config.suite, queue.run, commit, queue.store):
+                results.append(evaluate(queue.store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
+                scorer.close()
+            mark_done(queue.store, checkpoint, queue.suite_sha256, results)
+    except LeaseLostError:
+        return False
+    except DamagedDataError as error:
+        # Nobody will ever evaluate it: it is not due any more, and the history tells why.
+        mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
+    record_results(queue, ledger)
+    debit(queue, ledger)
+    return True
+
+
+def main(arguments: Sequence[str]) -> int:
+    """`RUN [SUITE]`: work at a run's queue until the run has finished."""
+    from assay.launch.run import existing_run
+
+    run = existing_run(arguments[0])
+    queue = queue_of(run, suite=arguments[1] if len(arguments) > 1 else None)
+    with open_ledger() as ledger:
+        work(queue, ledger, clock=SystemClock(), follow=True)
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except AssayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)

@@ -1,0 +1,1 @@
+"""Where runs are started: here, or on a Slurm cluster."""

@@ -1,0 +1,183 @@
+"""Starts a run as a Slurm job: writes a script that a person can read and submits it with sbatch.
+
+    sbatch job.sh --> srun, one task a node --> 'assay train --resume RUN --on allocation' on each
+                                                     | SIGTERM: preempted, or the time limit is near
+    queued again <-- scontrol requeue <-- code 75 <--+ commit, leave
+
+Slurm takes a job that ends by itself for a job that is done, even within the grace time of a preemption; so
+the script puts itself back into the queue when the run was stopped before its end. A node that dies takes no
+such care: Slurm requeues the job (`--requeue`), and it goes on from the last commit. Either way it is the same
+job, the same run and the next attempt.
+"""
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+from pydantic import PositiveInt, field_validator
+
+from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError, TrainingError
+from assay.launch.places.launcher import Launched, LaunchState, resume_command
+from assay.launch.ranks.node_link import link_key
+from assay.records.run import Run
+from assay.store.ledger.database import assay_home
+
+STOPPED_EARLY = 75
+"""Exit code of a supervisor on an allocation that committed and left before the end (EX_TEMPFAIL)."""
+TERMINATED = 128 + 15
+"""srun's exit code where SIGTERM came before the supervisor could take it: nothing was begun."""
+
+_ACTIVE = ("CONFIGURING", "RUNNING", "COMPLETING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+
+
+class SlurmConfig(FrozenConfig):
+    """What a job asks of Slurm."""
+
+    nodes: PositiveInt = 1
+    """One supervisor on each; the ranks are shared out evenly."""
+    partition: str | None = None
+    """None: the cluster's default."""
+    time: str | None = None
+    """Limit as sbatch reads it, e.g. `12:00:00` or `2-0`. None: the partition's. A run that needs longer goes
+    on when the job, requeued, runs again."""
+    grace_s: PositiveInt = 120
+    """How long before the limit the run is told to commit and leave. At a preemption the partition's own
+    GraceTime counts."""
+    requeue: bool = True
+    """Go back into the queue when preempted, out of time, or when a node dies."""
+    sbatch: tuple[str, ...] = ()
+    """More of sbatch's options, e.g. `--gpus-per-node=8`; the last of two that differ counts."""
+
+    @field_validator("sbatch")
+    @classmethod
+    def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
+        for option in options:
+            if not re.fullmatch(r"--?[A-Za-z][^\n]*", option):
+                raise ValueError(f"{option!r} is not an option of sbatch; write it like --gpus-per-node=8")
+        return options
+
+    @field_validator("partition", "time")
+    @classmethod
+    def _is_one_word(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[\w:,.-]+", value):
+            raise ValueError(f"{value!r} is not one word")
+        return value
+
+    def check_world_size(self, world_size: int) -> None:
+        """Raises `ConfigError` where the nodes would have different numbers of ranks."""
+        if world_size % self.nodes:
+            raise ConfigError(
+                f"--nodes {self.nodes} --workers {world_size}: every node has the same number of ranks, and "
+                "--workers is that of all nodes together. Use a multiple of the nodes."
+            )
+
+
+def job_script(run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+    """The script that sbatch is given; `options` are more of `assay train`."""
+    config.check_world_size(world_size)
+    command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
+    threads = run.recipe["trainer"]["threads_per_rank"]
+    directives = [
+        f"--job-name=assay-{run.run_id}",
+        *([f"--partition={config.partition}"] if config.partition else []),
+        *([f"--time={config.time}"] if config.time else []),
+        f"--nodes={config.nodes}",
+        "--ntasks-per-node=1",
+        f"--cpus-per-task={world_size // config.nodes * threads}",
+        f"--signal=TERM@{config.grace_s}",
+        "--requeue" if config.requeue else "--no-requeue",
+        "--open-mode=append",
+        f"--output={_folder(run)}/job-%j.log",
+        *config.sbatch,
+    ]
+    return _SCRIPT.format(
+        run_id=run.run_id,
+        directives="\n".join(f"#SBATCH {directive}" for directive in directives),
+        home=shlex.quote(str(assay_home().resolve())),
+        command=shlex.join(command),
+        ending=_REQUEUE if config.requeue else "",
+    )
+
+
+_SCRIPT = """\
+#!/bin/bash
+# Run {run_id}, from its last commit to its end. Written by 'assay train --on slurm'; sbatch takes it as it is.
+{directives}
+
+export ASSAY_HOME={home}
+
+# One supervisor a node starts the ranks of that node; the first node's decides.
+srun --kill-on-bad-exit=1 --cpus-per-task="${{SLURM_CPUS_PER_TASK:-1}}" \\
+  {command}
+code=$?
+{ending}
+exit $code
+"""
+
+_REQUEUE = f"""
+# {STOPPED_EARLY}: told to stop, all is committed. {TERMINATED}: told to stop before anything had begun.
+if [ $code -eq {STOPPED_EARLY} ] || [ $code -eq {TERMINATED} ]; then
+  scontrol requeue "$SLURM_JOB_ID" && exit 0
+fi
+"""
+
+
+class SlurmLauncher:
+    """The cluster whose sbatch is in the PATH. The runs' folder must be one that all nodes see."""
+
+    def __init__(self, config: SlurmConfig, options: tuple[str, ...] = ()) -> None:
+        """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        self._config = config
+        self._options = options
+
+    def start(self, run: Run, *, world_size: int) -> Launched:
+        """Submit a job; its name is Slurm's number for it."""
+        script = job_script(run, self._config, world_size=world_size, options=self._options)
+        folder = _folder(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "job.sh").write_text(script)
+        link_key(Path(run.run_dir))  # now, so that no node has to wait for it
+        try:
+            answer = _slurm("sbatch", "--parsable", str(folder / "job.sh"))
+        except TrainingError as error:
+            raise TrainingError(
+                f"{error}\nThe run is there, and waits: 'assay train --resume {run.run_id} --on slurm' with "
+                f"other options, or change {folder / 'job.sh'} and submit it yourself."
+            ) from error
+        job = answer.strip().partition(";")[0]  # the rest names the cluster, where there are several
+        return Launched(run_id=run.run_id, job=job, log=folder / f"job-{job}.log")
+
+    def state(self, launched: Launched) -> LaunchState:
+        """Slurm forgets a job some minutes after its end; then it has ended, too."""
+        try:
+            states = _slurm("squeue", "--noheader", "--format=%T", f"--jobs={launched.job}").split()
+        except TrainingError as error:
+            if "Invalid job id" in str(error):
+                return "ended"
+            raise
+        if not states:
+            return "ended"
+        return "running" if states[0] in _ACTIVE else "queued"
+
+    def stop(self, launched: Launched) -> None:
+        """Cancel the job: its ranks have the cluster's KillWait to commit and leave."""
+        _slurm("scancel", launched.job)
+
+
+def _folder(run: Run) -> Path:
+    return Path(run.run_dir) / "slurm"
+
+
+def _slurm(*command: str) -> str:
+    """What one of Slurm's commands prints."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{command[0]}: no such program. Run this where Slurm's commands are, e.g. on a login node."
+        ) from error
+    if done.returncode:
+        raise TrainingError(f"{shlex.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout

@@ -1,0 +1,450 @@
+"""One run on several nodes: a supervisor on each, of which that of node 0 leads.
+
+    node 0: Supervisor --- Allotment ---+--- node 0's ranks
+            (attempts, ledger)          +--- link --- node 1: Follower --- node 1's ranks
+                                        +--- link --- node 2: Follower --- node 2's ranks
+
+The lead alone begins attempts, verifies commits and writes to the ledger, exactly as on one machine; a follower
+forks the ranks it is told to, and says how they ended. So there is one decision about each attempt, and what a
+supervisor does for its own ranks it does on every node. A node whose link breaks has lost its ranks: the next
+attempt runs on those that are left. A follower whose lead is gone kills its ranks and leaves.
+"""
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from assay.base import errors
+from assay.base.clock import Clock
+from assay.base.errors import AssayError, TrainingError
+from assay.launch.ranks.node_link import (
+    Beats,
+    Bye,
+    Ended,
+    Hello,
+    Link,
+    LinkLost,
+    Message,
+    ProcessState,
+    Signal,
+    Start,
+    Stop,
+    Stopped,
+    TakeStacks,
+    accept_link,
+    connect_link,
+    link_key,
+)
+from assay.launch.ranks.processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
+from assay.launch.ranks.supervisor import POLL_S
+from assay.records.run import Run
+from assay.store.heartbeat import Beat
+
+GATHER_S = 300.0
+"""How long the lead and the followers wait for each other at the start."""
+
+CAUSE_S = 1.0
+"""When ranks of one node fail, those of others soon fail for want of them: so long the cause is waited for."""
+
+STOP_S = 60.0
+"""A follower that has not killed its ranks by then counts as lost."""
+
+BEATS_S = 1.0
+"""How often a follower passes its ranks' signs of life on."""
+
+STATE_S = 2.0
+"""How long a follower may take to say what a rank's process does."""
+
+_NO_BEAT = Beat(0, "startup", 0.0, 0.0, 0.0)
+
+
+class _Peer(NamedTuple):
+    """A follower, as the lead knows it."""
+
+    link: Link
+    host: str
+
+
+class NodeGroup:
+    """The lead's side: where ranks can be started, as the supervisor's `Nodes`."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        num_nodes: int,
+        host: str,
+        port: int,
+        ranks_per_node: int,
+        clock: Clock,
+        timeout_s: float = GATHER_S,
+    ) -> None:
+        """Wait until every follower has come. `host` is this node as the others reach it."""
+        self._run = run
+        self._clock = clock
+        self._context = fork_context()
+        self._host = host
+        self._ranks_per_node = ranks_per_node
+        self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, timeout_s)
+
+    def fitting(self, world_size: int) -> int:
+        """`world_size`, or the largest power of two that the nodes that are left have room for."""
+        room = (1 + len(self._peers)) * self._ranks_per_node
+        return min(world_size, 1 << (room.bit_length() - 1))
+
+    def start(self, orders: Orders) -> AttemptRanks:
+        """Start each node's share of the ranks; they meet at a fresh port of this node."""
+        nodes = [0, *sorted(self._peers)]
+        shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
+        rendezvous = f"tcp://{self._host}:{_free_port()}"
+        remote = {
+            node: _RemoteRanks(node, self._peers[node], shares[node], self.lose, self._clock)
+            for node in nodes[1:]
+            if shares[node]
+        }
+        for node, ranks in remote.items():
+            ranks.send(
+                Start(
+                    orders=orders,
+                    first_rank=shares[node].start,
+                    num_ranks=len(shares[node]),
+                    rendezvous=rendezvous,
+                )
+            )
+        local = RankProcesses(self._context, self._run, orders, shares[0], rendezvous)
+        return _GroupRanks(local, list(remote.values()), self._clock)
+
+    def lose(self, node: int) -> None:
+        """A node is gone for good."""
+        if node in self._peers:
+            self._peers.pop(node).link.close()
+
+    def close(self) -> None:
+        """Send the followers home."""
+        for node, (link, _) in list(self._peers.items()):
+            try:
+                link.send(Bye())
+            except LinkLost:
+                self.lose(node)
+
+
+def share_out(world_size: int, num_nodes: int) -> list[range]:
+    """Neighbouring ranks for each node, as evenly as may be, the first nodes first; some get none."""
+    each, more = divmod(world_size, num_nodes)
+    shares, first = [], 0
+    for node in range(num_nodes):
+        size = each + (node < more)
+        shares.append(range(first, first + size))
+        first += size
+    return shares
+
+
+class _RemoteRanks:
+    """The lead's view of one follower's ranks."""
+
+    def __init__(self, node: int, peer: _Peer, ranks: range, lose: Callable[[int], None], clock: Clock) -> None:
+        self._clock = clock
+        self._node = node
+        self._link = peer.link
+        self.host = peer.host
+        self.beats = [_NO_BEAT] * len(ranks)
+        self.process_state: str | None = None
+        self._lose = lose
+        self.ranks = ranks
+        self.ended: AttemptEnd | None = None
+        self.is_stopped = False
+
+    def send(self, message: Message) -> None:
+        """Tell the follower, if it is still there."""
+        if not self.is_stopped:
+            try:
+                self._link.send(message)
+            except LinkLost as error:
+                self._is_lost(error)
+
+    def listen(self, timeout_s: float) -> None:
+        """Take in what the follower has to say."""
+        try:
+            while not self.is_stopped and (message := self._link.receive(timeout_s)) is not None:
+                self._take_in(message)
+                timeout_s = 0.0
+        except LinkLost as error:
+            self._is_lost(error)
+
+    def _take_in(self, message: Message) -> None:
+        if isinstance(message, Ended):
+            self.ended = _end_of(message)
+        elif isinstance(message, Stopped):
+            self.is_stopped = True
+        elif isinstance(message, ProcessState):
+            self.process_state = message.state
+        elif isinstance(message, Beats):
+            now_s = self._clock.monotonic_s()
+            self.beats = [beat._replace(at_s=now_s - beat.at_s) if beat else _NO_BEAT for beat in message.beats]
+
+    def stop(self) -> None:
+        """Wait until the follower, told to stop, has killed its ranks."""
+        deadline_s = self._clock.monotonic_s() + STOP_S
+        while not self.is_stopped:
+            self.listen(POLL_S)
+            if self._clock.monotonic_s() > deadline_s:
+                self._is_lost(LinkLost(f"no answer in {STOP_S:.0f} s"))
+
+    def _is_lost(self, error: LinkLost) -> None:
+        self._lose(self._node)
+        self.is_stopped = True
+        if self.ended is None or self.ended.outcome != "succeeded":
+            first, last = self.ranks.start, self.ranks.stop - 1
+            named = f"rank {first}" if first == last else f"ranks {first} to {last}"
+            reason = f"node {self._node} was lost with {named}: its supervisor is gone ({error})"
+            self.ended = AttemptEnd("killed", reason, 0, None)
+
+
+class _GroupRanks:
+    """The ranks of one attempt on all nodes."""
+
+    def __init__(self, local: RankProcesses, remote: Sequence[_RemoteRanks], clock: Clock) -> None:
+        self._clock = clock
+        self._local = local
+        self._remote = remote
+        self._first_failure_s: float | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """Of node 0's ranks."""
+        return self._local.pids
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Wait for the local ranks; what the followers said is taken in at the end of it."""
+        self._local.wait_for_news(timeout_s)
+        for ranks in self._remote:
+            ranks.listen(0.0)
+
+    def end(self) -> AttemptEnd | None:
+        """What all nodes' ends come to; of several failures, the one that caused the others."""
+        ends = [self._local.end(), *(ranks.ended for ranks in self._remote)]
+        failures = [end for end in ends if end is not None and end.outcome in ("failed", "killed")]
+        if failures:
+            return self._cause(failures, is_complete=None not in ends)
+        if None in ends:
+            return None
+        known = [end for end in ends if end is not None]
+        last = next((end for end in known if end.outcome == "preempted"), known[0])
+        return last._replace(num_alive=sum(end.num_alive for end in known))
+
+    def _cause(self, failures: Sequence[AttemptEnd], *, is_complete: bool) -> AttemptEnd | None:
+        if self._first_failure_s is None:
+            self._first_failure_s = self._clock.monotonic_s()
+        cause = min(failures, key=lambda end: (end.outcome != "killed", end.error is None))
+        is_certain = cause.outcome == "killed" or cause.error is not None or is_complete
+        if not is_certain and self._clock.monotonic_s() < self._first_failure_s + CAUSE_S:
+            return None
+        return cause._replace(num_alive=self._num_alive())
+
+    def _num_alive(self) -> int:
+        """A rank that failed for want of another could have gone on; one that was killed could not."""
+        local = self._local.end()
+        alive = local.num_alive if local else self._local.num_ranks
+        return alive + sum(ranks.ended.num_alive if ranks.ended else len(ranks.ranks) for ranks in self._remote)
+
+    def beats(self) -> list[Beat]:
+        """Those of the other nodes are up to `BEATS_S` old."""
+        return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
+
+    def host_of(self, rank: int) -> str:
+        """The machine of the node that has it."""
+        owner = next((ranks for ranks in self._remote if rank in ranks.ranks), None)
+        return owner.host if owner else self._local.host_of(rank)
+
+    def take_stacks(self, rank: int) -> str:
+        """On every node; the node that has `rank` says what its process does."""
+        for ranks in self._remote:
+            ranks.send(TakeStacks(rank=rank))
+        state = self._local.take_stacks(rank)
+        deadline_s = self._clock.monotonic_s() + STATE_S
+        for ranks in self._remote:
+            while (
+                rank in ranks.ranks and ranks.process_state is None and self._clock.monotonic_s() < deadline_s
+            ):
+                ranks.listen(POLL_S)
+            state = state or ranks.process_state or ""
+        return state
+
+    def signal(self, number: int) -> None:
+        """On every node."""
+        for ranks in self._remote:
+            ranks.send(Signal(number=number))
+        self._local.signal(number)
+
+    def stop(self) -> None:
+        """On every node, at the same time."""
+        for ranks in self._remote:
+            ranks.send(Stop())
+        self._local.stop()
+        for ranks in self._remote:
+            ranks.stop()
+
+
+class Follower:
+    """The supervisor of a node other than 0: starts the ranks it is told to, until it is sent home."""
+
+    def __init__(
+        self, run: Run, *, node: int, host: str, port: int, clock: Clock, timeout_s: float = GATHER_S
+    ) -> None:
+        """Come to the lead, at `host`."""
+        self._run = run
+        self._node = node
+        self._clock = clock
+        self._next_beats_s = 0.0
+        self._context = fork_context()
+        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=timeout_s)
+        self._ranks: RankProcesses | None = None
+        self._has_ended = False
+        self._stop_asked = False
+
+    def follow(self) -> None:
+        """Return when the lead has left too. Raises `TrainingError` if it left without a word."""
+        signal.signal(signal.SIGTERM, self._ask_to_stop)
+        try:
+            self._link.send(Hello(node=self._node, host=socket.gethostname()))
+            while not isinstance(message := self._next_message(), Bye):
+                self._obey(message)
+            self._wait_for_the_lead()
+        except LinkLost as error:
+            raise TrainingError(
+                f"run {self._run.run_id}, node {self._node}: the supervisor of node 0 is gone ({error}); the "
+                "ranks here were stopped. All commits are intact: the next attempt goes on from the last."
+            ) from error
+        finally:
+            self._stop_ranks()
+
+    def _next_message(self) -> Message:
+        while True:
+            is_busy = self._ranks is not None and not self._has_ended
+            if (message := self._link.receive(0.0 if is_busy else POLL_S)) is not None:
+                return message
+            if is_busy:
+                self._watch_ranks()
+
+    def _watch_ranks(self) -> None:
+        assert self._ranks is not None
+        self._ranks.wait_for_news(POLL_S)
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._next_beats_s:
+            self._next_beats_s = now_s + BEATS_S
+            beats = tuple(
+                beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats()
+            )
+            self._link.send(Beats(beats=beats))
+        if (end := self._ranks.end()) is not None:
+            self._has_ended = True
+            self._link.send(_ended(end))
+
+    def _obey(self, message: Message) -> None:
+        if isinstance(message, Start):
+            self._start(message)
+        elif isinstance(message, Signal):
+            if self._ranks is not None:
+                self._ranks.signal(message.number)
+        elif isinstance(message, TakeStacks):
+            state = self._ranks.take_stacks(message.rank) if self._ranks else ""
+            self._link.send(ProcessState(state=state))
+        elif isinstance(message, Stop):
+            self._stop_ranks()
+            self._link.send(Stopped())
+
+    def _start(self, message: Start) -> None:
+        ranks = range(message.first_rank, message.first_rank + message.num_ranks)
+        self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
+        self._has_ended = False
+        if self._stop_asked:
+            self._ranks.signal(signal.SIGTERM)
+
+    def _stop_ranks(self) -> None:
+        if self._ranks is not None:
+            self._ranks.stop()
+            self._ranks = None
+
+    def _wait_for_the_lead(self) -> None:
+        """Stay until the lead is done as well: a cluster may end a job soon after the first of its tasks."""
+        try:
+            while True:
+                self._link.receive(POLL_S)
+        except LinkLost:
+            return
+
+    def _ask_to_stop(self, *_: object) -> None:
+        self._stop_asked = True
+        if self._ranks is not None:
+            self._ranks.signal(signal.SIGTERM)
+
+
+def _gather(num_followers: int, port: int, key: bytes, clock: Clock, timeout_s: float) -> dict[int, _Peer]:
+    """Accept until every follower has said which node it is. A stranger that says nothing holds nobody up."""
+    peers: dict[int, _Peer] = {}
+
+    def greet(accepted: socket.socket) -> None:
+        link = accept_link(accepted, key)
+        hello = link.first(timeout_s) if link else None
+        if link is not None and isinstance(hello, Hello):
+            peers[hello.node] = _Peer(link, hello.host)
+
+    deadline_s = clock.monotonic_s() + timeout_s
+    with _listen(port) as listener:
+        listener.settimeout(POLL_S)
+        while True:
+            if len(peers) == num_followers:
+                return peers
+            if clock.monotonic_s() > deadline_s:
+                _refuse(set(range(1, num_followers + 1)) - set(peers), timeout_s)
+            try:
+                accepted, _ = listener.accept()
+            except TimeoutError:
+                continue
+            threading.Thread(target=greet, args=(accepted,), daemon=True).start()
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server(("", port))
+    except OSError as error:
+        raise TrainingError(
+            f"port {port} of node 0, where the other nodes' supervisors come: {error}. Choose another for all "
+            "nodes with ASSAY_LINK_PORT."
+        ) from error
+
+
+def _refuse(missing: set[int], timeout_s: float) -> NoReturn:
+    names = ", ".join(map(str, sorted(missing)))
+    raise TrainingError(
+        f"node {names} did not come within {timeout_s:.0f} s. Read its part of the job's log: its supervisor "
+        "must start there, see the run's folder, and reach node 0."
+    )
+
+
+def _free_port() -> int:
+    with socket.create_server(("", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _ended(end: AttemptEnd) -> Ended:
+    return Ended(
+        outcome=end.outcome,
+        reason=end.reason,
+        num_alive=end.num_alive,
+        error_kind=type(end.error).__name__ if end.error else None,
+        error_text=str(end.error) if end.error else "",
+        stalled_s=end.stalled_s,
+    )
+
+
+def _end_of(message: Ended) -> AttemptEnd:
+    error: AssayError | None = None
+    if message.error_kind is not None:
+        kind = getattr(errors, message.error_kind, AssayError)
+        error = kind(message.error_text)
+    return AttemptEnd(message.outcome, message.reason, message.num_alive, error, message.stalled_s)

@@ -1,0 +1,240 @@
+"""The processes of an attempt: started, listened to, and judged when they end.
+
+Ranks are forked from a server that has already imported torch, so a restart takes a fraction of a second. A
+rank's death is an exit code; what it had to say comes through its pipe.
+"""
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from assay.base.errors import AssayError
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.rank import rank_main
+from assay.launch.ranks.task import Parallel, RankReport, RankTask
+from assay.records.commit import Commit
+from assay.records.run import Attempt, Run
+from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
+from assay.triage.hang import ask_for_stacks, process_state
+
+CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"))
+"""Signals that a process brings upon itself; SIGKILL and the like come from outside."""
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended."""
+
+    outcome: Literal["succeeded", "failed", "preempted", "killed"]
+    reason: str
+    num_alive: int
+    """Ranks that did not die by themselves."""
+    error: AssayError | None = None
+    stalled_s: float = 0.0
+
+
+class Orders(BaseModel):
+    """What the supervisor decides about an attempt, for every rank of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: Attempt
+    commit: Commit | None
+    """Where to resume; None starts anew."""
+    faults: FaultPlan
+    parallel: Parallel
+    failure_s: float
+    """Mean time between the run's failures."""
+
+
+class AttemptRanks(Protocol):
+    """The ranks of one attempt, wherever they run."""
+
+    @property
+    def pids(self) -> Sequence[int]:
+        """Of the ranks on this machine."""
+        ...
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Return when something has happened, at the latest after `timeout_s`."""
+        ...
+
+    def end(self) -> AttemptEnd | None:
+        """How the attempt ended, once it is clear; None while it goes on."""
+        ...
+
+    def beats(self) -> list[Beat]:
+        """The last sign of life of each rank, on this machine's monotonic clock."""
+        ...
+
+    def host_of(self, rank: int) -> str:
+        """Name of the machine that a rank runs on."""
+        ...
+
+    def take_stacks(self, rank: int) -> str:
+        """Have all ranks write their stacks; what the kernel says of the process of `rank`."""
+        ...
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that runs."""
+        ...
+
+    def stop(self) -> None:
+        """Make sure that no rank is left."""
+        ...
+
+
+def fork_context() -> multiprocessing.context.ForkServerContext:
+    """Start the server that ranks are forked from.
+
+    A cluster's SIGTERM goes to every process of a job, so the server holds it back for good, and a forked rank
+    until it has its handler: it is never lost, and never ends a rank that has yet to learn what to do with it.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["assay.launch.ranks.preload"])
+    resource_tracker.ensure_running()  # would release the signal if it were started within
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return context
+
+
+class RankProcesses:
+    """The processes of one attempt on this machine: all of its ranks, or a node's share."""
+
+    def __init__(
+        self,
+        context: multiprocessing.context.ForkServerContext,
+        run: Run,
+        orders: Orders,
+        ranks: range,
+        rendezvous: str,
+    ) -> None:
+        """`rendezvous`: the URL where all ranks of the attempt meet, see `training.parallel.ranks`."""
+        self._ranks = ranks
+        attempt = orders.attempt
+        page = heartbeat_path(Path(run.run_dir), attempt.attempt, ranks)
+        self._heartbeats = Heartbeats.create(page, attempt.world_size)
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[Connection] = []
+        self._reports: dict[int, RankReport] = {}
+        for rank in ranks:
+            ours, theirs = context.Pipe(duplex=False)
+            task = RankTask(
+                run=run,
+                attempt=attempt,
+                commit=orders.commit,
+                rank=rank,
+                rendezvous=rendezvous,
+                environment=dict(os.environ),
+                heartbeats=str(page),
+                faults=orders.faults,
+                supervisor_pid=os.getpid(),
+                parallel=orders.parallel,
+                failure_s=orders.failure_s,
+            )
+            process = context.Process(target=rank_main, args=(task, theirs), name=f"rank-{rank}", daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    @property
+    def num_ranks(self) -> int:
+        """Of this machine."""
+        return len(self._ranks)
+
+    def beats(self) -> list[Beat]:
+        """The last sign of life of this machine's ranks."""
+        return self._heartbeats.read()[self._ranks.start : self._ranks.stop]
+
+    def host_of(self, rank: int) -> str:  # noqa: ARG002
+        """This machine's name."""
+        return socket.gethostname()
+
+    def take_stacks(self, rank: int) -> str:
+        """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
+        state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
+        for pid in self.pids:
+            ask_for_stacks(pid)
+        return state
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Return when a rank has ended or said something, at the latest after `timeout_s`."""
+        open_pipes = [pipe for pipe in self._pipes if not pipe.closed]
+        running = [process.sentinel for process in self._processes if process.exitcode is None]
+        wait([*running, *open_pipes], timeout_s)
+        for rank, pipe in enumerate(self._pipes):
+            if pipe.closed or not pipe.poll():
+                continue
+            try:
+                self._reports[rank] = pipe.recv()
+            except EOFError:
+                pipe.close()
+
+    def end(self) -> AttemptEnd | None:
+        """How the attempt ended, once it is clear; None while it goes on."""
+        codes = [process.exitcode for process in self._processes]
+        dead = [rank for rank, code in enumerate(codes) if code not in (None, 0)]
+        if dead:
+            return self._failed(dead)
+        if any(code is None for code in codes):
+            return None
+        self.wait_for_news(0)
+        stopped = any(report.outcome == "stopped" for report in self._reports.values())
+        if stopped:
+            return AttemptEnd("preempted", "asked to stop; committed and left", len(codes), None)
+        return AttemptEnd("succeeded", "reached the last step", len(codes), None)
+
+    def _failed(self, dead: list[int]) -> AttemptEnd:
+        self.wait_for_news(0)
+        codes = {rank: self._processes[rank].exitcode or 0 for rank in dead}
+        killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
+        if killed:
+            # A rank that was killed can make another's backend abort; the one killed from outside is the cause.
+            rank = min(killed, key=lambda each: killed[each] in CRASHES)
+            num_alive = len(self._processes) - len(killed)
+            return AttemptEnd(
+                "killed", f"rank {self._ranks[rank]} was killed by {killed[rank]}", num_alive, None
+            )
+        # When one rank fails, its peers fail for want of it; the one with a named error is the cause.
+        reports = {rank: self._reports[rank] for rank in dead if rank in self._reports}
+        cause = min(reports, key=lambda rank: reports[rank].error is None, default=dead[0])
+        if cause not in reports:
+            reason = f"exit code {self._processes[cause].exitcode} and no word"
+            return AttemptEnd("failed", f"rank {self._ranks[cause]}: {reason}", len(self._processes) - 1, None)
+        report = reports[cause]
+        return AttemptEnd(
+            "failed", f"rank {self._ranks[cause]}: {report.summary}", len(self._processes) - 1, report.error
+        )
+
+    def signal(self, number: int) -> None:
+        """Send a signal to every rank that runs."""
+        for process in self._processes:
+            if process.exitcode is None and process.pid is not None:
+                os.kill(process.pid, number)
+
+    def stop(self) -> None:
+        """Make sure that no rank is left."""
+        for process in self._processes:
+            if process.exitcode is None:
+                process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._heartbeats.close()

@@ -1,0 +1,77 @@
+"""What a rank says while it works: to the metric segment for ever, to the heartbeat page for now.
+
+Every change of phase passes through here, which makes it the one place where a fault plan can strike at a
+named moment: (step, phase) of a rank.
+"""
+
+from collections.abc import Callable, Mapping
+
+from assay.base.clock import Clock
+from assay.records.run import Phase
+from assay.store.heartbeat import Beat, Heartbeats
+from assay.store.metrics.segment import SegmentWriter
+
+Moment = Callable[[int, Phase], None]
+"""Called with the update under way and the phase that begins."""
+
+_OWN_WORK: frozenset[Phase] = frozenset(("data", "compute"))
+
+
+class RankRecorder:
+    """One rank's segment and its line of the heartbeat page."""
+
+    def __init__(
+        self,
+        segment: SegmentWriter,
+        heartbeats: Heartbeats,
+        rank: int,
+        clock: Clock,
+        *,
+        start_step: int,
+        at_moment: Moment = lambda step, phase: None,
+    ) -> None:
+        self._segment = segment
+        self._heartbeats = heartbeats
+        self._rank = rank
+        self._clock = clock
+        self._at_moment = at_moment
+        self._beat = Beat(start_step, "startup", clock.monotonic_s(), 0.0, 0.0)
+        self._step_began_s: float | None = None
+
+    def phase(self, name: Phase) -> None:
+        """The rank enters this phase now."""
+        now_s = self._clock.monotonic_s()
+        own_s = self._beat.own_s
+        if self._beat.phase in _OWN_WORK:
+            own_s += now_s - self._beat.at_s
+        self._note(self._beat._replace(phase=name, at_s=now_s, own_s=own_s))
+        self._segment.phase(name)
+        self._at_moment(self._beat.step + 1, name)
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """The update `step` is done."""
+        if step > self._beat.step:
+            now_s = self._clock.monotonic_s()
+            longest_s = self._beat.longest_step_s
+            if self._step_began_s is not None:
+                longest_s = max(longest_s, now_s - self._step_began_s)
+            self._step_began_s = now_s
+            self._note(self._beat._replace(step=step, longest_step_s=longest_s))
+        self._segment.log(step, values)
+
+    def event(self, text: str) -> None:
+        """See `SegmentWriter`."""
+        self._segment.event(text)
+
+    def sync(self) -> None:
+        """See `SegmentWriter`."""
+        self._segment.sync()
+
+    def close(self) -> None:
+        """Sync and let go."""
+        self._segment.close()
+        self._heartbeats.close()
+
+    def _note(self, beat: Beat) -> None:
+        self._beat = beat
+        self._heartbeats.beat(self._rank, beat)

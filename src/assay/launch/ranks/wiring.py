@@ -1,0 +1,213 @@
+"""Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from assay.base.clock import Clock, SystemClock
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import Part, split_view
+from assay.data.loader.loader import Loader
+from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.suite.classification import predict, validation_auc, write_predictions
+from assay.launch.ranks.faults import RankFaults
+from assay.launch.ranks.recorder import RankRecorder
+from assay.launch.ranks.task import RankTask, StopFlag
+from assay.records.commit import Commit, RunFinished
+from assay.records.cursor import Cursor
+from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats
+from assay.store.ledger.database import ledger_url, sqlite_file
+from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.store.objects import open_store
+from assay.training.checkpoint.saver import Saver
+from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.parallel.allocator import keep_freed_memory
+from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from assay.training.recipe import EvaluationConfig, Recipe
+from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
+from assay.training.trainer.optimizer import build_optimizer
+from assay.training.trainer.spot_check import SpotCheck
+from assay.training.trainer.step import Network, Stepper, initial_model
+from assay.training.trainer.trainer import Place, Trainer, num_steps
+
+
+def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]:
+    """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end."""
+    recipe = Recipe.model_validate(task.run.recipe)
+    faults = _faults(task)
+    clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
+    recorder = _recorder(task, clock, faults)
+    recorder.phase("startup")
+    keep_freed_memory()
+    ranks = Ranks.join(
+        rank=task.rank,
+        world_size=task.attempt.world_size,
+        rendezvous=task.rendezvous,
+        num_threads=recipe.trainer.threads_per_rank,
+    )
+    method = ClassifyMethod(recipe.method)
+    loader = _loader(recipe, method, "train")
+    model = initial_model(method, seed=recipe.seed, device=ranks.device)
+    lane_sum = _lane_sum(task, recipe, model, ranks, recorder)
+    optimizer = build_optimizer(model, recipe.trainer.optimizer)
+    log = CommitLog(store, attempt=task.attempt.attempt)
+    awaited = partial(_awaited, recipe.evaluation, log)
+    saver = Saver(model, optimizer, ranks, log, recipe.retention, clock, awaited=awaited)
+    place = _restored(saver, task)
+    evaluator = _Evaluator(task, model, method, _loader(recipe, method, "validation"), ranks, recorder)
+    last_step = num_steps(recipe.trainer, loader)
+    stepper = Stepper(
+        method,
+        lane_sum,
+        optimizer,
+        ranks,
+        config=recipe.trainer.optimizer,
+        precision=recipe.trainer.precision,
+        seed=recipe.seed,
+        num_steps=last_step,
+        spot_check=_spot_check(recipe, method, model, lane_sum, ranks),
+    )
+    trainer = Trainer(
+        stepper=stepper,
+        loader=loader,
+        saver=saver,
+        lanes=lane_sum.lanes(recipe.loader.lanes),
+        recorder=recorder,
+        clock=clock,
+        config=recipe.trainer,
+        schedule=CommitSchedule(recipe.trainer, clock, failure_s=task.failure_s),
+        evaluate=evaluator.evaluate,
+        stop_asked=lambda: stop.is_set,
+    )
+    outcome = trainer.train(place)
+    if outcome == "finished":
+        recorder.phase("evaluation")
+        evaluator.evaluate(last_step)
+        _finish(log, ranks)
+    saver.close()
+    lane_sum.close()
+    recorder.phase("idle")
+    recorder.close()
+    ranks.leave()
+    return outcome
+
+
+def _faults(task: RankTask) -> RankFaults:
+    return RankFaults(
+        task.faults,
+        attempt=task.attempt.attempt,
+        rank=task.rank,
+        supervisor_pid=task.supervisor_pid,
+        run_dir=Path(task.run.run_dir),
+        ledger_path=sqlite_file(ledger_url(None)),
+        clock=SystemClock(),
+    )
+
+
+def _lane_sum(
+    task: RankTask, recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder
+) -> LaneSum | ShardedLaneSum:
+    # A single rank has nothing to shard, and FSDP2 none of the exchange that a spot check looks at.
+    if task.parallel == "fsdp2" and ranks.world_size > 1:
+        return ShardedLaneSum(model, ranks, enter_phase=recorder.phase)
+    return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
+
+
+def _restored(saver: Saver, task: RankTask) -> Place:
+    """Where to go on, with the model and the optimizer as they were there."""
+    if task.commit is None:
+        return Place(0, Cursor())
+    saver.restore(task.commit)
+    return Place(task.commit.step, task.commit.cursor)
+
+
+class _Evaluator:
+    """Scores the validation rows with the weights as they are."""
+
+    def __init__(
+        self,
+        task: RankTask,
+        model: Network,
+        method: ClassifyMethod,
+        validation: Loader,
+        ranks: Ranks,
+        recorder: RankRecorder,
+    ) -> None:
+        self._run_dir = Path(task.run.run_dir)
+        self._model = model
+        self._method = method
+        self._validation = validation
+        self._ranks = ranks
+        self._recorder = recorder
+
+    def evaluate(self, step: int) -> float | None:
+        """Write the predictions of `step`; the validation AUC, on rank 0 only."""
+        table = predict(self._model, self._method, self._validation, self._ranks)
+        if table is None:
+            return None
+        folder = evaluation_folder(self._run_dir, step=step, split="validation")
+        write_predictions(table, folder / PREDICTIONS_FILE)
+        metric = validation_auc(table)
+        if metric is not None:
+            self._recorder.log(step, {"validation_auc": metric})
+        return metric
+
+
+def _recorder(task: RankTask, clock: Clock, faults: RankFaults) -> RankRecorder:
+    segment = SegmentWriter(
+        segment_path(Path(task.run.run_dir), task.attempt.attempt, task.rank),
+        run_id=task.run.run_id,
+        attempt=task.attempt.attempt,
+        rank=task.rank,
+        clock=clock,
+    )
+    return RankRecorder(
+        segment,
+        Heartbeats(Path(task.heartbeats), task.attempt.world_size),
+        task.rank,
+        clock,
+        start_step=task.attempt.start_step,
+        at_moment=faults.at_moment,
+    )
+
+
+def _loader(recipe: Recipe, method: ClassifyMethod, part: Part) -> Loader:
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, method.columns)
+
+
+def _spot_check(
+    recipe: Recipe, method: ClassifyMethod, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
+) -> SpotCheck | None:
+    """None where nothing is checked."""
+    trainer, seed = recipe.trainer, recipe.seed
+    if trainer.spot_check_every is None:
+        return None
+    recomputer: LaneRecomputer | ShardedLaneRecomputer
+    if isinstance(lane_sum, ShardedLaneSum):
+        recomputer = ShardedLaneRecomputer(
+            method, lane_sum, device=ranks.device, precision=trainer.precision, seed=seed
+        )
+    else:
+        recomputer = LaneRecomputer(method, model, device=ranks.device, precision=trainer.precision, seed=seed)
+    return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=seed)
+
+
+def _awaited(evaluation: EvaluationConfig | None, log: CommitLog, commits: Sequence[Commit]) -> Sequence[str]:
+    if evaluation is None:
+        return ()
+    # Only here, since it brings the ledger's database along, which ranks have no use for.
+    from assay.launch.evaluation.queue import awaited_folders
+
+    return awaited_folders(commits, evaluation, log.store)
+
+
+def _finish(log: CommitLog, ranks: Ranks) -> None:
+    if ranks.rank == 0:
+        last = log.commits()[-1]
+        log.append(RunFinished(attempt=log.attempt, step=last.step, weights_digest=last.weights_digest))

@@ -1,0 +1,1 @@
+"""What a program is, as its file says it, and what follows from it: plan, offer, progress."""

@@ -1,0 +1,232 @@
+"""Reading a program, so that everything wrong with it is said at once, each with the line that it stands in.
+
+YAML is composed twice: into values, and into the lines of its keys. Whatever later speaks of a dotted key
+(`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from assay.base.config import given_text
+from assay.base.errors import ConfigError
+from assay.planning.program.checks import Problem, problems_of
+from assay.planning.program.program import Program, meant
+from assay.planning.program.progress import Progress
+
+
+class ProgramFile(NamedTuple):
+    """A valid program, and where its keys stand."""
+
+    program: Program
+    path: Path
+    lines: dict[str, int]
+    """Dotted key -> line, from 1."""
+
+    def place(self, key: str) -> str:
+        """`programs/x.yaml:12`: the line of a key, or of the nearest one above it."""
+        return _place(self.path, self.lines, key)
+
+
+def read_program(path: Path) -> ProgramFile:
+    """Read and check a program; one `ConfigError` lists everything that is wrong with it."""
+    values, lines = _read_yaml(path, cure=" 'assay plan new FILE' writes one to start from.")
+    try:
+        program = Program.model_validate(values)
+    except ValidationError as error:
+        raise _listed(path, lines, _schema_problems(error, lines)) from error
+    problems = list(problems_of(program))
+    if problems:
+        raise _listed(path, lines, problems)
+    return ProgramFile(program, path, lines)
+
+
+def read_progress(path: Path, program: Program) -> Progress:
+    """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
+    values, lines = _read_yaml(path)
+    try:
+        progress = Progress.model_validate(values)
+    except ValidationError as error:
+        raise _listed(path, lines, _schema_problems(error, lines, Progress), "progress") from error
+    problems = list(_strangers(program, progress))
+    if problems:
+        raise _listed(path, lines, problems, "progress")
+    return progress
+
+
+def _strangers(program: Program, progress: Progress) -> Iterator[Problem]:
+    hour_of = program.calendar.hour_of
+    for key, names, known in (
+        ("activities", progress.activities, program.nodes()),
+        ("events", progress.events, program.events),
+        ("verdicts", progress.verdicts, program.gates),
+    ):
+        for name in names:
+            if name not in known:
+                yield Problem(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
+    for name, actual in progress.activities.items():
+        for what, moment in (("started", actual.started), ("ended", actual.ended)):
+            if moment is not None and hour_of(moment) > hour_of(progress.now):
+                yield Problem(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
+
+
+def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:
+    """The program with a patch, checked like a file; `source` is what an error names."""
+    try:
+        changed = program.changed(changes)
+    except KeyError as error:
+        raise ConfigError(f"{source}: {error.args[0]}.") from error
+    except ValidationError as error:
+        raise ConfigError(_text(source, _schema_problems(error, {}))) from error
+    problems = list(problems_of(changed))
+    if problems:
+        raise ConfigError(_text(source, problems))
+    return changed
+
+
+def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str, int]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file.{cure}") from error
+    except (UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path}: not readable: {error}") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        lines: dict[str, int] = {}
+        if node is not None:
+            _note_lines(path, node, "", lines)
+        values = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path}:{line}: not readable as YAML: {error.problem}.") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not readable as YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(values).__name__}.")
+    return values, lines
+
+
+def _note_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int]) -> None:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            dotted, line = f"{prefix}{key.value}", key.start_mark.line + 1
+            if dotted in lines:
+                raise ConfigError(
+                    f"{path}:{line}: '{dotted}' stands here a second time; the first is in line "
+                    f"{lines[dotted]}. YAML would silently keep the last: remove one."
+                )
+            lines[dotted] = line
+            _note_lines(path, value, f"{dotted}.", lines)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            lines[f"{prefix}{index}"] = value.start_mark.line + 1
+            _note_lines(path, value, f"{prefix}{index}.", lines)
+
+
+def _schema_problems(
+    error: ValidationError, lines: Mapping[str, int], schema: type[Program | Progress] = Program
+) -> Iterator[Problem]:
+    for found in error.errors():
+        key = _key_in_file([str(part) for part in found["loc"]], lines)
+        if found["type"] == "extra_forbidden":
+            yield Problem(key, _no_such_key(found["loc"], schema))
+        elif found["type"] == "missing":
+            yield Problem(key, "required, and not given.")
+        else:
+            yield Problem(key, f"{_expected(found)}{given_text(found['input'])}.")
+
+
+_EXPECTED = {
+    "tuple_type": "expected a list, in brackets; a range is [least, likely, most]",
+    "string_type": "expected a text",
+    "dict_type": "expected keys with values",
+    "model_type": "expected keys with values",
+}
+_NUMBER = re.compile(r"\s*(?P<digits>\d[\d,_ ]*(?:\.\d+)?)\s*(?P<unit>%|[a-z]*)\s*", re.I)
+
+
+def _expected(found: Any) -> str:
+    """What stands wrong there, in a program lead's words, with the cure where it can be read off."""
+    if found["type"] in ("float_parsing", "int_parsing", "int_from_float"):
+        whole = "" if found["type"] == "float_parsing" else "whole "
+        written = _NUMBER.fullmatch(str(found["input"]))
+        if written is None:
+            return f"expected a {whole}number"
+        digits = float(re.sub(r"[,_ ]", "", written["digits"]))
+        digits = digits / 100.0 if written["unit"] == "%" else digits
+        if whole:
+            digits = round(digits)
+        return f"expected a {whole}number without separator or unit; perhaps {digits:.10g}"
+    message = str(found["msg"]).removeprefix("Value error, ")
+    return _EXPECTED.get(found["type"], message.replace("Input should be", "expected"))
+
+
+def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
+    """With a guess among the keys of that section; without one, all of them."""
+    known = _keys_beside(schema, [str(part) for part in location[:-1]])
+    return f"no such key{meant(str(location[-1]), known) or '; known here: ' + ', '.join(known)}."
+
+
+def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
+    """The keys of the section that an error's location leads to, past names and tags."""
+    models = _models(model)
+    for part in location:
+        inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]
+        tagged = [each for each in models if part in get_args(_type_of(each))]
+        models = [found for annotation in inner for found in _models(annotation)] or tagged or models
+    return [name for each in models for name in each.model_fields]
+
+
+def _type_of(model: type[BaseModel]) -> Any:
+    field = model.model_fields.get("type")
+    return field.annotation if field else None
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
+    """The dotted key without what the schema adds to it: the tag of a union, the marker of a key."""
+    kept: list[str] = []
+    for index, part in enumerate(parts):
+        is_last = index == len(parts) - 1
+        if part != "[key]" and (is_last or not lines or ".".join([*kept, part]) in lines):
+            kept.append(part)
+    return ".".join(kept)
+
+
+def _place(path: Path | str, lines: Mapping[str, int], key: str) -> str:
+    parts = key.split(".")
+    while parts:
+        if ".".join(parts) in lines:
+            return f"{path}:{lines['.'.join(parts)]}"
+        parts.pop()
+    return str(path)
+
+
+def _listed(
+    path: Path, lines: Mapping[str, int], problems: Iterable[Problem], what: str = "program"
+) -> ConfigError:
+    texts = [(_place(path, lines, problem.key), problem) for problem in problems]
+    texts.sort(key=lambda entry: _line_of(entry[0]))
+    return ConfigError(
+        f"{path} is not a valid {what}:\n"
+        + "\n".join(f"  {place}: {problem.key}: {problem.message}" for place, problem in texts)
+    )
+
+
+def _text(source: str, problems: Iterable[Problem]) -> str:
+    return f"{source}:\n" + "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)
+
+
+def _line_of(place: str) -> int:
+    _, _, line = place.rpartition(":")
+    return int(line) if line.isdigit() else 0

@@ -1,0 +1,92 @@
+"""The plan that is offered: the scope that was chosen, its schedule, and how safe it is, beside the calm
+optimum."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from assay.base.config import FrozenConfig
+from assay.planning.program.plan import Plan
+from assay.planning.program.risk import Probability
+from assay.records.record import Record
+
+
+class Spread(FrozenConfig):
+    """A distribution in three numbers."""
+
+    p10: float
+    p50: float
+    p90: float
+
+
+class Given(FrozenConfig):
+    """The programs that end in one verdict, on average."""
+
+    decision_day: float
+    device_hours: float
+
+
+class Safety(FrozenConfig):
+    """What the simulation says of a plan."""
+
+    num_programs: PositiveInt
+    p_on_time: Probability
+    """P(the decision stands by its date)."""
+    p_over_budget: Probability
+    """P(more device-hours than the budget)."""
+    decision_day: Spread
+    """Days from the program's start to the decision."""
+    device_hours: Spread
+    verdicts: dict[str, Probability]
+    """`scale`, `narrow`, `stop`."""
+    given: dict[str, Given] = Field(default_factory=dict)
+    """For each verdict that comes at all: programs that stop and programs that go on differ too much for one
+    distribution to tell of both."""
+
+
+class TakenMove(FrozenConfig):
+    """An option or a mitigation that the offered plan makes."""
+
+    name: str
+    title: str
+    gives_up: str = ""
+    changes: dict[str, Any]
+    """The patch on the program."""
+
+
+class TriedScope(FrozenConfig):
+    """A scope that was played in the search."""
+
+    moves: tuple[str, ...]
+    p_on_time: Probability
+    p_over_budget: Probability
+    p_both: Probability
+    """P(on time and within budget)."""
+
+
+class Offer(Record):
+    """What is proposed to the program's owners, and what it was chosen from."""
+
+    kind: ClassVar[str] = "offer"
+
+    program: str
+    program_sha256: str
+    """Digest of the program at its full scope, which the moves are patches on."""
+    seed: NonNegativeInt
+    promised_on_time: Probability
+    promised_over_budget: Probability
+    keeps_promises: bool
+    moves: tuple[TakenMove, ...]
+    plan: Plan
+    """Of the chosen scope."""
+    safety: Safety
+    calm_plan: Plan
+    """The optimum of the full scope when nothing happens."""
+    calm_safety: Safety
+    tried: tuple[TriedScope, ...]
+    spent_s: NonNegativeFloat
+    """Seconds that the search, the schedules and the simulations took."""
+
+    def changes(self) -> list[dict[str, Any]]:
+        """The patches that make the offered program of the full one, in order."""
+        return [dict(move.changes) for move in self.moves]

@@ -1,0 +1,232 @@
+"""A program: everything that stands between a pilot and its decision, as one file.
+
+    people, capacity, budget, dates  --+
+    activities and gates             --+-->  planning: schedule, risk, documents
+    risks, options, what-ifs         --+
+
+A program says what must be done and within what; never when. Names join its parts, and a name that leads
+nowhere is an error here; whether everything can fit is for `planning` to find out.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.planning.program.calendar import Calendar, Capacity, Moment, Role
+from assay.planning.program.risk import Benchmark, Noise, Option, Pilot, Risk, Stop, WhatIf
+from assay.planning.program.work import Activity, Gate, Node, Owners, Work
+from assay.records.record import Record
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+"""A word that other parts refer to."""
+
+
+class Event(FrozenConfig):
+    """Something from outside that work waits for."""
+
+    title: str
+    at: Moment
+
+
+class Stakeholder(FrozenConfig):
+    """Somebody outside the team; `NAME: title` alone will do."""
+
+    title: str
+    wants: str = ""
+    """What they ask of the plan; stands beside their letters in the RACI document."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _title_alone(cls, value: Any) -> Any:
+        return {"title": value} if isinstance(value, str) else value
+
+
+class Budget(FrozenConfig):
+    """Device-hours that may be spent."""
+
+    device_hours: PositiveFloat
+    reserve: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Share that the plan leaves untouched, for failures and reruns."""
+
+    stages: dict[Name, PositiveFloat] = Field(default_factory=dict)
+    """Device-hours that a stage may plan at most; a stage that is absent is bound by the whole only."""
+
+    def plannable_device_hours(self) -> float:
+        """What a plan may spend."""
+        return self.device_hours * (1.0 - self.reserve)
+
+
+class Stage(FrozenConfig):
+    """A part of the program, with the owners of all that is in it."""
+
+    title: str
+    question: str = ""
+    """What it answers."""
+
+    owners: Owners
+
+
+class Decision(FrozenConfig):
+    """What the program is for."""
+
+    made_by: str
+    """The activity or gate at whose end the decision stands."""
+
+    by: Moment
+    """When it must stand at the latest."""
+
+    review: Moment | None = None
+    """When it is presented."""
+
+
+class Program(Record):
+    """Activities, people, capacity, budget, dates, gates, risks: what planning starts from."""
+
+    kind: ClassVar[str] = "program"
+
+    name: Name
+    title: str
+    calendar: Calendar
+    team: dict[Name, Role]
+    """Who does the work."""
+
+    stakeholders: dict[Name, Stakeholder] = Field(default_factory=dict)
+    """Others who own, approve or are told."""
+
+    capacity: Capacity
+    budget: Budget
+    decision: Decision
+    stages: dict[Name, Stage]
+    events: dict[Name, Event] = Field(default_factory=dict)
+    activities: dict[Name, Activity]
+    gates: dict[Name, Gate] = Field(default_factory=dict)
+    benchmarks: dict[Name, Benchmark] = Field(default_factory=dict)
+    pilot: Pilot | None = None
+    stops: dict[Name, Stop] = Field(default_factory=dict)
+    noise: Noise = Noise()
+    risks: dict[Name, Risk] = Field(default_factory=dict)
+    options: dict[Name, Option] = Field(default_factory=dict)
+    what_ifs: dict[Name, WhatIf] = Field(default_factory=dict)
+
+    def nodes(self) -> dict[str, Node]:
+        """Activities and gates alike, in the file's order: what the schedule places."""
+        activities = {
+            name: Node(name, a.title, a.stage, a.after, a.work, a.runs, a.not_before, a.due, is_gate=False)
+            for name, a in self.activities.items()
+        }
+        gates = {
+            name: Node(
+                name,
+                g.title,
+                g.stage,
+                g.after,
+                (Work(days=g.days, people=g.people),),
+                None,
+                g.not_before,
+                g.due,
+                is_gate=True,
+            )
+            for name, g in self.gates.items()
+        }
+        return activities | gates
+
+    def owners_of(self, name: str) -> Owners:
+        """RACI of an activity or a gate: its own, or its stage's."""
+        item = self.activities[name] if name in self.activities else self.gates[name]
+        return item.owners or self.stages[item.stage].owners
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """This program with a patch (dotted key -> value; None removes the key), validated anew.
+
+        An activity that is removed leaves its predecessors to those who waited for it. Raises pydantic's
+        `ValidationError` or `KeyError` where the patch does not fit.
+        """
+        tree = self.model_dump(mode="json")
+        for key, value in changes.items():
+            set_key(tree, key, value)
+        nodes = self.nodes()
+        removed = [
+            name
+            for section, items in (("activities", self.activities), ("gates", self.gates))
+            for name in items
+            if name not in tree[section]
+        ]
+        for name in removed:
+            _bridge(tree, name, _inherited(name, nodes, frozenset(removed)))
+        return type(self).model_validate(tree)
+
+    def title_of(self, name: str) -> str:
+        """A role's, a person's or a stakeholder's title; the name itself where there is none."""
+        known = self.team.get(name) or self.stakeholders.get(name)
+        return (known.title if known else "") or name
+
+    def without(self, names: Iterable[str]) -> Self:
+        """This program without some activities."""
+        return self.changed({f"activities.{name}": None for name in names})
+
+    def with_options(self, names: Iterable[str]) -> Self:
+        """This program run otherwise, by its own options."""
+        program = self
+        for name in names:
+            program = program.changed(self.options[name].changes)
+        return program
+
+
+def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set, or with None remove, one key of nested mappings; a parent that is missing is a `KeyError`."""
+    *parents, last = dotted.split(".")
+    branch = tree
+    for depth, parent in enumerate(parents):
+        inner = branch.get(parent)
+        if not isinstance(inner, dict):
+            raise KeyError(f"'{dotted}': there is no '{'.'.join(parents[: depth + 1])}'{meant(parent, branch)}")
+        branch = inner
+    if value is None and last not in branch:
+        raise KeyError(f"'{dotted}': nothing to remove{meant(last, branch)}")
+    if value is None:
+        del branch[last]
+    else:
+        branch[last] = value
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`; perhaps you meant 'x'`, or nothing."""
+    guesses = difflib.get_close_matches(name, list(known), n=1)
+    return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
+
+
+def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) -> list[dict[str, Any]]:
+    """What a removed activity waited for; of what is removed with it, what that waited for."""
+    found: list[dict[str, Any]] = []
+    for dependency in nodes[name].after:
+        is_gone = dependency.name in removed and dependency.name != name
+        waits = (
+            _inherited(dependency.name, nodes, removed - {name})
+            if is_gone
+            else [dependency.model_dump(mode="json")]
+        )
+        found += [entry for entry in waits if entry["name"] not in {each["name"] for each in found}]
+    return found
+
+
+def _bridge(tree: dict[str, Any], removed: str, inherited: Sequence[dict[str, Any]]) -> None:
+    """Whoever waited for `removed` now waits for what it waited for."""
+    for section in ("activities", "gates"):
+        for item in tree[section].values():
+            waits = [_as_dependency(entry) for entry in item.get("after", ())]
+            if any(entry["name"] == removed for entry in waits):
+                kept = [entry for entry in waits if entry["name"] != removed]
+                have = {entry["name"] for entry in kept}
+                item["after"] = kept + [entry for entry in inherited if entry["name"] not in have]
+    for gate in tree["gates"].values():
+        for branch, field in (("narrow", "drops"), ("again", "repeats")):
+            if gate.get(branch):
+                gate[branch][field] = [name for name in gate[branch][field] if name != removed]
+        gate["stop_goes_to"] = [name for name in gate.get("stop_goes_to", ()) if name != removed]
+
+
+def _as_dependency(entry: Any) -> dict[str, Any]:
+    return {"name": entry} if isinstance(entry, str) else dict(entry)

@@ -1,0 +1,82 @@
+"""What really happened so far: where re-planning starts from."""
+
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.planning.program.calendar import Moment
+from assay.planning.program.work import Verdict
+from assay.records.record import Record
+
+
+class RunActual(FrozenConfig):
+    """One run of an activity, as the ledger knows it."""
+
+    run_id: str
+    started: Moment
+    ended: Moment | None = None
+    """None while it goes on."""
+
+    device_hours: NonNegativeFloat
+    """Held so far, over all attempts."""
+
+    device_hours_lost: NonNegativeFloat = 0.0
+    """Of these, rolled back: work that was done twice."""
+
+    device_hours_by_phase: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """What they were held for: compute, data, lost ...; `unreported` is what no rank has told of yet."""
+
+    num_attempts: PositiveInt = 1
+    num_failed: NonNegativeInt = 0
+    """Attempts that were killed or failed."""
+
+
+class Actual(FrozenConfig):
+    """An activity or a gate that has begun."""
+
+    started: Moment
+    ended: Moment | None = None
+    """None while it goes on."""
+
+    expected_end: Moment | None = None
+    """Of what goes on; None: as long after its start as was planned, and not before now."""
+
+    device_hours: NonNegativeFloat = 0.0
+    """Spent so far; 0 for runs: re-planning takes what was planned."""
+
+    device_hours_to_come: NonNegativeFloat = 0.0
+    """Of runs that go on; 0: what was planned, less what is spent."""
+
+    runs: tuple[RunActual, ...] = ()
+    """Each run by itself, where the ledger knows them; in the order in which they began."""
+
+    @model_validator(mode="after")
+    def _over_or_not(self) -> Self:
+        if self.ended is not None and (self.expected_end is not None or self.device_hours_to_come):
+            raise ValueError("it has ended: nothing of it is to come")
+        return self
+
+
+class Progress(Record):
+    """The state of a running program."""
+
+    kind: ClassVar[str] = "progress"
+
+    now: Moment
+    activities: dict[str, Actual] = Field(default_factory=dict)
+    """Of activities and gates; what is absent has not begun."""
+
+    events: dict[str, Moment] = Field(default_factory=dict)
+    """When events from outside really came; one whose date has passed and that is absent is still awaited.
+    A moment to come is when it is expected now."""
+
+    verdicts: dict[str, tuple[Verdict, ...]] = Field(default_factory=dict)
+    """Gate -> what it said, look by look."""
+
+    @field_validator("verdicts", mode="before")
+    @classmethod
+    def _one_look(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: (said,) if isinstance(said, str) else said for name, said in value.items()}
+        return value

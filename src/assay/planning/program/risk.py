@@ -1,0 +1,225 @@
+"""What may come otherwise than planned: noise, risks with their mitigations, and what the pilot is worth.
+
+The schedule ignores all of this; the simulation (`planning/risk`) draws it.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.planning.program.calendar import Share
+
+Probability = Annotated[float, Field(ge=0.0, le=1.0)]
+
+Triangular = tuple[NonNegativeFloat, NonNegativeFloat, NonNegativeFloat]
+"""Least, most likely, most."""
+
+Changes = dict[str, Any]
+"""A patch on the program: dotted key -> value; None removes the key (an activity, a booking)."""
+
+
+class Noise(FrozenConfig):
+    """How durations and runs scatter around what was planned. State the rates, or fit them to the ledger."""
+
+    work_factor: PositiveFloat = 1.1
+    """Median of (days that people's work takes) / (days planned)."""
+
+    work_sigma: NonNegativeFloat = 0.3
+    """Standard deviation of its logarithm."""
+
+    run_sigma: NonNegativeFloat = 0.12
+    """The same for the hours of a run; the median is as planned."""
+
+    interrupts_per_device_hour: NonNegativeFloat = 1 / 50_676 + 1 / 2_500
+    """Hardware (Llama 3's 419 in 54 days on 16,384 devices) and software together."""
+
+    interrupts_known_from: PositiveFloat | None = None
+    """Interrupts that this rate is known from: each program then draws its own, Gamma-distributed with this
+    shape. None: the rate is taken as it is. `--rates-from` fits both to the ledger."""
+
+    interrupt_loss_hours: tuple[NonNegativeFloat, NonNegativeFloat] = (1.0, 2.0)
+    """Hours that a run loses at each, uniform between the two."""
+
+    rerun_probability: Probability = 0.08
+    """That a run must be repeated, in part or whole, for a mistake of our own."""
+
+    rerun_fraction: tuple[Share, Share] = (0.2, 1.0)
+    """How much of it, uniform between the two."""
+
+
+class Late(FrozenConfig):
+    """An event, or the start of an activity, slips."""
+
+    type: Literal["late"] = "late"
+    what: str
+    """Name of an event or an activity."""
+
+    days: Triangular
+    """`[least, likely, most]`."""
+
+
+class Longer(FrozenConfig):
+    """Activities take longer."""
+
+    type: Literal["longer"] = "longer"
+    what: tuple[str, ...]
+    """Names of activities, or of stages."""
+
+    factor: Triangular
+    """`[least, likely, most]`; 1.5 is half as long again."""
+
+
+class MoreWork(FrozenConfig):
+    """Runs must be repeated."""
+
+    type: Literal["rerun"] = "rerun"
+    what: tuple[str, ...]
+    """Names of activities, or of stages."""
+
+    fraction: Triangular
+    """Of their runs' device-hours: `[least, likely, most]`."""
+
+
+class BookingOverruns(FrozenConfig):
+    """Another's booking ends later than it should."""
+
+    type: Literal["booking_overruns"] = "booking_overruns"
+    booking: str
+    days: Triangular
+    """`[least, likely, most]`."""
+
+
+class CapacityLost(FrozenConfig):
+    """A part of the cluster is down for a while, beginning on any day of the program."""
+
+    type: Literal["capacity_lost"] = "capacity_lost"
+    share: Share
+    days: Triangular
+    """`[least, likely, most]`."""
+
+
+class Away(FrozenConfig):
+    """Somebody falls ill or is called away, beginning on any day of the program."""
+
+    type: Literal["away"] = "away"
+    role: str
+    fte: PositiveFloat
+    days: Triangular
+    """`[least, likely, most]`."""
+
+
+class GainLost(FrozenConfig):
+    """The effect itself is smaller than thought: points off the true gain."""
+
+    type: Literal["gain_lost"] = "gain_lost"
+    points: Triangular
+    """`[least, likely, most]`."""
+
+
+Effect = Annotated[
+    Late | Longer | MoreWork | BookingOverruns | CapacityLost | Away | GainLost, Field(discriminator="type")
+]
+
+
+class Mitigation(FrozenConfig):
+    """What could be done about a risk, as a change that the simulation tries."""
+
+    title: str
+    changes: Changes = Field(default_factory=dict)
+    """To the program: a price in work, a lower probability (`risks.data_late.probability`), another order."""
+
+
+class Risk(FrozenConfig):
+    """One line of the risk register."""
+
+    title: str
+    probability: Probability
+    effect: Effect
+    owner: str
+    """Who watches it: a role of the team or a stakeholder."""
+
+    sign: str = ""
+    """What is seen first when it happens."""
+
+    mitigations: dict[str, Mitigation] = Field(default_factory=dict)
+
+
+class Benchmark(FrozenConfig):
+    """What a gate may read, and how well it can tell: the numbers that its power follows from."""
+
+    title: str = ""
+    role: Literal["primary", "guardrail", "safety"] = "primary"
+    items: PositiveInt
+    """Items (prompts) that baseline and candidate are both scored on."""
+
+    discordance: Share = 0.3
+    """Share of items on which the two differ."""
+
+    seed_sd: NonNegativeFloat = 1.0
+    """Standard deviation over seeds of a run's score, in points (100 = all items)."""
+
+    margin: PositiveFloat | None = None
+    """A guardrail's: points that a candidate may lose."""
+
+    @model_validator(mode="after")
+    def _guardrails_have_margins(self) -> Self:
+        if self.role == "guardrail" and self.margin is None:
+            raise ValueError("a guardrail needs a margin: the points that a candidate may lose")
+        return self
+
+
+class Pilot(FrozenConfig):
+    """What is known of the effect before the program begins."""
+
+    benchmark: str
+    gains: tuple[float, ...]
+    """Points over the baseline: the pilot's, then those of its reruns, none left out."""
+
+    standard_error: PositiveFloat
+    """Of each, seeds and items together."""
+
+    prior_sd: PositiveFloat = 2.0
+    """Of true gains of such ideas around zero, in points."""
+
+    note: str = ""
+    """How it was run and what speaks against it (devices, data, reruns); stands in the stage gates document."""
+
+
+class Stop(FrozenConfig):
+    """A condition that ends or narrows the program whenever it is seen, not only at a gate."""
+
+    title: str
+    watch: str
+    """A benchmark's name, `device_hours`, `decision_day`, `failure_share` or `gain`."""
+
+    above: float | None = None
+    """In the unit of what is watched: device-hours, days since the start, a share (0.1), points."""
+
+    below: float | None = None
+    """The same; give one of the two."""
+
+    then: Literal["stop", "narrow", "review"] = "review"
+    owner: str
+
+    @model_validator(mode="after")
+    def _one_limit(self) -> Self:
+        if (self.above is None) == (self.below is None):
+            raise ValueError("expected exactly one of above and below")
+        return self
+
+
+class Option(FrozenConfig):
+    """A way to run the program otherwise: less scope, another order. The simulation chooses among them."""
+
+    title: str
+    changes: Changes
+    gives_up: str = ""
+    """What is lost by it, for the document."""
+
+
+class WhatIf(FrozenConfig):
+    """A question about the world, answered by solving and simulating again."""
+
+    title: str
+    changes: Changes

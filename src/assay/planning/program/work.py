@@ -1,0 +1,264 @@
+"""What a program does: activities of people and of devices, in alternative ways, and the gates between them."""
+
+import math
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
+
+from assay.base.config import FrozenConfig
+from assay.planning.program.calendar import Fte, Moment
+from assay.planning.program.risk import Probability
+
+Verdict = Literal["pass", "narrow", "stop", "again"]
+
+HalfDays = Annotated[float, Field(gt=0.0, multiple_of=0.5)]
+"""Working days, in halves."""
+
+
+class Dependency(FrozenConfig):
+    """Something that must be over (or under way) before."""
+
+    name: str
+    """An activity, a gate or an event."""
+
+    lag_hours: int = 0
+    """Hours to wait after it; negative where the two may overlap."""
+
+    of: Literal["end", "start"] = "end"
+    """Counted from its end, or from its start."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+def _one_is_a_list(value: Any) -> Any:
+    return (value,) if isinstance(value, dict) else value
+
+
+class Work(FrozenConfig):
+    """One way for people to do it."""
+
+    days: HalfDays
+    """Working days from start to end."""
+
+    people: dict[str, Fte]
+    """Role or person -> how much of them, from start to end."""
+
+
+class RunMode(FrozenConfig):
+    """One way to run it: so many devices for so long."""
+
+    devices: PositiveInt
+    hours: PositiveInt
+    """Wall hours of one run."""
+
+
+class Runs(FrozenConfig):
+    """Work of devices: one or several equal runs (seeds, arms), each in the same way so that they compare.
+
+    Give `modes`, or `device_hours` and the `devices` to choose from.
+    """
+
+    count: PositiveInt = 1
+    """How many runs; they may go at the same time or one after the other."""
+
+    modes: tuple[RunMode, ...] = ()
+
+    device_hours: PositiveFloat | None = None
+    """Of one run on the least of `devices`."""
+
+    devices: tuple[PositiveInt, ...] = ()
+
+    loss_per_doubling: NonNegativeFloat = 0.03
+    """Device-hours that twice the devices cost more, as a share."""
+
+    people: dict[str, Fte] = Field(default_factory=dict)
+    """Who watches each run, around the clock."""
+
+    resume_hours: NonNegativeInt = 1
+    """Hours lost each time that a run gives way and goes on."""
+
+    ids: str = ""
+    """Which runs of the ledger are these: a pattern of run ids (`pilot-again-*`). Empty: those whose id begins
+    with the activity's name and a dash, underscores written as dashes."""
+
+    @model_validator(mode="after")
+    def _one_way_of_saying_it(self) -> Self:
+        if bool(self.modes) == (self.device_hours is not None):
+            raise ValueError("give either modes, or device_hours with the devices to choose from")
+        if (self.device_hours is not None) != bool(self.devices):
+            raise ValueError("device_hours and devices go together")
+        return self
+
+    def ways(self) -> tuple[RunMode, ...]:
+        """The modes, fewest devices first; hours rounded up to whole ones."""
+        if self.device_hours is None:
+            return tuple(sorted(self.modes, key=lambda mode: mode.devices))
+        least = min(self.devices)
+        return tuple(
+            RunMode(
+                devices=devices,
+                hours=max(1, math.ceil(self.device_hours * self._loss(devices / least) / devices - 1e-9)),
+            )
+            for devices in sorted(set(self.devices))
+        )
+
+    def _loss(self, times_devices: float) -> float:
+        return float((1.0 + self.loss_per_doubling) ** math.log2(times_devices))
+
+
+class Owners(FrozenConfig):
+    """RACI: one is responsible (does it), one accountable (answers for it); others are asked or told."""
+
+    responsible: str
+    accountable: str
+    consulted: tuple[str, ...] = ()
+    informed: tuple[str, ...] = ()
+
+
+class Activity(FrozenConfig):
+    """Work of people (`work`) or of devices (`runs`)."""
+
+    title: str
+    stage: str
+    after: tuple[Dependency, ...] = ()
+
+    work: Annotated[tuple[Work, ...], BeforeValidator(_one_is_a_list)] = ()
+    """Alternative ways: one is chosen."""
+
+    runs: Runs | None = None
+
+    not_before: Moment | None = None
+    due: Moment | None = None
+    """When it must be over."""
+
+    optional: bool = False
+    """The program could do without it; the choice is made under the simulation, not by the schedule."""
+
+    owners: Owners | None = None
+    """Where the stage's do not hold."""
+
+    changes: tuple[str, ...] = ()
+    """For runs: what differs from the known-good recipe. One thing at a time, else the effect has no name."""
+
+    @model_validator(mode="after")
+    def _people_or_devices(self) -> Self:
+        if bool(self.work) == (self.runs is not None):
+            raise ValueError("expected either work (of people) or runs (of devices)")
+        return self
+
+
+class Evidence(FrozenConfig):
+    """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain."""
+
+    benchmark: str
+    runs: str
+    """The activity whose runs it compares; half of them are the baseline's."""
+
+    pass_at: float
+    """Points. An estimate at or above it passes."""
+
+    stop_below: float
+    """Points. An estimate below it stops the program; between the two the verdict is `between`."""
+
+    between: Literal["narrow", "again"] = "again"
+    """`again` turns into `narrow` once its repeats are used up."""
+
+    campaign: str = ""
+    """The campaign whose decision this gate takes, once it is made: scale passes, narrow and stop are that."""
+
+    @model_validator(mode="after")
+    def _stops_below_what_passes(self) -> Self:
+        if self.stop_below > self.pass_at:
+            raise ValueError(
+                f"stop_below {self.stop_below:g} lies above pass_at {self.pass_at:g}: between the two an "
+                "estimate would do both. Swap them"
+            )
+        return self
+
+
+class Narrow(FrozenConfig):
+    """Go on with less."""
+
+    drops: tuple[str, ...] = ()
+    """Activities that are not done then."""
+
+
+class Again(FrozenConfig):
+    """Reproduce once more, then judge once more on all runs together."""
+
+    repeats: tuple[str, ...]
+    """Activities that are done again."""
+
+    at_most: PositiveInt = 1
+
+
+def _half_or_more(value: float) -> float:
+    if value < 0.5:
+        raise ValueError("a gate takes at least half a day")
+    return value
+
+
+class Gate(FrozenConfig):
+    """A meeting that decides from records whether the program goes on: pass, narrow, stop or again."""
+
+    title: str
+    stage: str
+    after: tuple[Dependency, ...]
+    """What it judges. What waits for the gate names it in its own `after`."""
+
+    days: Annotated[HalfDays, AfterValidator(_half_or_more)] = 0.5
+    people: dict[str, Fte] = Field(default_factory=dict)
+
+    evidence: Evidence | None = None
+    """Where the verdict follows from an effect."""
+
+    probabilities: dict[Verdict, Probability] = Field(default_factory=dict)
+    """Where it does not: how likely each verdict is."""
+
+    narrow: Narrow = Narrow()
+    again: Again | None = None
+    stop_goes_to: tuple[str, ...] = ()
+    """Activities that are done even after a stop (the memo); the rest of what has not begun is dropped."""
+
+    not_before: Moment | None = None
+    due: Moment | None = None
+    owners: Owners | None = None
+
+    @model_validator(mode="after")
+    def _has_one_source_of_its_verdict(self) -> Self:
+        if (self.evidence is None) == (not self.probabilities):
+            raise ValueError("expected either evidence or probabilities: where does its verdict come from?")
+        if self.probabilities and abs(sum(self.probabilities.values()) - 1.0) > 1e-9:
+            raise ValueError(f"probabilities sum to {sum(self.probabilities.values()):g}, expected 1")
+        asks_again = self.probabilities.get("again", 0.0) > 0 or (
+            self.evidence is not None and self.evidence.between == "again"
+        )
+        if asks_again and self.again is None:
+            raise ValueError("its verdict may be 'again': say what is repeated (again: {repeats: [...]})")
+        return self
+
+
+class Node(NamedTuple):
+    """An activity or a gate, as what is put on the calendar."""
+
+    name: str
+    title: str
+    stage: str
+    after: tuple[Dependency, ...]
+    work: tuple[Work, ...]
+    runs: Runs | None
+    not_before: str | None
+    due: str | None
+    is_gate: bool

@@ -1,0 +1,1 @@
+"""Drawings: plain SVG from plain values."""

@@ -1,0 +1,221 @@
+"""What could happen, drawn: the chance of a date and of a cost, what drives them, and how the budget burns
+down."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from assay.base.units import percent_text
+from assay.planning.risk.drivers import Driver
+from assay.planning.risk.network import Array
+from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.plots import number_text
+from assay.reporting.figures.svg import FONT_WIDTH, Scale, band, drawing, path, plane, tag, text, title
+
+ROW = 30
+
+
+class Lot(NamedTuple):
+    """Many programs' values of one quantity."""
+
+    name: str
+    values: Array
+
+
+def chance_figure(
+    lots: Sequence[Lot], *, title: str, caption: str, limit: float, limit_text: str, x_label: str
+) -> Figure:
+    """P(at most x) over x for each lot, with the limit that was promised."""
+    wide, narrow = both_widths(
+        lambda width: _chance_chart(lots, width=width, limit=limit, x_label=x_label, label=title), "half"
+    )
+    shares = (0.1, 0.25, 0.5, 0.75, 0.9)
+    return Figure(
+        title=title,
+        caption=caption,
+        wide=wide,
+        narrow=narrow,
+        legend=[(f"s{index + 1}", lot.name) for index, lot in enumerate(lots)],
+        table=Table(
+            ("", *(f"P{100 * share:.0f}" for share in shares), f"P(at most {limit_text})"),
+            [
+                (
+                    lot.name,
+                    *(f"{value:,.0f}" for value in np.quantile(lot.values, shares)),
+                    percent_text(float((lot.values <= limit).mean())),
+                )
+                for lot in lots
+            ],
+        ),
+        size="half",
+    )
+
+
+def _chance_chart(lots: Sequence[Lot], *, width: int, limit: float, x_label: str, label: str) -> str:
+    grid = np.linspace(0.002, 0.998, 160)
+    lines = [np.quantile(lot.values, grid) for lot in lots]
+    low = min(float(line[0]) for line in lines)
+    high = max(limit, *(float(line[-1]) for line in lines))
+    area = plane(
+        width=width,
+        height=280,
+        x_range=(low, high + 0.04 * (high - low)),
+        y_range=(0.0, 1.0),
+        y_format=_share_text,
+    )
+    drawn = [
+        path(area.x.many(line.tolist()), area.y.many(grid.tolist()), class_=f"line s{index + 1}")
+        for index, line in enumerate(lines)
+    ]
+    rule = tag("line", x1=area.x(limit), x2=area.x(limit), y1=area.y(1.0), y2=area.y(0.0), class_="limit")
+    frame = area.axes(x_label=x_label, y_label="share of programs", x_format=number_text, y_format=_share_text)
+    return drawing(frame, rule, *drawn, width=width, height=280, label=label)
+
+
+def tornado_figure(drivers: Sequence[Driver], *, now: float, shown: int = 12) -> Figure:
+    """P(on time) from the kind to the harsh end of each driver."""
+    kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
+    wide, narrow = both_widths(lambda width: _tornado_chart(kept, now=now, width=width))
+    return Figure(
+        title="What the date hangs on",
+        caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
+        "stands. A long bar is worth a conversation, a short one is not.",
+        wide=wide,
+        narrow=narrow,
+        legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
+        table=Table(
+            (
+                "driver",
+                "kind end",
+                "P(on time)",
+                "P(over budget)",
+                "harsh end",
+                "P(on time)",
+                "P(over budget)",
+            ),
+            [
+                (
+                    each.title,
+                    each.low_text,
+                    percent_text(each.low.p_on_time),
+                    percent_text(each.low.p_over_budget),
+                    each.high_text,
+                    percent_text(each.high.p_on_time),
+                    percent_text(each.high.p_over_budget),
+                )
+                for each in drivers
+            ],
+        ),
+    )
+
+
+def _tornado_chart(drivers: Sequence[Driver], *, now: float, width: int) -> str:
+    ends = [end for driver in drivers for end in (driver.low.p_on_time, driver.high.p_on_time)]
+    left = 8 + FONT_WIDTH * max((len(driver.title) for driver in drivers), default=0) if width > 500 else 8.0
+    scale = Scale(max(0.0, min([now, *ends]) - 0.04), min(1.0, max([now, *ends]) + 0.04), left, width - 60)
+    lift = 0 if width > 500 else 16
+    rows = []
+    for index, driver in enumerate(drivers):
+        y = 10 + (ROW + lift) * index
+        name = text(driver.title, 0 if lift else left - 10, y + 14, class_="tick strong")
+        if not lift:
+            name = text(driver.title, left - 10, y + 15, class_="tick strong", text_anchor="end")
+        rows.append(name + _swing(driver, scale, now, y + lift))
+    bottom = 10 + (ROW + lift) * len(drivers)
+    rule = tag("line", x1=scale(now), x2=scale(now), y1=4, y2=bottom, class_="rule")
+    foot = text(
+        f"P(on time), now {percent_text(now)}", scale(now), bottom + 18, class_="axis", text_anchor="middle"
+    )
+    return drawing(*rows, rule, foot, width=width, height=bottom + 26, label="Drivers of the date")
+
+
+def _swing(driver: Driver, scale: Scale, now: float, y: float) -> str:
+    parts = []
+    for end, words in ((driver.low, driver.low_text), (driver.high, driver.high_text)):
+        at, middle = scale(end.p_on_time), scale(now)
+        side = "gain-side" if end.p_on_time >= now else "loss-side"
+        told = title(f"{driver.title}, {words}: on time {percent_text(end.p_on_time)}")
+        parts.append(
+            tag(
+                "rect",
+                told,
+                x=min(at, middle),
+                y=y + 3,
+                width=max(1.0, abs(at - middle)),
+                height=15,
+                class_=side,
+            )
+        )
+    far = max(scale(driver.low.p_on_time), scale(driver.high.p_on_time), scale(now))
+    reach = abs(driver.high.p_on_time - driver.low.p_on_time)
+    return "".join(parts) + text(f"{100 * reach:.0f} pt", far + 6, y + 15, class_="tick")
+
+
+class BurnDown(NamedTuple):
+    """Device-hours left, day by day."""
+
+    days: Sequence[float]
+    planned: Sequence[float]
+    """Left after each day, as planned."""
+    actual: Sequence[float]
+    """Left after each day until today; shorter than `days`."""
+    low: Sequence[float]
+    """From today on: a tenth of the forecasts lies below."""
+    middle: Sequence[float]
+    high: Sequence[float]
+    today: float
+    budget: float
+
+
+def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
+    """What is left of the budget: planned, actual, and the forecast with its interval."""
+    wide, narrow = both_widths(lambda width: _burn_chart(burn, width=width))
+    weeks = range(0, len(burn.days), 7)
+    first = len(burn.days) - len(burn.middle)
+
+    def row(index: int) -> tuple[str, ...]:
+        done = f"{burn.actual[index]:,.0f}" if index < len(burn.actual) else "—"
+        ahead = "—"
+        if index >= first:
+            at = index - first
+            ahead = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
+        return (f"{burn.days[index]:.0f}", f"{burn.planned[index]:,.0f}", done, ahead)
+
+    return Figure(
+        title="Burn-down",
+        caption=caption,
+        wide=wide,
+        narrow=narrow,
+        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of programs")],
+        table=Table(("day", "planned", "actual", "forecast [P10, P90]"), [row(index) for index in weeks]),
+    )
+
+
+def _burn_chart(burn: BurnDown, *, width: int) -> str:
+    lowest = min(0.0, *burn.low) if len(burn.low) else 0.0
+    area = plane(
+        width=width,
+        height=300,
+        x_range=(0.0, max(burn.days)),
+        y_range=(lowest, burn.budget * 1.04),
+        y_format=number_text,
+    )
+    ahead = list(burn.days[len(burn.days) - len(burn.middle) :])
+    xs = area.x.many(ahead)
+    parts = [
+        band(xs, area.y.many(burn.low), area.y.many(burn.high), class_="band s3"),
+        path(xs, area.y.many(burn.middle), class_="line s3"),
+        path(area.x.many(burn.days), area.y.many(burn.planned), class_="line s2 faint"),
+        path(area.x.many(burn.days[: len(burn.actual)]), area.y.many(burn.actual), class_="line s1"),
+        tag(
+            "line", x1=area.x(burn.today), x2=area.x(burn.today), y1=area.y.end, y2=area.y.start, class_="began"
+        ),
+        tag("line", x1=area.x.start, x2=area.x.end, y1=area.y(0), y2=area.y(0), class_="limit"),
+    ]
+    frame = area.axes(x_label="day", y_label="device-hours left", x_format=number_text, y_format=number_text)
+    return drawing(frame, *parts, width=width, height=300, label="Budget burn-down")
+
+
+def _share_text(value: float) -> str:
+    return f"{100 * value:.0f}%"

@@ -1,0 +1,334 @@
+"""The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
+
+from collections.abc import Iterator
+
+from assay.base.clock import utc_text
+from assay.base.units import duration_text, percent_text
+from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate, SliceMetrics
+from assay.reporting.figures.evidence_plots import (
+    ForestEntry,
+    ForestRow,
+    calibration_chart,
+    forest_chart,
+    forest_rows,
+    roc_chart,
+    score_chart,
+)
+from assay.reporting.figures.figure import Figure, Size, Table, both_widths
+from assay.reporting.figures.life_plot import life_chart
+from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
+from assay.reporting.views.pages import RunPage, Series
+from assay.reporting.views.verdict import estimate_text, goodput
+
+TABLE_ROWS = 25
+"""Rows of a series' table twin: enough to read its course, few enough to scroll past."""
+
+
+def life_figures(page: RunPage) -> Iterator[Figure]:
+    """The run over time, and where its device time went."""
+    if page.attempts:
+        yield _life(page)
+    if page.phases:
+        yield _phases(page)
+
+
+def learning_figures(page: RunPage) -> Iterator[Figure]:
+    """Curves over steps."""
+    if page.loss is not None and page.loss.steps:
+        lost = any(page.loss.is_lost)
+        yield series_figure(
+            [page.loss],
+            title="Training loss",
+            caption="The line is the mean, the band reaches from the lowest to the highest step. "
+            "A smooth descent without a jump where an attempt ends means that resuming changed nothing."
+            + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
+            y_label="loss (nats per row)",
+        )
+    size: Size = "half" if _has_points(page.throughput) and _has_points(page.validation_auc) else "full"
+    if page.throughput is not None and _has_points(page.throughput):
+        yield series_figure(
+            [page.throughput],
+            title="Throughput",
+            caption="Over all ranks. A level line is good; a step down names the moment to look at.",
+            y_label="tokens per second",
+            zero_based=True,
+            size=size,
+        )
+    if page.validation_auc is not None and _has_points(page.validation_auc):
+        yield series_figure(
+            [page.validation_auc],
+            title="Validation AUC during training",
+            caption="One dot per evaluation. Where it no longer rises, more steps buy nothing.",
+            y_label="AUC",
+            dots=True,
+            size=size,
+        )
+
+
+def quality_figures(page: RunPage) -> Iterator[Figure]:
+    """What the final weights are worth."""
+    evaluation = page.evaluation
+    if evaluation is None:
+        return
+    if page.roc is not None and evaluation.overall.auc is not None:
+        auc = evaluation.overall.auc
+        yield Figure(
+            title="Ranking",
+            caption="The ROC curve: the further from the dashed line of a coin, the better. "
+            f"The area below it is {estimate_text(auc)}.",
+            wide=roc_chart([page.roc], label=f"ROC curve with area {auc.value:.4f}"),
+            table=Table(
+                ("false positive rate", "true positive rate"),
+                [
+                    (f"{flagged:.3f}", f"{found:.3f}")
+                    for flagged, found in list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)]
+                ],
+            ),
+            size="third",
+        )
+    yield _calibration(evaluation)
+    if page.histogram is not None:
+        yield _scores(page)
+    if evaluation.slices:
+        yield _slices(evaluation)
+
+
+def metrics_table(metrics: ClassifierMetrics) -> Table:
+    """The headline metrics with their intervals and how those were made."""
+    named: list[tuple[str, Estimate | None]] = [
+        ("AUC", metrics.auc),
+        ("average precision", metrics.average_precision),
+        ("log-loss (nats)", metrics.log_loss),
+    ]
+    rows = [(name, estimate_text(each), each.method if each else "a class is absent") for name, each in named]
+    error = f"{metrics.expected_calibration_error:.4f}"
+    rows.append(("calibration error", error, f"{len(metrics.calibration)} bins of equal count"))
+    return Table(("metric", "value [95% interval]", "interval by"), rows)
+
+
+def series_figure(
+    series: list[Series],
+    *,
+    title: str,
+    caption: str,
+    y_label: str,
+    zero_based: bool = False,
+    dots: bool = False,
+    size: Size = "full",
+) -> Figure:
+    """Metrics over steps; one line each."""
+    names = ", ".join(each.name for each in series)
+    label = f"{title} over steps: {names}"
+    wide, narrow = both_widths(
+        lambda width: series_chart(
+            series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
+        ),
+        size,
+    )
+    rows = []
+    for each in series:
+        thinned = bucketed(each.steps, each.values, buckets=TABLE_ROWS)
+        rows += [
+            (each.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
+            for step, mean, low, high in zip(*thinned, strict=True)
+        ]
+    legend = [(f"s{index + 1}", each.name) for index, each in enumerate(series)] if len(series) > 1 else []
+    table = Table(("series", "step (mean)", "mean", "min", "max"), rows)
+    return Figure(title, caption, wide, narrow, legend=legend, table=table, size=size)
+
+
+def phase_figure_caption(page: RunPage) -> str:
+    """What the bar says, in numbers."""
+    useful, seconds = goodput(page), page.device_seconds()
+    total = sum(seconds.values())
+    waste = [(seconds.get(name, 0.0), name) for name in PHASES[2:] if seconds.get(name, 0.0) > 0]
+    largest = max(waste, default=None)
+    text = f"A device is always in exactly one phase. {percent_text(useful or 0.0)} went into training steps"
+    if largest is None:
+        return text + "."
+    return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / total)}."
+
+
+def _has_points(series: Series | None) -> bool:
+    return series is not None and len(series.steps) > 0
+
+
+def _life(page: RunPage) -> Figure:
+    num_kills = sum(each.outcome in ("killed", "failed") for each in page.attempts)
+    label = (
+        f"Steps over time in {len(page.attempts)} attempts with {len(page.commits)} commits; {num_kills} died"
+    )
+    wide, narrow = both_widths(
+        lambda width: life_chart(page.attempts, page.commits, page.reached_steps, width=width, label=label)
+    )
+    rows = [
+        (
+            str(each.attempt),
+            str(each.world_size),
+            utc_text(each.started_s),
+            duration_text(each.ended_s - each.started_s) if each.ended_s else "—",
+            f"{each.start_step:,}",
+            f"{each.end_step:,}" if each.end_step is not None else "—",
+            each.outcome,
+            each.reason or "—",
+        )
+        for each in page.attempts
+    ]
+    has_lost = any(page.reached_steps.get(each.attempt, 0) > (each.end_step or 0) for each in page.attempts)
+    fall = " A red line falls from the last step made to the last commit: that work was made again."
+    return Figure(
+        title="The life of the run",
+        caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
+        + (
+            f"A cross is where an attempt died.{fall if has_lost else ''}"
+            if num_kills
+            else "Nothing interrupted it."
+        ),
+        wide=wide,
+        narrow=narrow,
+        table=Table(
+            ("attempt", "ranks", "began", "took", "from step", "to step", "outcome", "reason"),
+            rows,
+        ),
+    )
+
+
+def _phases(page: RunPage) -> Figure:
+    totals = phase_totals(page.phases)
+    present = [name for name in PHASES if totals[0][1].get(name)]
+    label = "Device time by phase: " + ", ".join(
+        f"{name} {duration_text(totals[0][1][name])}" for name in present
+    )
+    wide, narrow = both_widths(lambda width: phase_bars(page.phases, width=width, label=label))
+    rows = [
+        (
+            name,
+            *(duration_text(seconds.get(phase, 0.0)) for phase in present),
+            duration_text(sum(seconds.values())),
+        )
+        for name, seconds in totals
+    ]
+    return Figure(
+        title="Where the device time went",
+        caption=phase_figure_caption(page),
+        wide=wide,
+        narrow=narrow,
+        legend=[(f"phase {name}", name) for name in present],
+        table=Table(("", *present, "held"), rows),
+    )
+
+
+def _calibration(evaluation: ClassifierEvaluation) -> Figure:
+    overall = evaluation.overall
+    return Figure(
+        title="Calibration",
+        caption="Of the rows to which the model gives 30%, are 30% positive? Dots on the dashed line: yes. "
+        f"The mean distance is {overall.expected_calibration_error:.3f}.",
+        wide=calibration_chart(
+            [overall.calibration],
+            label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
+        ),
+        table=Table(
+            ("rows", "mean predicted", "observed"),
+            [
+                (f"{each.num_rows:,}", f"{each.mean_predicted:.4f}", f"{each.observed_rate:.4f}")
+                for each in overall.calibration
+            ],
+        ),
+        size="third",
+    )
+
+
+def _scores(page: RunPage) -> Figure:
+    histogram = page.histogram
+    assert histogram is not None
+    edges = histogram.edges.tolist()
+    rows = [
+        (f"{low:.2f} to {high:.2f}", f"{negative:,}", f"{positive:,}")
+        for low, high, negative, positive in zip(
+            edges[:-1],
+            edges[1:],
+            histogram.negative_rows.tolist(),
+            histogram.positive_rows.tolist(),
+            strict=True,
+        )
+    ]
+    return Figure(
+        title="Scores by class",
+        caption="How the model scores each class, as a share of that class. "
+        "The less the two overlap, the better.",
+        wide=score_chart(histogram, label="Histogram of predicted probabilities for both classes"),
+        legend=[("negatives", "label 0"), ("positives", "label 1")],
+        table=Table(("probability", "rows of label 0", "rows of label 1"), rows),
+        size="third",
+    )
+
+
+def _slices(evaluation: ClassifierEvaluation) -> Figure:
+    overall = evaluation.overall
+    rows = [ForestRow("all rows", overall.auc, f"{overall.num_rows:,} rows")]
+    rows += forest_rows(
+        [
+            ForestEntry(
+                each.column,
+                ForestRow(
+                    each.value, each.metrics.auc, f"{each.metrics.num_rows:,} rows", _is_weak(each, overall.auc)
+                ),
+            )
+            for each in evaluation.slices
+        ]
+    )
+    wide, narrow = both_widths(
+        lambda width: forest_chart(
+            rows,
+            width=width,
+            label="AUC with its 95% interval in each slice of each metadata column",
+            reference=overall.auc.value if overall.auc else None,
+            x_label="AUC with its 95% interval",
+        )
+    )
+    return Figure(
+        title="Slice by slice",
+        caption=_slices_caption(evaluation),
+        wide=wide,
+        narrow=narrow,
+        table=Table(
+            ("column", "value", "rows", "positive", "AUC", "AP", "log-loss", "ECE"),
+            [_slice_cells(each) for each in evaluation.slices],
+        ),
+    )
+
+
+def _slices_caption(evaluation: ClassifierEvaluation) -> str:
+    overall = evaluation.overall.auc
+    text = (
+        "The rule is the AUC of all rows; an interval wholly to its left is a part where the model is weaker."
+    )
+    if overall is None:
+        return text
+    weak = [each for each in evaluation.slices if _is_weak(each, overall)]
+    if not weak:
+        return f"{text} There is none."
+    worst = min(weak, key=lambda each: each.metrics.auc.value if each.metrics.auc else 1.0)
+    assert worst.metrics.auc is not None
+    number = "It is" if len(weak) == 1 else f"There are {len(weak)}, the weakest is"
+    return f"{text} {number} {worst.column} = {worst.value}, with {worst.metrics.auc.value:.3f}."
+
+
+def _is_weak(each: SliceMetrics, overall: Estimate | None) -> bool:
+    auc = each.metrics.auc
+    return overall is not None and auc is not None and auc.high is not None and auc.high < overall.value
+
+
+def _slice_cells(each: SliceMetrics) -> tuple[str, ...]:
+    metrics = each.metrics
+    return (
+        each.column,
+        each.value,
+        f"{metrics.num_rows:,}",
+        percent_text(metrics.num_positive / metrics.num_rows),
+        estimate_text(metrics.auc, digits=3),
+        estimate_text(metrics.average_precision, digits=3),
+        estimate_text(metrics.log_loss, digits=3),
+        f"{metrics.expected_calibration_error:.3f}",
+    )

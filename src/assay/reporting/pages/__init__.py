@@ -1,0 +1,1 @@
+"""Documents: HTML and Markdown from views and figures."""

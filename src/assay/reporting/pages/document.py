@@ -1,0 +1,113 @@
+"""A document that is written once and read twice: as a self-contained HTML page, and as Markdown.
+
+A document opens like every page with its verdict and a few numbers; then come sections of passages, lists,
+tables and figures. In Markdown a figure is its caption and its table.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from assay.reporting.figures.figure import Figure, Table
+from assay.reporting.views.verdict import Tile, Verdict
+
+
+class Passage(NamedTuple):
+    """A paragraph."""
+
+    text: str
+
+
+class Listing(NamedTuple):
+    """Points, one a line."""
+
+    items: Sequence[str]
+    title: str = ""
+
+
+class TitledTable(NamedTuple):
+    """Numbers to read, under a heading of their own."""
+
+    title: str
+    caption: str
+    table: Table
+
+
+Block = Passage | Listing | TitledTable | Figure
+
+
+@dataclass(frozen=True)
+class DocumentSection:
+    """A part with its heading."""
+
+    name: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that one audience is told."""
+
+    name: str
+    """Of its files, without suffix: `risk-register`."""
+    title: str
+    kind: str
+    """What it is: `risk register`."""
+    made: str
+    """Of what and when, for the line above the title."""
+    verdict: Verdict
+    tiles: Sequence[Tile]
+    sections: Sequence[DocumentSection]
+    foot: str
+    """Where the numbers come from, and how to make them again."""
+    links: Sequence[tuple[str, str]] = field(default=())
+    """(file, title) of the documents beside it."""
+
+
+def markdown(document: Document) -> str:
+    """The same as Markdown."""
+    return "\n".join(_lines(document)).rstrip() + "\n"
+
+
+def _lines(document: Document) -> Iterator[str]:
+    yield from (f"# {_escaped(document.title)}", "", f"*{document.kind} · {document.made}*", "")
+    yield from (f"**{document.verdict.word}.** {document.verdict.sentence}", "")
+    for tile in document.tiles:
+        yield (
+            f"- {tile.name}: **{tile.value}** ({tile.note})"
+            if tile.note
+            else f"- {tile.name}: **{tile.value}**"
+        )
+    for section in document.sections:
+        yield from ("", f"## {section.name}", "")
+        for block in section.blocks:
+            yield from _block_lines(block)
+            yield ""
+    yield from ("---", document.foot)
+
+
+def _block_lines(block: Block) -> Iterator[str]:
+    if isinstance(block, Passage):
+        yield block.text
+    elif isinstance(block, Listing):
+        if block.title:
+            yield from (f"**{block.title}**", "")
+        yield from (f"- {item}" for item in block.items)
+    else:
+        yield from (f"### {block.title}", "")
+        if block.caption:
+            yield from (block.caption, "")
+        yield from _table_lines(block.table)
+
+
+def _table_lines(table: Table) -> Iterator[str]:
+    if not table.rows:
+        return
+    yield f"| {' | '.join(map(_escaped, table.header))} |"
+    yield f"|{'---|' * len(table.header)}"
+    for row in table.rows:
+        yield f"| {' | '.join(map(_escaped, row))} |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")

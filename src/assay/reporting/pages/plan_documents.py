@@ -1,0 +1,588 @@
+"""The documents of an offered plan: what will be done, at which gates it may end, and who answers for what.
+
+Each is written for its readers: the execution plan for those who do the work and lend the cluster, the
+gates for those who must say stop, RACI for everybody who wonders whom to ask.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from assay.base.units import percent_text
+from assay.planning.explain import critical_chain
+from assay.planning.program.offer import Offer, Safety
+from assay.planning.program.plan import Planned
+from assay.planning.program.program import Program
+from assay.planning.program.work import Gate
+from assay.planning.risk.dossier import Dossier
+from assay.planning.risk.information import least_gain
+from assay.planning.risk.questions import Asked
+from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.plan_figures import capacity_profile, gantt
+from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
+from assay.reporting.views.verdict import Tile, Verdict
+
+BESIDE = (
+    ("execution-plan.html", "Execution plan"),
+    ("stage-gates.html", "Stage gates"),
+    ("raci.html", "Who answers for what"),
+    ("risk-register.html", "Risk register"),
+)
+FOOT = (
+    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated programs; "
+    "the same schedule and seed give the same numbers, and offer.json keeps both."
+)
+
+
+SHOWN_SCOPES = 8
+"""Besides the full one; the rest stand in offer.json."""
+
+
+def execution_plan(dossier: Dossier) -> Document:
+    """What is done when, by whom, on how many devices; and what was given up so that it is safe."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    return Document(
+        name="execution-plan",
+        title=program.title,
+        kind="execution plan",
+        made=made_text(program),
+        verdict=offer_verdict(program, offer),
+        tiles=safety_tiles(program, offer.safety),
+        sections=[
+            DocumentSection("The weeks", list(_weeks(dossier))),
+            DocumentSection("What was chosen", list(_chosen(offer))),
+            DocumentSection("Who does what, when", [_activities(program, offer)]),
+            DocumentSection("Which experiment next", list(_ladder(dossier))),
+            DocumentSection("What if", list(_questions(dossier))),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def stage_gates(dossier: Dossier) -> Document:
+    """Each gate: the question, the evidence, the thresholds, what follows, and what it is worth."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    saved = sum(line.device_hours_saved for line in dossier.stages)
+    shares = offer.safety.verdicts
+    sentence = (
+        f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed "
+        "today the "
+        f"program ends with 'scale' in {percent_text(shares['scale'])} of simulated programs, 'narrow' in "
+        f"{percent_text(shares['narrow'])} and 'stop' in {percent_text(shares['stop'])}."
+    )
+    gates = [item for item in offer.plan.items if item.name in program.gates]
+    return Document(
+        name="stage-gates",
+        title=f"Stage gates: {program.title}",
+        kind="stage gates",
+        made=made_text(program),
+        verdict=Verdict("open", f"{len(gates)} gates", sentence),
+        tiles=[
+            Tile(
+                program.gates[item.name].title.split(":")[0],
+                day_text(program, item.end_h),
+                _shares(dossier, item.name),
+            )
+            for item in gates
+        ],
+        sections=[
+            *_pilot(program),
+            DocumentSection("What each gate is worth", list(_worth(dossier))),
+            *(DocumentSection(program.gates[item.name].title, list(_gate(dossier, item))) for item in gates),
+            DocumentSection("Conditions that end it at any time", [_stops(program)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def raci(dossier: Dossier) -> Document:
+    """A matrix of who does, answers, is asked and is told."""
+    program = dossier.offered.program
+    names = [*program.team, *program.stakeholders]
+    rows, header = [], ("", *(program.title_of(name) for name in names))
+    for name, stage in program.stages.items():
+        rows.append((stage.title, *_letters(program, name, names)))
+    own = [
+        (node.title, *(_letter(program.owners_of(node.name), name) for name in names))
+        for node in program.nodes().values()
+        if (program.activities.get(node.name) or program.gates[node.name]).owners is not None
+    ]
+    blocks: list[Block] = [
+        TitledTable("By stage", "R does it, A answers for it, C is asked, I is told.", Table(header, rows))
+    ]
+    if own:
+        blocks.append(TitledTable("Where it is otherwise", "", Table(header, own)))
+    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
+    if wishes:
+        blocks.append(TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes)))
+    accountable = {stage.owners.accountable for stage in program.stages.values()}
+    return Document(
+        name="raci",
+        title=f"Who answers for what: {program.title}",
+        kind="RACI",
+        made=made_text(program),
+        verdict=Verdict(
+            "good",
+            "one name each",
+            f"Each of the {len(program.stages)} stages has one who answers for it: "
+            f"{', '.join(sorted(program.title_of(name) for name in accountable))}.",
+        ),
+        tiles=[
+            Tile(program.title_of(name), f"{role.fte:g}", "full-time equivalents")
+            for name, role in program.team.items()
+        ],
+        sections=[
+            DocumentSection("The matrix", blocks),
+            DocumentSection("Who watches which risk", [_risk_owners(program)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+# Texts that several documents share
+
+
+def made_text(program: Program) -> str:
+    """`helpfulness · 4 January 2027 to 28 February 2027`."""
+    first, last = (
+        program.calendar.start,
+        program.calendar.date_of(program.calendar.hour_of(program.decision.by) - 1),
+    )
+    return f"{program.name} · {first.day} {first:%B %Y} to {last.day} {last:%B %Y}"
+
+
+def day_text(program: Program, hour: float) -> str:
+    """`day 37, 9 Feb`: the day in which this hour ends."""
+    moment = program.calendar.date_of(max(0, round(hour) - 1))
+    return f"day {-(-round(hour) // 24)}, {moment.day} {moment:%b}"
+
+
+def offer_verdict(program: Program, offer: Offer) -> Verdict:
+    """Whether the plan keeps its promises, and what the calm optimum would have done."""
+    safety, calm = offer.safety, offer.calm_safety
+    sentence = (
+        f"The decision stands by the {program.decision.by} in {percent_text(safety.p_on_time)} of "
+        f"{safety.num_programs:,} simulated programs, and the budget is broken in "
+        f"{percent_text(safety.p_over_budget)}. "
+    )
+    if offer.moves:
+        sentence += (
+            f"The optimum of the full scope, day {offer.calm_plan.decision_day()} when nothing happens, "
+            "would be in "
+            f"time in {percent_text(calm.p_on_time)} and over budget in {percent_text(calm.p_over_budget)}."
+        )
+    if offer.keeps_promises:
+        return Verdict("good", "keeps its promises", sentence)
+    promised = f"{percent_text(offer.promised_on_time)} and {percent_text(offer.promised_over_budget)}"
+    return Verdict(
+        "bad", "breaks a promise", f"{sentence} Promised were {promised}; no scope of the program keeps both."
+    )
+
+
+def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
+    """Date, hours, and the chances of both."""
+    day, hours = safety.decision_day, safety.device_hours
+    last = program.calendar.hour_of(program.decision.by) / 24
+    return [
+        Tile(
+            "decision by its date",
+            percent_text(safety.p_on_time),
+            f"by the {program.decision.by}, day {last:.0f}",
+        ),
+        Tile(
+            "over budget",
+            percent_text(safety.p_over_budget),
+            f"of {program.budget.device_hours:,.0f} device-hours",
+        ),
+        Tile("decision", f"day {day.p50:.0f}", f"80%: day {day.p10:.0f} to {day.p90:.0f}"),
+        Tile("device-hours", f"{hours.p50:,.0f}", f"80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
+    ]
+
+
+# The execution plan
+
+
+def _weeks(dossier: Dossier) -> Iterator[Block]:
+    program, plan = dossier.offered.program, dossier.offered.offer.plan
+    wide, narrow = both_widths(lambda width: gantt(program, plan, width=width))
+    chain = [step.name for step in critical_chain(program, plan)]
+    yield Figure(
+        title="What happens when",
+        caption="Work of people, runs on devices, gates. Outlined is what the date hangs on: "
+        f"{' ← '.join(chain[:6])}{' ← …' if len(chain) > 6 else ''}. "
+        f"{_behind(program)}The dashed line is the date of the decision.",
+        wide=wide,
+        narrow=narrow,
+        legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates")],
+    )
+    wide, narrow = both_widths(lambda width: capacity_profile(program, plan, width=width))
+    yield Figure(
+        title="Devices held",
+        caption=f"At most {plan.peak_devices} of {program.capacity.devices} at once: the least peak that "
+        "keeps the "
+        "date and the cost. The upper line is what no booking holds; the dotted one is the share above "
+        "which a job's "
+        "hours are limited.",
+        wide=wide,
+        narrow=narrow,
+    )
+
+
+def _behind(program: Program) -> str:
+    """What the shaded bands are."""
+    names = [booking.title or name for name, booking in program.capacity.bookings.items()]
+    return f"Behind it: {', '.join(names)}. " if names else ""
+
+
+def _chosen(offer: Offer) -> Iterator[Block]:
+    if not offer.moves:
+        yield Passage(
+            "The full scope keeps the promises; nothing was given up."
+            if offer.keeps_promises
+            else "Nothing was given up: no option or mitigation of the program brings the promises nearer, and "
+            "the full scope breaks one."
+        )
+    else:
+        yield TitledTable(
+            "Moves made",
+            "Chosen under the simulation from the program's options and mitigations: "
+            + (
+                "the fewest that keep both promises."
+                if offer.keeps_promises
+                else "those that bring the promises nearest; a promise is broken even so."
+            ),
+            Table(("move", "what", "given up"), [(m.name, m.title, m.gives_up or "—") for m in offer.moves]),
+        )
+    full, *others = offer.tried
+    best = [full, *sorted(others, key=lambda each: -each.p_both)[:SHOWN_SCOPES]]
+    yield TitledTable(
+        f"Of {len(offer.tried)} scopes that were played, the full one and the safest"
+        if others
+        else "The full scope was played",
+        "On a quick schedule each; both promises together are what counts.",
+        Table(
+            ("scope", "on time", "over budget", "both"),
+            [
+                (
+                    " + ".join(each.moves) or "full scope",
+                    percent_text(each.p_on_time),
+                    percent_text(each.p_over_budget),
+                    percent_text(each.p_both),
+                )
+                for each in best
+            ],
+        ),
+    )
+
+
+def _activities(program: Program, offer: Offer) -> TitledTable:
+    nodes = program.nodes()
+
+    def row(item: Planned) -> tuple[str, ...]:
+        begins = program.calendar.date_of(item.start_h)
+        if item.runs:
+            doing = f"{len(item.runs)} runs x {item.runs[0].devices} devices"
+        else:
+            doing = ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
+        hours = f"{item.device_hours():,}" if item.runs else "—"
+        owner = program.title_of(program.owners_of(item.name).responsible)
+        return (
+            nodes[item.name].title,
+            f"{begins.day} {begins:%b}",
+            day_text(program, item.end_h),
+            doing,
+            hours,
+            owner,
+        )
+
+    return TitledTable(
+        "In the order in which they begin",
+        "",
+        Table(
+            ("activity", "begins", "ends", "held", "device-hours", "responsible"),
+            [row(each) for each in offer.plan.items],
+        ),
+    )
+
+
+def _ladder(dossier: Dossier) -> Iterator[Block]:
+    program = dossier.offered.program
+    if not dossier.ladder:
+        yield Passage(_why_no_ladder(program))
+        return
+    best = max(dossier.ladder, key=lambda rung: rung.worth())
+    gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
+    place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
+    yield TitledTable(
+        "The ladder: smallest first, one change at a time",
+        f"Each rung repeats the comparison at a larger size. Most is saved behind '{best.activity}' ({place}): "
+        f"{best.device_hours_saved:,.0f} device-hours on average for {best.device_hours:,.0f} of its "
+        "own. A smaller size "
+        "is taken to show the same gain; how far it really does, the records of earlier ladders must tell.",
+        Table(
+            (
+                "rung",
+                "ends",
+                "seeds",
+                "error (points)",
+                "device-hours",
+                "wrong if decided here",
+                "says stop",
+                "of those wrongly",
+                "hours saved",
+            ),
+            [
+                (
+                    rung.title,
+                    f"day {rung.end_day:.0f}",
+                    str(rung.num_seeds),
+                    f"{rung.standard_error:.2f}",
+                    f"{rung.device_hours:,.0f}",
+                    percent_text(rung.p_wrong),
+                    percent_text(rung.p_stop),
+                    percent_text(rung.p_stopped_wrongly / rung.p_stop) if rung.p_stop else "—",
+                    f"{rung.device_hours_saved:,.0f}",
+                )
+                for rung in dossier.ladder
+            ],
+        ),
+    )
+    if dossier.seeds:
+        yield TitledTable(
+            "Seeds of the last gate",
+            "What more seeds would tell, and what they do to the date and the budget.",
+            Table(
+                (
+                    "seeds of each arm",
+                    "error (points)",
+                    "wrong if decided on it alone",
+                    "passes a clear gain",
+                    "on time",
+                    "over budget",
+                    "device-hours",
+                ),
+                [
+                    (
+                        str(line.num_seeds),
+                        f"{line.standard_error:.2f}",
+                        percent_text(line.p_wrong),
+                        percent_text(line.p_pass_if_least),
+                        percent_text(line.p_on_time),
+                        percent_text(line.p_over_budget),
+                        f"{line.device_hours:,.0f}",
+                    )
+                    for line in dossier.seeds
+                ],
+            ),
+        )
+
+
+def _why_no_ladder(program: Program) -> str:
+    if program.pilot is None:
+        return "No pilot is stated, so nothing says which experiment tells most."
+    return (
+        "No rung is stated. Say in 'changes' what each activity's runs compare; those that change what a "
+        "gate's runs change, four runs or more, are the rungs of a ladder."
+    )
+
+
+def _questions(dossier: Dossier) -> Iterator[Block]:
+    if dossier.what_ifs:
+        yield TitledTable(
+            "If the world is otherwise",
+            "Each is solved and simulated anew. Hours saved: on average, against the plan as it is.",
+            asked_table(dossier.what_ifs),
+        )
+    if dossier.readings:
+        yield TitledTable(
+            "What each reading of the cluster's rule costs",
+            f"{_rule_text(dossier.offered.program)} can be read in these ways.",
+            asked_table(dossier.readings),
+        )
+    if not dossier.what_ifs and not dossier.readings:
+        yield Passage("Not asked: 'assay plan offer' was told to be quick.")
+
+
+def _rule_text(program: Program) -> str:
+    rule = program.capacity.fair_use
+    assert rule is not None, "readings without a rule"
+    return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
+
+
+def asked_table(asked: Sequence[Asked]) -> Table:
+    """Questions side by side."""
+    return Table(
+        (
+            "",
+            "decision, calm",
+            "device-hours, calm",
+            "on time",
+            "over budget",
+            "scale / narrow / stop",
+            "hours saved",
+        ),
+        [_asked_row(each) for each in asked],
+    )
+
+
+def _asked_row(each: Asked) -> tuple[str, ...]:
+    title, plan = each.answer.title, each.answer.plan
+    if each.safety is None or plan is None:
+        return (title, "nothing fits", "—", "—", "—", "—", "—")
+    verdicts = " / ".join(percent_text(each.safety.verdicts[name]) for name in ("scale", "narrow", "stop"))
+    saved = each.device_hours_saved
+    return (
+        title,
+        f"day {plan.decision_day()}",
+        f"{plan.device_hours:,}",
+        percent_text(each.safety.p_on_time),
+        percent_text(each.safety.p_over_budget),
+        verdicts,
+        "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
+    )
+
+
+# The gates
+
+
+def _shares(dossier: Dossier, gate: str) -> str:
+    looks = dossier.offered.outcome.luck.gates[gate]
+    found = {
+        verdict: float((looks[0].verdict == verdict).mean()) for verdict in ("pass", "narrow", "again", "stop")
+    }
+    return ", ".join(f"{name} {percent_text(share)}" for name, share in found.items() if share)
+
+
+def _worth(dossier: Dossier) -> Iterator[Block]:
+    least = least_gain(dossier.offered.outcome)
+    yield TitledTable(
+        "Information, stage by stage",
+        f"'Wrong' means: scaling a gain below {least:g} points, or stopping one above, were it decided "
+        "there. A gate's "
+        "hours are saved because weak evidence ends the program.",
+        Table(
+            (
+                "gate",
+                "wrong",
+                "points secured",
+                "device-hours by then",
+                "stops",
+                "stops a good one",
+                "hours saved",
+                "days saved",
+            ),
+            [
+                (
+                    line.title,
+                    "—" if line.p_wrong is None else percent_text(line.p_wrong),
+                    "—" if line.points_secured is None else f"{line.points_secured:.2f}",
+                    f"{line.device_hours:,.0f}",
+                    percent_text(line.p_stop),
+                    percent_text(line.p_stopped_wrongly),
+                    f"{line.device_hours_saved:,.0f}",
+                    f"{line.days_saved:.1f}",
+                )
+                for line in dossier.stages
+            ],
+        ),
+    )
+
+
+def _pilot(program: Program) -> Iterator[DocumentSection]:
+    if program.pilot is not None and program.pilot.note:
+        gains = ", then ".join(f"{gain:+g}" for gain in program.pilot.gains)
+        yield DocumentSection(
+            "What is known before", [Passage(f"{program.pilot.note} Gains so far: {gains} points.")]
+        )
+
+
+def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
+    program = dossier.offered.program
+    gate = program.gates[item.name]
+    owners = program.owners_of(item.name)
+    nodes = program.nodes()
+    judged = [nodes[each.name].title for each in gate.after if each.name in nodes]
+    yield Listing(
+        [
+            f"Held on {day_text(program, item.end_h)}; {program.title_of(owners.accountable)} answers for it.",
+            f"Judges: {', '.join(judged)}.",
+            *_thresholds(dossier, item.name, gate),
+        ]
+    )
+    yield Listing([*_consequences(program, gate)], title="What follows")
+
+
+def _thresholds(dossier: Dossier, name: str, gate: Gate) -> Iterator[str]:
+    program = dossier.offered.program
+    if gate.evidence is None:
+        stated = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
+        yield f"Judged by people from their findings; taken as likely: {stated}."
+        return
+    evidence = gate.evidence
+    look = dossier.offered.outcome.luck.gates[name][0]
+    error = float(look.standard_error[0]) if look.standard_error is not None else 0.0
+    title = program.benchmarks[evidence.benchmark].title or evidence.benchmark
+    yield (
+        f"Reads the gain on '{title}' over the runs of '{program.activities[evidence.runs].title}': its "
+        "standard "
+        f"error is {error:.2f} points."
+    )
+    yield (
+        f"Passes at {evidence.pass_at:+g} points or more, stops below {evidence.stop_below:+g}; between "
+        "the two: "
+        f"{evidence.between}."
+    )
+    yield f"As things are believed today: {_shares(dossier, name)}."
+
+
+def _consequences(program: Program, gate: Gate) -> Iterator[str]:
+    titles = {name: node.title for name, node in program.nodes().items()}
+    yield "Pass: what waits for it begins."
+    if gate.narrow.drops:
+        yield f"Narrow: goes on without {', '.join(titles[name] for name in gate.narrow.drops)}."
+    else:
+        yield "Narrow: goes on; the recommendation will say so."
+    if gate.again is not None:
+        repeated = ", ".join(titles[name] for name in gate.again.repeats)
+        at_most = f"at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}"
+        yield f"Again ({at_most}): repeats {repeated}."
+    closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"
+    yield f"Stop: running jobs are ended, and only this is still done: {closing}."
+
+
+def _stops(program: Program) -> Block:
+    if not program.stops:
+        return Passage("None are stated.")
+    rows = [
+        (
+            stop.title,
+            f"{stop.watch} {'above' if stop.above is not None else 'below'} "
+            f"{stop.above if stop.above is not None else stop.below:g}",
+            stop.then,
+            program.title_of(stop.owner),
+        )
+        for stop in program.stops.values()
+    ]
+    return TitledTable("Watched all the time", "", Table(("condition", "limit", "then", "who watches"), rows))
+
+
+# RACI
+
+
+def _letters(program: Program, stage: str, names: Sequence[str]) -> list[str]:
+    return [_letter(program.stages[stage].owners, name) for name in names]
+
+
+def _letter(owners: object, name: str) -> str:
+    letters = ""
+    for field, letter in (("responsible", "R"), ("accountable", "A"), ("consulted", "C"), ("informed", "I")):
+        value = getattr(owners, field)
+        if name == value or (isinstance(value, tuple) and name in value):
+            letters += letter
+    return letters or "·"
+
+
+def _risk_owners(program: Program) -> Block:
+    rows = [(risk.title, program.title_of(risk.owner), risk.sign or "—") for risk in program.risks.values()]
+    return TitledTable("Risks", "", Table(("risk", "who watches it", "seen first"), rows))

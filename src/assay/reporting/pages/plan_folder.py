@@ -1,0 +1,57 @@
+"""Where an offered plan and its documents lie.
+
+plans/NAME/
+  offer.json, plan.json      records: what was offered, and the schedule (for 'assay plan export')
+  execution-plan.html, .md   ... and so on: each document twice
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from assay.base.errors import ConfigError, StoreError
+from assay.planning.program.offer import Offer
+from assay.planning.risk.dossier import Dossier
+from assay.reporting.pages.document import Document, markdown
+from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
+from assay.reporting.pages.render import render_document
+from assay.reporting.pages.risk_document import risk_register
+
+OFFER_FILE = "offer.json"
+PLAN_FILE = "plan.json"
+
+
+def write_offer(dossier: Dossier, folder: Path) -> list[Path]:
+    """Write the records and all documents; the pages' paths."""
+    write_file(folder / OFFER_FILE, dossier.offered.offer.to_json())
+    write_file(folder / PLAN_FILE, dossier.offered.offer.plan.to_json())
+    return write_documents(
+        [make(dossier) for make in (execution_plan, stage_gates, raci, risk_register)], folder
+    )
+
+
+def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
+    """Each document as NAME.html and NAME.md; the pages' paths."""
+    pages = []
+    for document in documents:
+        page = folder / f"{document.name}.html"
+        write_file(page, render_document(document))
+        write_file(page.with_suffix(".md"), markdown(document))
+        pages.append(page)
+    return pages
+
+
+def read_offer(folder: Path) -> Offer:
+    """The offer that lies in a folder."""
+    path = folder / OFFER_FILE
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file. 'assay plan offer PROGRAM --out {folder}' writes it.")
+    return Offer.from_json(path.read_bytes(), source=path)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write it, with the folders above it. Raises `StoreError` where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error

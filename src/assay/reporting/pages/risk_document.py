@@ -1,0 +1,174 @@
+"""The risk register: which risks cost most, what was tried against them, and what date and budget hang on.
+
+For the program lead and for finance: how sure is the date, how sure is the money, and what would make them
+surer.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from assay.base.units import percent_text
+from assay.planning.program.program import Program
+from assay.planning.risk.dossier import Dossier
+from assay.planning.risk.drivers import RegisterLine
+from assay.reporting.figures.figure import Table
+from assay.reporting.figures.risk_figures import Lot, chance_figure, tornado_figure
+from assay.reporting.pages.document import Block, Document, DocumentSection, TitledTable
+from assay.reporting.pages.plan_documents import BESIDE, FOOT, made_text, safety_tiles
+from assay.reporting.views.verdict import Verdict, signed_text
+
+
+def risk_register(dossier: Dossier) -> Document:
+    """Risks by what they really cost, with their mitigations."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    return Document(
+        name="risk-register",
+        title=f"Risks: {program.title}",
+        kind="risk register",
+        made=made_text(program),
+        verdict=_verdict(dossier),
+        tiles=safety_tiles(program, offer.safety),
+        sections=[
+            DocumentSection("How sure are date and money", list(_chances(dossier))),
+            DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),
+            DocumentSection("What it hangs on", [tornado_figure(dossier.drivers, now=offer.safety.p_on_time)]),
+            DocumentSection("Where the device-hours go", [_stages(dossier)]),
+        ],
+        foot=FOOT,
+        links=BESIDE,
+    )
+
+
+def _verdict(dossier: Dossier) -> Verdict:
+    worst = dossier.register[0] if dossier.register else None
+    offer = dossier.offered.offer
+    if worst is None:
+        return Verdict("open", "no risks stated", "The program states no risks; only noise was simulated.")
+    best = [
+        (line, each)
+        for line in dossier.register
+        for each in line.mitigations
+        if each.after.p_both > line.now.p_both + 0.002
+    ]
+    sentence = (
+        f"The dearest risk is '{worst.title.lower()}': without it, a decision in time and in budget would be "
+        f"{100 * worst.cost():.1f} points likelier. "
+    )
+    if best:
+        line, each = max(best, key=lambda pair: pair[1].after.p_both - pair[0].now.p_both)
+        gain = 100 * (each.after.p_both - line.now.p_both)
+        sentence += f"What helps most: '{each.title[0].lower()}{each.title[1:]}' ({gain:+.1f} points)."
+    else:
+        sentence += "No mitigation that was tried helps on balance."
+    return Verdict("good" if offer.keeps_promises else "bad", f"{len(dossier.register)} risks", sentence)
+
+
+def _chances(dossier: Dossier) -> Iterator[Block]:
+    offered = dossier.offered
+    program = offered.program
+    deadline = program.calendar.hour_of(program.decision.by) / 24
+    yield chance_figure(
+        [
+            Lot("offered plan", offered.outcome.decision_h / 24),
+            Lot("calm optimum of the full scope", offered.calm_outcome.decision_h / 24),
+        ],
+        title="The date",
+        caption="How many simulated programs have decided by a day. Early ones were stopped at a gate.",
+        limit=deadline,
+        limit_text=f"day {deadline:.0f}",
+        x_label="day of the decision",
+    )
+    budget = program.budget.device_hours
+    yield chance_figure(
+        [
+            Lot("offered plan", offered.outcome.device_hours),
+            Lot("calm optimum of the full scope", offered.calm_outcome.device_hours),
+        ],
+        title="The money",
+        caption="How many stay below so many device-hours; the dashed line is the budget.",
+        limit=budget,
+        limit_text=f"{budget:,.0f}",
+        x_label="device-hours",
+    )
+
+
+def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
+    rows = [
+        (
+            line.title,
+            percent_text(line.probability),
+            f"{100 * line.cost():.1f} pt",
+            f"{signed_text(line.now.decision_day - line.without.decision_day, 1)} d",
+            signed_text(line.now.device_hours - line.without.device_hours),
+            _owner(program, line.owner),
+            line.sign or "—",
+        )
+        for line in lines
+    ]
+    return TitledTable(
+        "Ranked by what they cost",
+        "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
+        "come; days "
+        "and device-hours are averages over all programs.",
+        Table(("risk", "probability", "cost", "date", "device-hours", "who watches", "seen first"), rows),
+    )
+
+
+def _mitigations(dossier: Dossier) -> Iterator[Block]:
+    taken = {move.name for move in dossier.offered.offer.moves}
+    rows = [
+        (
+            each.title,
+            line.title,
+            f"{signed_text(100 * (each.after.p_on_time - line.now.p_on_time), 1)} pt",
+            f"{signed_text(100 * (each.after.p_over_budget - line.now.p_over_budget), 1)} pt",
+            signed_text(each.after.device_hours - line.now.device_hours),
+            "taken" if f"{line.name}: {each.name}" in taken else _advice(line.now.p_both, each.after.p_both),
+        )
+        for line in dossier.register
+        for each in line.mitigations
+    ]
+    if rows:
+        yield TitledTable(
+            "Mitigations, tried in the model",
+            "Each alone, its own work included.",
+            Table(("mitigation", "against", "on time", "over budget", "device-hours", "advice"), rows),
+        )
+
+
+def _advice(before: float, after: float) -> str:
+    if after > before + 0.002:
+        return "helps"
+    return "costs more than it saves" if after < before - 0.002 else "makes no difference"
+
+
+def _owner(program: Program, name: str) -> str:
+    return program.title_of(name)
+
+
+def _stages(dossier: Dossier) -> TitledTable:
+    offered = dossier.offered
+    planned: dict[str, float] = dict.fromkeys(offered.program.stages, 0.0)
+    nodes = offered.program.nodes()
+    for item in offered.offer.plan.items:
+        planned[nodes[item.name].stage] += item.device_hours()
+    rows = []
+    for stage, hours in offered.outcome.stage_device_hours().items():
+        low, high = np.quantile(hours, (0.1, 0.9))
+        limit = offered.program.budget.stages.get(stage)
+        rows.append(
+            (
+                offered.program.stages[stage].title,
+                f"{planned[stage]:,.0f}",
+                f"{hours.mean():,.0f}",
+                f"{low:,.0f} to {high:,.0f}",
+                f"{limit:,.0f}" if limit else "—",
+            )
+        )
+    return TitledTable(
+        "By stage",
+        "Planned when nothing happens; the mean and four fifths of the simulated programs, stopped ones "
+        "included.",
+        Table(("stage", "planned", "mean", "80% of programs", "limit"), rows),
+    )

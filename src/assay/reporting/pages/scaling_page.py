@@ -1,0 +1,174 @@
+"""The page of a scaling law: what it predicts, how far it may be trusted, and the parameters behind it."""
+
+from assay.base.clock import utc_text
+from assay.base.units import count_text, power_text
+from assay.evaluation.evidence.scaling.study import Asked, ScalingStudy
+from assay.records.scaling import BandCheck
+from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.scaling_plots import back_test_chart, loss_chart
+from assay.reporting.pages.render import page_environment
+from assay.reporting.views.verdict import Tile, Verdict
+
+
+def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, made_s: float) -> str:
+    """One self-contained HTML page."""
+    return (
+        page_environment()
+        .get_template("scaling.html")
+        .render(
+            title=name,
+            kind="scaling law",
+            made=utc_text(made_s),
+            verdict=scaling_verdict(study),
+            tiles=_tiles(study, check),
+            sections=[("What it says", [_loss_figure(study)]), *_tested_section(study)],
+            parameters=parameters_table(study),
+            asked=targets_table(study),
+            law=study.law,
+        )
+    )
+
+
+def scaling_verdict(study: ScalingStudy) -> Verdict:
+    """What the law predicts, or why it does not."""
+    refused = [each for each in study.asked if each.refusal is not None]
+    if study.untested is not None:
+        return Verdict("open", "fitted, not tested", str(study.untested))
+    if refused:
+        return Verdict("bad", "refused", str(refused[0].refusal))
+    if not study.asked:
+        return Verdict("good", "fitted", f"{study.law.formula}, on {study.law.num_points} runs.")
+    return Verdict("good", "within reach", " ".join(prediction_sentence(each) for each in study.asked))
+
+
+def prediction_sentence(asked: Asked) -> str:
+    """Such as: At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.884 to 2.067."""
+    assert asked.prediction is not None, "a refused target has no sentence"
+    loss = asked.prediction.loss
+    band = f"{loss.confidence:.0%} band {loss.low:.4g} to {loss.high:.4g}"
+    sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}."
+    if asked.score is not None:
+        sentence += (
+            f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
+        )
+    return sentence
+
+
+def target_text(asked: Asked) -> str:
+    """`parameters 70.0 G and tokens 1.4 T`."""
+    return " and ".join(
+        f"compute {power_text(value)} FLOP" if name == "compute" else f"{name} {count_text(value)}"
+        for name, value in asked.target.items()
+    )
+
+
+def parameters_table(study: ScalingStudy) -> Table:
+    """Each parameter with its standard error and interval."""
+    return Table(
+        ("parameter", "value", "standard error", "95% interval"),
+        [
+            (
+                each.name,
+                f"{each.estimate.value:.5g}",
+                f"{each.standard_error:.3g}",
+                f"{each.estimate.low:.4g} to {each.estimate.high:.4g}",
+            )
+            for each in study.law.parameters
+        ],
+    )
+
+
+def targets_table(study: ScalingStudy) -> Table:
+    """Each target with its band, or the reason why there is none."""
+    rows = []
+    for each in study.asked:
+        if each.prediction is None:
+            rows.append((target_text(each), "refused", "", "", ""))
+            continue
+        found = each.prediction
+        score = (
+            ""
+            if each.score is None
+            else f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
+        )
+        rows.append(
+            (
+                target_text(each),
+                f"{found.loss.value:.4f}",
+                f"{found.loss.low:.4f} to {found.loss.high:.4f}",
+                f"{power_text(found.times_beyond_data)}x the data; "
+                f"{power_text(found.times_supported)}x is supported",
+                score,
+            )
+        )
+    header = ("target", "loss", f"{study.confidence:.0%} band", "reach", "task score")
+    columns = len(header) if study.task is not None else len(header) - 1
+    return Table(header[:columns], [row[:columns] for row in rows])
+
+
+def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:
+    scale = study.fit.points.variables[study.fit.form.scale]
+    unit = " FLOP" if study.fit.form.scale == "compute" else ""
+    tiles = [
+        Tile(
+            "runs",
+            str(study.law.num_points),
+            f"{power_text(scale.min(), digits=2)} to {power_text(scale.max(), digits=2)}{unit}",
+        ),
+        *(
+            Tile(each.name, f"{each.estimate.value:.4g}", f"± {each.standard_error:.2g} (standard error)")
+            for each in study.law.parameters
+            if each.name in ("alpha", "beta", "E")
+        ),
+    ]
+    if study.tested is not None:
+        factor = f"{study.tested.multiplier(study.confidence):.2f}"
+        tiles.append(Tile("band", f"{factor} s", f"calibrated at {len(study.tested.origins)} origins"))
+    if check is not None:
+        note = f"nominal {check.confidence:.0%}; bootstrap alone {check.covered_by_bootstrap_alone:.0%}"
+        tiles.append(Tile("bands held", f"{check.covered:.0%}", note))
+    return tiles
+
+
+def _loss_figure(study: ScalingStudy) -> Figure:
+    two = len(study.fit.form.variables) > 1
+    caption = "Every run is a dot. " + (
+        "The line is the law at its own best split of compute between parameters and tokens, so runs lie on or "
+        "above it. "
+        if two
+        else "The line is the law. "
+    )
+    if study.tested is not None:
+        caption += "The band ends where no back-test reaches."
+    wide, narrow = both_widths(lambda width: loss_chart(study, width=width, label="loss over scale"))
+    legend = [("s3", "runs"), ("s1", "the law and its band"), ("s2", "targets")]
+    return Figure("Loss over scale", caption, wide, narrow, legend=legend if study.asked else legend[:2])
+
+
+def _tested_section(study: ScalingStudy) -> list[tuple[str, list[Figure]]]:
+    if study.tested is None:
+        return []
+    tested = study.tested
+    wide, narrow = both_widths(
+        lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band")
+    )
+    rows = [
+        (
+            str(origin.num_fitted),
+            str(len(origin.errors)),
+            f"{100 * abs(origin.errors).mean():.2f}%",
+            f"{100 * origin.errors.mean():+.2f}%",
+        )
+        for origin in tested.origins
+    ]
+    caption = (
+        "Each dot is a larger run, predicted from smaller ones only. The band is made so wide that at every "
+        f"origin {study.confidence:.0%} of what came lies between the dashed lines."
+    )
+    table = Table(("runs fitted", "runs predicted", "mean absolute error", "mean error"), rows)
+    return [
+        (
+            "How far to trust it",
+            [Figure("Predictions that could be checked", caption, wide, narrow, table=table)],
+        )
+    ]

@@ -1,0 +1,321 @@
+"""The documents of a running program: the weekly status, and the review at its end.
+
+Both say first what their reader must do. Every number of what happened is the ledger's; every number of
+what will happen is a forecast with its interval.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from assay.base.units import percent_text
+from assay.planning.actuals import Spend
+from assay.planning.program.offer import Offer
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress, RunActual
+from assay.planning.risk.forecast import LEAST_LIKE_US, Forecast, called_off, left_ahead, left_by_day, unwatched
+from assay.reporting.figures.figure import Table
+from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
+from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
+from assay.reporting.pages.plan_documents import day_text, made_text
+from assay.reporting.views.verdict import Tile, Verdict
+
+FOOT = (
+    "What happened is read from the ledger (runs by their ids) and from the notes on people's work; what will "
+    "happen is the program's simulation from today. Made by 'assay plan status' and 'assay plan review'."
+)
+NEXT_H = 14 * 24
+"""What begins within so many hours is 'next'."""
+
+
+def weekly_status(found: Forecast, offer: Offer, spends: Sequence[Spend]) -> Document:
+    """Where it stands, where it will end, and what to do about it."""
+    program = found.program
+    return Document(
+        name="weekly-status",
+        title=f"Status: {program.title}",
+        kind="weekly status",
+        made=f"{program.name} · {_today(found)}",
+        verdict=_status_verdict(found, offer),
+        tiles=_tiles(found),
+        sections=[
+            DocumentSection("What to act on", [_alarms(found), *_limits(found)]),
+            DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
+            DocumentSection("Work", list(_work(found))),
+        ],
+        foot=FOOT,
+    )
+
+
+def review(found: Forecast, offer: Offer, evidence: Sequence[Block] = ()) -> Document:
+    """Scale, narrow or stop: what was asked, what was found, what it cost; `evidence` comes from the
+    decision."""
+    program = found.program
+    return Document(
+        name="review",
+        title=f"Review: {program.title}",
+        kind=f"review, {program.decision.review or 'after the decision'}",
+        made=made_text(program),
+        verdict=_recommendation(found),
+        tiles=_review_tiles(found, offer),
+        sections=[
+            DocumentSection("What the gates said", [_gate_table(found)]),
+            *([DocumentSection("The evidence", list(evidence))] if evidence else []),
+            DocumentSection("What it cost", list(_costs(found))),
+            DocumentSection("What was not done", [_not_done(found)]),
+        ],
+        foot=FOOT,
+    )
+
+
+def recommended(program: Program, progress: Progress) -> str | None:
+    """`scale`, `narrow` or `stop`, as the gates' verdicts add up; None while they are open."""
+    last = {name: said[-1] for name, said in progress.verdicts.items() if said}
+    if "stop" in last.values():
+        return "stop"
+    if set(last) != set(program.gates) or "again" in last.values():
+        return None
+    return "narrow" if "narrow" in last.values() else "scale"
+
+
+# The status
+
+
+def _today(found: Forecast) -> str:
+    moment = found.program.calendar.date_of(round(found.now_h))
+    return f"{moment.day} {moment:%B %Y}, day {found.now_h / 24 + 1:.0f}, week {int(found.now_h // 168) + 1}"
+
+
+def _status_verdict(found: Forecast, offer: Offer) -> Verdict:
+    program, outcome = found.program, found.outcome
+    on_time, over = outcome.p_on_time(), outcome.p_over_budget()
+    low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
+    sentence = (
+        f"A decision by the {program.decision.by} is {percent_text(on_time)} likely (promised: "
+        f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are expected, "
+        f"{low:,.0f} to {high:,.0f} in four of five cases, of {program.budget.device_hours:,.0f}."
+    )
+    must_act = [alarm for alarm in found.alarms if alarm.level == "act"]
+    if must_act or on_time < offer.promised_on_time or over > offer.promised_over_budget:
+        count = len(must_act)
+        return Verdict("bad", f"{count} alarm{'s' if count != 1 else ''}: act", sentence)
+    return Verdict("open" if found.alarms else "good", "watch" if found.alarms else "on course", sentence)
+
+
+def _tiles(found: Forecast) -> list[Tile]:
+    program, outcome = found.program, found.outcome
+    days = outcome.decision_days(0.1, 0.5, 0.9)
+    low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
+    budget = program.budget.device_hours
+    done = sum(actual.ended is not None for actual in found.progress.activities.values())
+    return [
+        Tile("decision", f"day {days[1]:.0f}", f"80%: day {days[0]:.0f} to {days[2]:.0f}"),
+        Tile("on time", percent_text(outcome.p_on_time()), f"by the {program.decision.by}"),
+        Tile("spent", f"{found.spent:,.4g}", f"of {budget:,.0f} device-hours"),
+        Tile("at completion", f"{middle:,.0f}", f"80%: {low:,.0f} to {high:,.0f}"),
+        Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
+    ]
+
+
+def _alarms(found: Forecast) -> Block:
+    if not found.alarms:
+        return Passage("Nothing: the forecast keeps the promises, and nothing is overdue.")
+    rows = [(alarm.level, alarm.text) for alarm in found.alarms]
+    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", Table(("level", "what"), rows))
+
+
+def _limits(found: Forecast) -> Iterator[Block]:
+    """What this forecast does not know."""
+    if not found.is_conditioned():
+        yield Passage(
+            f"The forecast does not learn from the verdicts: only {found.num_like_us} of "
+            f"{found.num_programs:,} simulated programs had gates that said what ours said, and fewer than "
+            f"{LEAST_LIKE_US} tell nothing. So all are played on; what the gates said is fixed in each, and "
+            "the gain, and with it what later gates will say, is believed as before the verdicts."
+        )
+    if silent := unwatched(found):
+        yield Listing(
+            [f"{stop.title} ({stop.watch}): {found.program.title_of(stop.owner)}" for stop in silent],
+            title="Watched by the campaign's gates and their owners, not by this status",
+        )
+
+
+def _burn_down(found: Forecast, spends: Sequence[Spend]) -> Block:
+    deadline = found.outcome.deadline_h() / 24
+    last = int(max(deadline, *found.outcome.decision_days(0.9))) + 1
+    planned, actual = left_by_day(found, spends, num_days=last)
+    first = min(len(actual), last)
+    ahead = [float(day) for day in range(first, last + 1)]
+    low, middle, high = left_ahead(found, days=ahead, shares=(0.1, 0.5, 0.9))
+    burn = BurnDown(
+        [float(day) for day in range(last + 1)],
+        planned,
+        actual,
+        low,
+        middle,
+        high,
+        today=found.now_h / 24,
+        budget=found.program.budget.device_hours,
+    )
+    caption = (
+        "What is left of the budget: as planned, as it is until today, and where it is heading (band: four of "
+    )
+    return burn_down_figure(
+        burn, caption=f"{caption}five simulated programs). The dashed line is an empty budget."
+    )
+
+
+def _stage_table(found: Forecast) -> Block:
+    rows = [
+        (
+            found.program.stages[stage.name].title,
+            f"{stage.planned:,.0f}",
+            f"{stage.spent:,.4g}",
+            f"{stage.middle:,.0f} [{stage.low:,.0f}, {stage.high:,.0f}]",
+            f"{stage.limit:,.0f}" if stage.limit else "—",
+        )
+        for stage in found.stages
+    ]
+    return TitledTable(
+        "By stage", "", Table(("stage", "planned", "spent", "at completion [P10, P90]", "limit"), rows)
+    )
+
+
+def _hours_tables(found: Forecast) -> Iterator[Block]:
+    yield _stage_table(found)
+    by_phase: dict[str, float] = defaultdict(float)
+    for run in _runs(found.progress):
+        for phase, hours in run.device_hours_by_phase.items():
+            by_phase[phase] += hours
+    if total := sum(by_phase.values()):
+        rows = [
+            (phase, f"{hours:,.4g}", percent_text(hours / total))
+            for phase, hours in sorted(by_phase.items(), key=lambda entry: -entry[1])
+            if hours
+        ]
+        yield TitledTable(
+            "By category",
+            "What the runs held their devices for; 'lost' was rolled back, 'unreported' still goes on.",
+            Table(("category", "device-hours", "share"), rows),
+        )
+
+
+def _work(found: Forecast) -> Iterator[Block]:
+    nodes, told = found.program.nodes(), found.progress.activities
+    going = [_line(found, name, actual) for name, actual in told.items() if actual.ended is None]
+    done = [_line(found, name, actual) for name, actual in told.items() if actual.ended is not None]
+    off = called_off(found.program, found.progress)
+    open_items = [item for item in found.plan.items if item.name not in {*told, *found.progress.verdicts, *off}]
+    coming = [
+        f"{nodes[item.name].title} ({_planned_for(found, item.start_h)})"
+        for item in open_items
+        if item.start_h < found.now_h + NEXT_H
+    ]
+    for title, lines in (("Under way", going), ("Next two weeks", coming), ("Done", done)):
+        if lines:
+            yield Listing(lines, title=title)
+
+
+def _planned_for(found: Forecast, start_h: int) -> str:
+    text = f"planned for {day_text(found.program, start_h + 1)}"
+    return f"overdue: {text}" if start_h < found.now_h else text
+
+
+def _line(found: Forecast, name: str, actual: Actual) -> str:
+    hour_of, title = found.program.calendar.hour_of, found.program.nodes()[name].title
+    parts = [f"since {day_text(found.program, hour_of(actual.started) + 1)}"]
+    if actual.ended is not None:
+        parts = [f"ended {day_text(found.program, hour_of(actual.ended))}"]
+    if actual.runs:
+        over = sum(run.ended is not None for run in actual.runs)
+        failed = sum(run.num_failed for run in actual.runs)
+        parts.append(f"{over} of {len(actual.runs)} runs over, {actual.device_hours:,.4g} device-hours")
+        parts += [f"{failed} attempt{'s' if failed > 1 else ''} failed"] if failed else []
+    if name in found.progress.verdicts:
+        parts.append(f"verdict: {', then '.join(found.progress.verdicts[name])}")
+    return f"{title}: {', '.join(parts)}"
+
+
+# The review
+
+
+def _recommendation(found: Forecast) -> Verdict:
+    program, progress = found.program, found.progress
+    word = recommended(program, progress)
+    spent = f"{found.spent:,.4g} of {program.budget.device_hours:,.0f} device-hours were spent"
+    if word is None:
+        missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
+        return Verdict("open", "not decided yet", f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}.")
+    which = next((name for name, said in progress.verdicts.items() if said[-1] == word), None)
+    sentence = {
+        "scale": f"Scale further: every gate passed; {spent}.",
+        "narrow": f"Narrow the scope: '{program.gates[which or ''].title}' asked for it; {spent}."
+        if which
+        else "",
+        "stop": f"Stop: '{program.gates[which or ''].title}' found too little to go on; {spent}."
+        if which
+        else "",
+    }[word]
+    return Verdict("good" if word == "scale" else "bad" if word == "stop" else "open", word, sentence)
+
+
+def _review_tiles(found: Forecast, offer: Offer) -> list[Tile]:
+    runs = _runs(found.progress)
+    failed, attempts = sum(run.num_failed for run in runs), sum(run.num_attempts for run in runs)
+    lost = sum(run.device_hours_lost for run in runs)
+    ends = [a.ended for a in found.progress.activities.values() if a.ended is not None]
+    last = max(map(found.program.calendar.hour_of, ends), default=0)
+    return [
+        Tile("device-hours", f"{found.spent:,.4g}", f"planned {offer.plan.device_hours:,}"),
+        Tile("last finished", day_text(found.program, last), f"planned: day {offer.plan.decision_day()}"),
+        Tile("runs", str(len(runs)), f"{attempts} attempts, {failed} killed or failed"),
+        Tile("lost work", f"{lost:,.3g}", "device-hours rolled back"),
+    ]
+
+
+def _gate_table(found: Forecast) -> Block:
+    rows = []
+    for name, gate in found.program.gates.items():
+        said = found.progress.verdicts.get(name, ())
+        reads = "—"
+        if gate.evidence is not None:
+            evidence = gate.evidence
+            reads = f"{evidence.benchmark}: pass {evidence.pass_at:+g}, stop below {evidence.stop_below:+g}"
+        dropped = [found.program.nodes()[each].title for each in gate.narrow.drops if "narrow" in said]
+        rows.append((gate.title, reads, ", then ".join(said) or "not held", ", ".join(dropped) or "—"))
+    return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
+
+
+def _costs(found: Forecast) -> Iterator[Block]:
+    yield from _hours_tables(found)
+    rows = [
+        (
+            found.program.nodes()[name].title,
+            str(len(actual.runs)),
+            str(sum(run.num_attempts for run in actual.runs)),
+            str(sum(run.num_failed for run in actual.runs)),
+            f"{_planned(found, name):,}",
+            f"{actual.device_hours:,.4g}",
+            f"{sum(run.device_hours_lost for run in actual.runs):,.3g}",
+        )
+        for name, actual in found.progress.activities.items()
+        if actual.runs
+    ]
+    if rows:
+        header = ("activity", "runs", "attempts", "failed", "planned", "held", "of it rolled back")
+        yield TitledTable("By activity, from the ledger", "Device-hours.", Table(header, rows))
+
+
+def _planned(found: Forecast, name: str) -> int:
+    return next((item.device_hours() for item in found.plan.items if item.name == name), 0)
+
+
+def _not_done(found: Forecast) -> Block:
+    told = found.progress.activities
+    titles = [node.title for name, node in found.program.nodes().items() if name not in told]
+    return Listing(titles) if titles else Passage("Everything that was planned was done.")
+
+
+def _runs(progress: Progress) -> list[RunActual]:
+    return [run for actual in progress.activities.values() for run in actual.runs]

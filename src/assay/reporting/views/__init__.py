@@ -1,0 +1,1 @@
+"""What a page says, as typed values: no markup, no drawing."""

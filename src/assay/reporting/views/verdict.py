@@ -1,0 +1,208 @@
+"""The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
+
+from typing import Literal, NamedTuple
+
+from assay.base.units import count_text, duration_text, percent_text
+from assay.records.evaluation import Estimate
+from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage
+
+Tone = Literal["good", "bad", "open"]
+
+
+class Verdict(NamedTuple):
+    """What happened, in words."""
+
+    tone: Tone
+    word: str
+    """One or two words, for those who see no colour."""
+    sentence: str
+
+
+class Tile(NamedTuple):
+    """A number worth its own box."""
+
+    name: str
+    value: str
+    note: str
+
+
+def estimate_text(estimate: Estimate | None, *, digits: int = 4, signed: bool = False) -> str:
+    """`0.8712 [0.8600, 0.8820]`; a dash where there is none."""
+    if estimate is None:
+        return "—"
+    return f"{_digits(estimate.value, digits, signed)}{interval_text(estimate, digits=digits, signed=signed)}"
+
+
+def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) -> str:
+    """` [0.8600, 0.8820]`, or nothing where the estimate has no interval."""
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f" [{_digits(estimate.low, digits, signed)}, {_digits(estimate.high, digits, signed)}]"
+
+
+def signed_text(value: float, digits: int = 0) -> str:
+    """`+1,200`, `-3.1`; `0` for what rounds to nothing, whatever its sign."""
+    shown = f"{value:+,.{digits}f}"
+    return "0" if not shown.strip("+-0.") else shown
+
+
+def device_hours_text(seconds: float) -> str:
+    """`1.25 h`; below an hour `12 min 30 s`."""
+    return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
+
+
+def goodput(page: RunPage) -> float | None:
+    """Share of the device time that went into steps that count; None before any phase is known."""
+    seconds = page.device_seconds()
+    total = sum(seconds.values())
+    return (seconds.get("compute", 0.0) + seconds.get("communication", 0.0)) / total if total else None
+
+
+def run_verdict(page: RunPage) -> Verdict:
+    """The state of a run, what was proved of it, and what it found."""
+    audit = page.audit
+    if page.status == "failed":
+        reason = page.attempts[-1].reason if page.attempts else "no attempt began"
+        return Verdict("bad", "failed", f"The run failed: {reason or 'no reason was recorded'}.{_state(page)}")
+    if audit is not None and audit.verdict == "fail":
+        found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
+        found += [f"learned more than once: {row}" for row in audit.repeated]
+        return Verdict(
+            "bad", "audit failed", f"The audit failed, so the result can not be trusted: {found[0]}."
+        )
+    if page.status == "succeeded" and audit is not None and audit.verdict == "pass":
+        return Verdict("good", "finished, proved", f"{_learned(page)}{_survived(page)}{_found(page)}")
+    if page.status == "succeeded":
+        return Verdict("open", "finished, not audited", f"The run finished.{_survived(page)}{_found(page)}")
+    word = "running" if page.status == "running" else "stopped"
+    return Verdict("open", word, f"The run is {word}.{_state(page)}")
+
+
+def run_tiles(page: RunPage) -> list[Tile]:
+    """Quality, rows, cost and incidents."""
+    evaluation = page.evaluation
+    auc = evaluation.overall.auc if evaluation else None
+    device_s = page.held_s()
+    useful = goodput(page)
+    commit = page.last_commit()
+    audit = page.audit
+    return [
+        Tile(
+            f"AUC on {evaluation.split}" if evaluation else "AUC",
+            f"{auc.value:.4f}" if auc else "—",
+            f"95%:{interval_text(auc)}" if auc else "not evaluated",
+        ),
+        Tile(
+            "rows learned",
+            count_text(audit.rows_learned) if audit else "—",
+            f"of {count_text(audit.rows_expected)}; audit: {audit.verdict}" if audit else "not audited",
+        ),
+        Tile(
+            "device time",
+            device_hours_text(device_s) if device_s else "—",
+            f"{percent_text(useful)} in training steps" if useful is not None else "no phases recorded",
+        ),
+        Tile(
+            "attempts",
+            str(len(page.attempts)),
+            f"world sizes {' → '.join(map(str, page.world_sizes()))}",
+        ),
+        Tile("last commit", f"step {commit.step:,}" if commit else "—", _digest_note(page)),
+    ]
+
+
+def comparison_verdict(page: ComparisonPage) -> Verdict:
+    """The one-point rule for each candidate; the page takes the tone of the worst."""
+    verdicts = {each.comparison.verdict for each in page.candidates}
+    tone: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
+    word = {"bad": "fail", "open": "undecided", "good": "pass"}[tone]
+    return Verdict(tone, word, " ".join(_judged(each) for each in page.candidates))
+
+
+def throughput_ratio(page: ComparisonPage, candidate: Candidate) -> float | None:
+    """Candidate's rows per second over the baseline's."""
+    mine, base = candidate.page.rows_per_second, page.baseline.rows_per_second
+    return mine / base if mine and base else None
+
+
+def _judged(candidate: Candidate) -> str:
+    found = candidate.comparison
+    name, points = found.candidate_run_id, f"{100 * found.allowed_loss:g} percentage point"
+    points += "" if found.allowed_loss == 0.01 else "s"
+    difference = f"its AUC differs by {estimate_text(found.difference, signed=True)} on {found.num_rows:,} rows"
+    if found.weights_equal:
+        return (
+            f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
+            f"AUC {found.candidate_auc:.4f} on {found.num_rows:,} rows."
+        )
+    if found.verdict == "pass":
+        return f"{name} is as good as the baseline, within {points}: {difference}."
+    if found.verdict == "fail":
+        return f"{name} is worse than the baseline by more than {points}: {difference}."
+    return (
+        f"Whether {name} is within {points} of the baseline is undecided: {difference}. More rows are needed."
+    )
+
+
+def _learned(page: RunPage) -> str:
+    audit = page.audit
+    assert audit is not None
+    skipped = audit.rows_quarantined
+    rest = f"; {skipped:,} rows lie in damaged row groups and were set aside" if skipped else ""
+    if audit.epochs == 1:
+        return f"Each of {count_text(audit.rows_learned)} rows was learned exactly once{rest}."
+    share = count_text(audit.rows_learned / max(audit.epochs, 1))
+    return f"Each of {share} rows was learned exactly once in each of {audit.epochs} epochs{rest}."
+
+
+def _survived(page: RunPage) -> str:
+    if len(page.attempts) <= 1:
+        return ""
+    lost = sum(_lost_steps(page).values())
+    again = f"; {lost} steps were made again" if lost else "; no step was lost"
+    ends = [each for each in page.attempts[:-1] if each.reason]
+    reason = f" ({ends[0].reason})" if ends else ""
+    times = "once" if len(page.attempts) == 2 else f"{len(page.attempts) - 1} times"
+    return f" It was interrupted {times}{reason} and went on from its last commit{again}."
+
+
+def _lost_steps(page: RunPage) -> dict[int, int]:
+    """Attempt -> steps that it made after its last commit."""
+    return {
+        each.attempt: max(
+            0,
+            page.reached_steps.get(each.attempt, 0)
+            - (each.end_step if each.end_step is not None else each.start_step),
+        )
+        for each in page.attempts
+        if each.ended_s is not None
+    }
+
+
+def _found(page: RunPage) -> str:
+    if page.evaluation is None or page.evaluation.overall.auc is None:
+        return ""
+    auc, overall = page.evaluation.overall.auc, page.evaluation.overall
+    return f" On {overall.num_rows:,} held-out rows its AUC is {auc.value:.4f}{interval_text(auc)}."
+
+
+def _state(page: RunPage) -> str:
+    commit = page.last_commit()
+    if commit is None:
+        return " It has no commit yet."
+    return f" Its last commit is of step {commit.step:,}, after {_elapsed(page)}."
+
+
+def _elapsed(page: RunPage) -> str:
+    commit = page.last_commit()
+    assert commit is not None
+    return duration_text(max(commit.committed_s - page.attempts[0].started_s, 0.0)) if page.attempts else "—"
+
+
+def _digest_note(page: RunPage) -> str:
+    commit = page.last_commit()
+    return f"weights {commit.weights_digest[:12]}" if commit else "nothing committed"
+
+
+def _digits(value: float, digits: int, signed: bool) -> str:
+    return format(value, f"{'+' if signed else ''}.{digits}f")

@@ -1,0 +1,52 @@
+"""The files in which a run's attempts are written down: at the beginning of each, and again at its end.
+
+The supervisor is their only writer; who comes after a supervisor that died ends its attempts on paper.
+"""
+
+from pathlib import Path
+
+from assay.records.commit import Commit
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.segment import read_segment, segment_path
+from assay.store.objects import open_store
+
+
+def attempt_path(run_dir: Path, attempt: int) -> Path:
+    """Where the supervisor writes an attempt down, at its beginning and again at its end."""
+    return run_dir / "attempts" / f"attempt-{attempt:04d}.json"
+
+
+def save_attempt(run_dir: Path, attempt: Attempt) -> None:
+    """Write the attempt down, whole or not at all."""
+    key = attempt_path(run_dir, attempt.attempt).relative_to(run_dir).as_posix()
+    open_store(str(run_dir)).put(key, attempt.to_json().encode())
+
+
+def saved_attempts(run_dir: Path) -> list[Attempt]:
+    """All attempts of a run, the first one first."""
+    paths = sorted((run_dir / "attempts").glob("attempt-*.json"))
+    return [Attempt.from_json(path.read_bytes(), source=path) for path in paths]
+
+
+def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> None:
+    """End on paper the attempts before `successor` whose end nobody wrote down: their supervisor died.
+
+    They held their devices until the last sign of life of any rank. Should one only have been asleep, it writes
+    its own end over this one when it wakes up.
+    """
+    for attempt in saved_attempts(Path(run.run_dir)):
+        if attempt.attempt >= successor.attempt or attempt.ended_s is not None:
+            continue
+        paths = [segment_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size)]
+        seen_s = [read_segment(path).last_at_s() for path in paths if path.exists()]
+        own = [each for each in log.entries() if isinstance(each, Commit) and each.attempt == attempt.attempt]
+        closed = attempt.model_copy(
+            update={
+                "ended_s": max([attempt.started_s, *seen_s]),
+                "end_step": max((commit.step for commit in own), default=attempt.start_step),
+                "outcome": "killed",
+                "reason": "its supervisor was gone without a word; held until its last sign of life",
+            }
+        )
+        save_attempt(Path(run.run_dir), closed)

@@ -1,0 +1,91 @@
+"""Finds the rank that makes the others wait for ever, and what it was doing.
+
+All ranks of a step wait for the slowest, so when nobody has moved for far longer than any step took, the
+hung rank is the one that has not entered the exchange: the furthest behind, and not in `communication`; of
+equals, the one that was heard of longest ago. A rank that was never heard of is timed from the attempt's start:
+no other can pass the start without it.
+"""
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.store.heartbeat import Beat
+
+SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint"))
+"""They have no steps to measure by."""
+SLOW_PHASE_LIMIT_S = 900.0
+STEPS_OF_PATIENCE = 10
+"""A rank is hung when it stands still for this many times the longest step so far."""
+
+
+class HungRank(NamedTuple):
+    """Who stands still."""
+
+    rank: int
+    beat: Beat | None
+    """Its last sign of life; None where it gave none."""
+    silent_s: float
+    num_silent_others: int = 0
+    """Other ranks that gave no sign of life either."""
+
+
+def find_hung_rank(beats: Sequence[Beat], *, now_s: float, least_s: float, began_s: float) -> HungRank | None:
+    """The rank that all wait for, or None while somebody moves.
+
+    `least_s`: never before so many seconds of silence, however fast the steps are. `began_s`: when the ranks
+    were started, on the clock of the beats.
+    """
+    unheard = [rank for rank, beat in enumerate(beats) if beat.at_s == 0]
+    if unheard:
+        silent_s = now_s - began_s
+        is_hung = silent_s >= max(SLOW_PHASE_LIMIT_S, least_s)
+        return HungRank(unheard[0], None, silent_s, len(unheard) - 1) if is_hung else None
+    silent_s = now_s - max(beat.at_s for beat in beats)
+    if silent_s < least_s:
+        return None
+    rank, beat = min(enumerate(beats), key=lambda item: _place(item[1]))
+    longest_s = max(beat.longest_step_s for beat in beats)
+    limit_s = SLOW_PHASE_LIMIT_S if beat.phase in SLOW_PHASES else STEPS_OF_PATIENCE * longest_s
+    return HungRank(rank, beat, silent_s) if silent_s >= max(limit_s, least_s) else None
+
+
+def _place(beat: Beat) -> tuple[int, bool, float]:
+    """How far a rank is; the least is the one that the others wait for."""
+    return beat.step, beat.phase == "communication", beat.at_s
+
+
+def describe_hung_rank(hung: HungRank) -> str:
+    """`rank 1 hung in 'compute' of step 7`: what is equal where the same hang comes again."""
+    if hung.beat is not None:
+        return f"rank {hung.rank} hung in '{hung.beat.phase}' of step {hung.beat.step + 1}"
+    others = f", as {hung.num_silent_others} more" if hung.num_silent_others else ""
+    return f"rank {hung.rank} hung in 'startup' before its first sign of life{others}"
+
+
+def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
+    """Where a rank writes the Python stacks of all its threads when asked."""
+    return run_dir / "stacks" / f"attempt-{attempt:04d}-rank-{rank:05d}.txt"
+
+
+def ask_for_stacks(pid: int) -> None:
+    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken."""
+    os.kill(pid, signal.SIGUSR1)
+    os.kill(pid, signal.SIGCONT)
+
+
+def process_state(pid: int) -> str:
+    """What the kernel says: `stopped by a signal`, `waiting for a disk`, ...; empty where it does not say."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+    return {
+        "T": "stopped by a signal",
+        "D": "in an uninterruptible wait, usually a disk or a file system",
+        "R": "running",
+        "S": "sleeping",
+        "Z": "dead",
+    }.get(letter, letter)

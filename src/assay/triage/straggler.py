@@ -1,0 +1,71 @@
+"""Names the rank that is slow while the run goes on.
+
+A collective hides it: everybody's step takes as long as the slowest one's. So only the time before a rank
+enters the exchange counts, window by window of steps, against the median of the other ranks.
+"""
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.store.heartbeat import Beat
+
+WINDOW_STEPS = 10
+SLOW_FACTOR = 1.3
+"""Own work per step, against the median of the others."""
+SLOW_WINDOWS = 2
+"""In a row, before a rank is named: a single one may be a passing disturbance."""
+
+
+class Straggler(NamedTuple):
+    """A rank that holds the others up."""
+
+    rank: int
+    step: int
+    own_s: float
+    """Seconds of own work per step."""
+    others_s: float
+    """The median of the other ranks."""
+
+
+class StragglerWatch:
+    """Looks at the heartbeats of one attempt now and then; names a rank once."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self._window_began: list[Beat] | None = None
+        self._slow_windows = [0] * num_ranks
+        self._named: set[int] = set()
+
+    def look(self, beats: Sequence[Beat]) -> Straggler | None:
+        """A rank that has just turned out to be slow."""
+        if len(beats) < 2 or min(beat.at_s for beat in beats) == 0:
+            return None
+        if self._window_began is None:
+            self._window_began = list(beats)
+            return None
+        began, step = self._window_began, min(beat.step for beat in beats)
+        if step - max(beat.step for beat in began) < WINDOW_STEPS:
+            return None
+        self._window_began = list(beats)
+        own = [
+            (now.own_s - then.own_s) / (now.step - then.step) for then, now in zip(began, beats, strict=True)
+        ]
+        return self._judge(own, step)
+
+    def _judge(self, own: Sequence[float], step: int) -> Straggler | None:
+        found = None
+        for rank, seconds in enumerate(own):
+            others_s = statistics.median([*own[:rank], *own[rank + 1 :]])
+            self._slow_windows[rank] = self._slow_windows[rank] + 1 if seconds > SLOW_FACTOR * others_s else 0
+            if self._slow_windows[rank] >= SLOW_WINDOWS and rank not in self._named:
+                self._named.add(rank)
+                found = Straggler(rank, step, seconds, others_s)
+        return found
+
+
+def describe_straggler(slow: Straggler) -> str:
+    """One sentence for a person."""
+    return (
+        f"rank {slow.rank} is slow: {slow.own_s:.3g} s of its own work a step up to step {slow.step}, "
+        f"{slow.own_s / slow.others_s:.1f} times the others' {slow.others_s:.3g} s; all wait for it"
+    )

@@ -1,0 +1,30 @@
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.cli.screens.terminal import PHASE_STYLES, device_hours_text, phase_bar, sparkline, world_sizes_text
+
+
+@settings(max_examples=100, deadline=None)
+@given(seconds=st.dictionaries(st.sampled_from(sorted(PHASE_STYLES)), st.floats(1e-3, 1e6)))
+def test_the_bar_is_full_and_shows_every_phase(seconds: dict[str, float]) -> None:
+    bar = phase_bar(seconds, width=40)
+    assert len(bar.plain) == (40 if seconds else 0)
+    assert len({span.style for span in bar.spans}) == len(seconds)
+
+
+def test_a_sparkline_rises_with_its_values_and_leaves_a_gap_for_nan() -> None:
+    assert sparkline([0, 1, 2, 3, 4, 5, 6, 7]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0, float("nan"), 7]) == "▁ █"
+    assert sparkline([5, 5]) == "▁▁"
+    assert sparkline([]) == "" and sparkline([float("nan")]) == ""
+    assert len(sparkline(list(range(1000)), width=60)) == 60
+
+
+def test_world_sizes_show_the_changes_only() -> None:
+    assert world_sizes_text([2, 2, 4, 4, 1]) == "2→4→1"
+    assert world_sizes_text([]) == ""
+
+
+def test_device_time_is_hours_from_one_hour_on() -> None:
+    assert device_hours_text(7_200) == "2.0 device-h"
+    assert device_hours_text(75) == "1 min 15 s"

@@ -1,0 +1,129 @@
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from assay.base.errors import ConfigError
+from assay.cli.main import cli
+from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, job_script
+from assay.launch.places.slurm_allocation import Allocation
+from assay.records.run import Run
+
+STEP = {
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_NODEID": "1",
+    "SLURM_JOB_ID": "40007",
+    "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.5",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "the runs"))
+    return Run(
+        run_id="long",
+        created_s=0.0,
+        recipe={"trainer": {"threads_per_rank": 3}},
+        recipe_sha256="",
+        dataset_fingerprint="",
+        code_version="",
+        run_dir=str(tmp_path / "the runs" / "long"),
+        store_url="",
+    )
+
+
+def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
+    config = SlurmConfig(nodes=2, partition="low", time="2-0", grace_s=300, sbatch=("--gpus-per-node=8",))
+    lines = job_script(run, config, world_size=4, options=("--max-restarts=3",)).splitlines()
+    asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
+    assert asked >= {
+        "--nodes=2",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=6",
+        "--partition=low",
+        "--time=2-0",
+        "--signal=TERM@300",
+        "--requeue",
+        "--open-mode=append",
+        "--gpus-per-node=8",
+    }
+    command = next(line for line in lines if "--resume" in line)
+    assert command.endswith("assay train --resume long --workers 4 --on allocation --max-restarts=3")
+
+
+def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
+    script = job_script(run, SlurmConfig(), world_size=1)
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    home = next(line for line in script.splitlines() if line.startswith("export ASSAY_HOME"))
+    printed = subprocess.run(
+        ["bash", "-c", f'{home}; echo "$ASSAY_HOME"'], capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.strip() == str(Path(run.run_dir).parent)
+
+
+@pytest.mark.parametrize(("requeue", "code", "requeued"), [
+    (True, 75, True), (True, 143, True),
+    (True, 0, False), (True, 1, False), (True, 137, False), (False, 75, False),
+])  # fmt: skip
+def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
+    run: Run, tmp_path: Path, requeue: bool, code: int, requeued: bool
+) -> None:
+    for name, body in {"srun": f"exit {code}", "scontrol": f"echo $* > {tmp_path}/said"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    script = job_script(run, SlurmConfig(requeue=requeue), world_size=1)
+    done = subprocess.run(
+        ["bash"], input=script, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    )
+    assert (tmp_path / "said").exists() == requeued
+    assert done.returncode == (0 if requeued else code)
+    if requeued:
+        assert (tmp_path / "said").read_text() == "requeue 7\n"
+
+
+def test_ranks_that_the_nodes_can_not_share_evenly_are_refused(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"--nodes 3 --workers 4"):
+        job_script(run, SlurmConfig(nodes=3), world_size=4)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sbatch": ("exit 1",)}, {"sbatch": ("--a\nrm",)}, {"partition": "a b"}, {"nodes": 0}]
+)
+def test_what_is_no_option_of_sbatch_is_refused(wrong: dict) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        SlurmConfig(**wrong)
+
+
+def test_a_machine_without_slurm_is_one_clear_error(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"sbatch: no such program.*login node"):
+        SlurmLauncher(SlurmConfig()).start(run, world_size=1)
+
+
+def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:
+    allocation = Allocation.from_environment(STEP)
+    assert allocation == Allocation(
+        node=1, num_nodes=2, lead_host="10.0.0.5", link_port=20_000 + 40007 % 12_000
+    )
+    assert Allocation.from_environment({**STEP, "ASSAY_LINK_PORT": "7"}).link_port == 7
+
+
+@pytest.mark.parametrize("name", STEP)
+def test_outside_a_job_step_the_cure_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}.*srun"):
+        Allocation.from_environment({key: value for key, value in STEP.items() if key != name})
+
+
+def test_two_tasks_on_one_node_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"4 tasks on 2 nodes.*--ntasks-per-node=1"):
+        Allocation.from_environment({**STEP, "SLURM_NTASKS": "4"})
+
+
+def test_an_option_of_slurm_needs_slurm() -> None:
+    answer = CliRunner().invoke(cli, ["train", "recipe.yaml", "--grace", "5"])
+    assert answer.exit_code == 2
+    assert "--grace is Slurm's: add '--on slurm'" in answer.output

@@ -1,0 +1,249 @@
+"""A wrong program is answered with every mistake, its line and its cure."""
+
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.planning.program.checks import problems_of, unawaited
+from assay.planning.program.file import apply_changes, read_program, read_progress
+from assay.planning.program.new import new_program
+from assay.planning.program.program import Program
+
+CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
+
+
+DECIDE = "    stage: decide\n    work: {days: 3"
+NOISE = "runs: {count: 3, device_hours: 80, devices: [8, 16]}"
+MISTAKES = [
+    (
+        "benchmark: helpfulness, runs: replicate",
+        "benchmark: helpfulnes, runs: replicate",
+        "'helpfulnes' is no benchmark of this program; perhaps you meant 'helpfulness'",
+    ),
+    ("after: [replicate]\n", "after: [replicat]\n", "perhaps you meant 'replicate'"),
+    (
+        "work: {days: 3, people: {research_scientist: 1}}",
+        "work: {days: 3, people: {researcher: 1}}",
+        "'researcher' is no role or person of the team",
+    ),
+    (
+        "device_hours: 18000",
+        "device_hours: 9000",
+        "cannot fit: the runs need at least 15,040 device-hours, 7,920 may be planned",
+    ),
+    ("at: end of week 2}", "at: end of weak 2}", "not a moment. Write a date"),
+    (
+        "since: week 4, until: end of week 6",
+        "since: week 7, until: end of week 6",
+        "ends (end of week 6) before it begins",
+    ),
+    ("at: end of week 2}", "at: 2027-01-18T00:00:00Z}", "has a time zone; a program's times are local ones"),
+    ("review: week 9", "review: week 6", "is presented (week 6) before it must stand (end of week 8)"),
+    (
+        "pass_at: 1.5, stop_below: 0.5",
+        "pass_at: 0.5, stop_below: 1.5",
+        "stop_below 1.5 lies above pass_at 0.5",
+    ),
+    ("reserve: 0.12", "reserved: 0.12", "no such key; perhaps you meant 'reserve'"),
+    (NOISE, NOISE.replace("[8, 16]", "[256]"), "needs 256 devices; never more than 128 are free"),
+    (
+        NOISE,
+        "runs: {count: 3, modes: [{devices: 64, hours: 30}]}",
+        "every mode holds more than 20% of 128 devices for more than 24 h",
+    ),
+    (
+        "work: {days: 5, people: {data_engineer: 1}}",
+        "work: {days: 5, people: {data_engineer: 2}}",
+        "asks for 2 where the team has 1",
+    ),
+    ("device_hours: 18000", "device_hours: '18,000'", "number without separator or unit; perhaps 18000 (given"),
+    ("share: 0.35", "share: 35%", "number without separator or unit; perhaps 0.35 (given: '35%')"),
+    ("max_hours: 24", "max_hours: 24h", "whole number without separator or unit; perhaps 24 (given: '24h')"),
+    ("days: [1, 3, 7]", "days: 7", "expected a list, in brackets; a range is [least, likely, most] (given: 7)"),
+    ("then: review", "then: pause", "expected 'stop', 'narrow' or 'review' (given: 'pause')"),
+    (
+        "standard_error: 1.87",
+        "devices: 64",
+        "pilot.devices: no such key; known here: benchmark, gains, standard_error, prior_sd",
+    ),
+    ("fraction: [0.1, 0.25, 0.5]", "points: [1, 2, 3]", "no such key; known here: type, what, fraction."),
+    (
+        "accountable: program_lead",
+        "accountable: the_boss",
+        "'the_boss' is no member of the team or stakeholder",
+    ),
+]
+
+
+def broken(tmp_path: Path, old: str, new: str) -> tuple[str, int]:
+    """What is said of the case with one thing changed, and the line of the change."""
+    text = CASE.read_text()
+    assert text.count(old) >= 1, old
+    path = tmp_path / "broken.yaml"
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError) as raised:
+        read_program(path)
+    return str(raised.value), text[: text.index(old)].count("\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    MISTAKES,
+)
+def test_a_mistake_is_said_with_its_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    message, line = broken(tmp_path, old, new)
+    assert said in message
+    assert f"broken.yaml:{line}: " in message
+
+
+def test_a_whole_section_is_not_shown_where_it_is_wrong(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, "days: [1, 3, 7]", "days: {least: 1, most: 7}")
+    assert "expected a list" in message and "given" not in message and "{" not in message
+
+
+def test_a_gate_whose_verdicts_do_not_sum_to_one_is_refused(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, "probabilities: {pass: 0.85", "probabilities: {pass: 0.75")
+    assert "gates.safety_gate: probabilities sum to 0.9, expected 1" in message
+
+
+def test_a_circle_is_named_link_by_link(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, DECIDE, DECIDE.replace("work", "after: [analysis]\n    work"))
+    assert "a circle: " in message
+    assert "charter waits for analysis" in message
+
+
+def test_each_of_two_circles_is_named(small_program: Callable[..., Program]) -> None:
+    work = {"title": "x", "stage": "one", "work": {"days": 1, "people": {"engineer": 1}}}
+    program = small_program(
+        **{
+            "activities.prepare.after": ["memo"],
+            "activities.one": work | {"after": ["two"]},
+            "activities.two": work | {"after": ["one", "prepare"]},
+        }
+    )
+    circles = [problem.message for problem in problems_of(program)]
+    assert len(circles) == 2
+    assert "prepare waits for memo waits for train waits for prepare" in circles[0]
+    assert "one waits for two waits for one" in circles[1]
+
+
+def test_what_is_due_before_it_may_begin_is_named(small_program: Callable[..., Program]) -> None:
+    program = small_program(**{"activities.train.not_before": "week 3", "activities.train.due": "week 2"})
+    (problem,) = problems_of(program)
+    assert problem.key == "activities.train.due"
+    assert "is due (week 2) before it may begin (week 3)" in problem.message
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, "  reserve: 0.12", "  device_hours: 20000\n  reserve: 0.12")
+    assert "'budget.device_hours' stands here a second time" in message
+
+
+def test_a_person_pinned_to_two_places_is_booked_twice(tmp_path: Path) -> None:
+    text = CASE.read_text()
+    for work in ("{days: 3, people: {research_scientist: 1}}", "{days: 5, people: {data_engineer: 1}}"):
+        pinned = "not_before: week 1\n    due: week 1 day 4\n    work: {days: 3, people: {ada: 1}}"
+        text = text.replace(f"work: {work}", pinned, 1)
+    path = tmp_path / "twice.yaml"
+    path.write_text(text.replace("\nteam:\n", "\nteam:\n  ada: {fte: 1, part_of: research_scientist}\n"))
+    with pytest.raises(ConfigError, match="'ada' is booked twice: 'charter' takes 1 and 'data_contract' 1"):
+        read_program(path)
+
+
+def test_several_mistakes_are_said_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
+    text = CASE.read_text().replace("after: [known_good]", "after: [known_bad]")
+    path = tmp_path / "broken.yaml"
+    path.write_text(text.replace("after: [memo]", "after: [memos]"))
+    with pytest.raises(ConfigError) as raised:
+        read_program(path)
+    first, second = str(raised.value).splitlines()[1:]
+    assert "known_bad" in first
+    assert "memos" in second
+
+
+def test_no_file_no_yaml_no_mapping(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    with pytest.raises(ConfigError, match="assay plan new"):
+        read_program(path)
+    path.write_text("a: [1\nb: 2")
+    with pytest.raises(ConfigError, match=r"x\.yaml:2: not readable as YAML"):
+        read_program(path)
+    path.write_text("- 1")
+    with pytest.raises(ConfigError, match="expected a mapping"):
+        read_program(path)
+
+
+def test_the_template_is_valid_and_never_overwrites(tmp_path: Path) -> None:
+    import datetime
+
+    path = tmp_path / "new.yaml"
+    new_program(path, start=datetime.date(2027, 3, 1))
+    assert read_program(path).program.calendar.start == datetime.date(2027, 3, 1)
+    with pytest.raises(ConfigError, match="exists already"):
+        new_program(path, start=datetime.date(2027, 3, 1))
+
+
+def test_every_option_what_if_and_mitigation_of_the_case_fits_it(case: Program) -> None:
+    for name, option in case.options.items():
+        apply_changes(case, option.changes, source=name)
+    for name, what_if in case.what_ifs.items():
+        apply_changes(case, what_if.changes, source=name)
+    for risk in case.risks.values():
+        for name, mitigation in risk.mitigations.items():
+            apply_changes(case, mitigation.changes, source=name)
+
+
+def test_a_patch_that_fits_nothing_is_refused_with_a_guess(case: Program) -> None:
+    with pytest.raises(ConfigError, match="perhaps you meant 'refreshed_data'"):
+        apply_changes(case, {"events.refresh_data.at": "week 3"}, source="--set")
+
+
+def test_what_waited_for_a_removed_activity_waits_for_its_predecessors(case: Program) -> None:
+    without = case.without(["memo"])
+    waits = {dependency.name for dependency in without.activities["recommend"].after}
+    assert waits == {"confirmation", "cost_model"}
+    assert "memo" not in without.gates["confirmation"].stop_goes_to
+
+
+def test_a_chain_removed_at_once_leaves_its_first_predecessors_to_its_followers(case: Program) -> None:
+    """Whatever the order in which the links are removed: it once was the order of a set."""
+    chain = ["replicate_analysis", "replicate", "baseline_noise", "cluster_drill"]
+    without = case.without(chain)
+    waits = {entry.name for entry in without.gates["replication"].after}
+    assert waits == {"ladder_small", "known_good", "harness"}
+    known = {*without.nodes(), *without.events}
+    assert {entry.name for node in without.nodes().values() for entry in node.after} <= known
+
+
+def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_path):
+    new_program(tmp_path / "p.yaml", start=date(2027, 1, 4))
+    program = read_program(tmp_path / "p.yaml").program
+    name = next(iter(program.activities))
+    notes = tmp_path / "notes.yaml"
+    notes.write_text(
+        f"now: 2027-01-05\nactivities:\n  {name}: {{started: 2027-02-01}}\nverdicts:\n  nogate: pass\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_progress(notes, program)
+    assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
+    assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)
+
+
+def test_a_stakeholder_is_a_title_or_a_title_with_wishes(case: Program) -> None:
+    finance = {"stakeholders.finance": {"title": "Finance", "wants": "No surprise"}}
+    changed = case.changed(finance | {"stakeholders.policy": "Policy team"})
+    assert changed.stakeholders["finance"].wants == "No surprise"
+    assert [changed.title_of(name) for name in ("finance", "policy", "nobody")] == [
+        "Finance",
+        "Policy team",
+        "nobody",
+    ]
+
+
+def test_what_the_decision_does_not_wait_for_is_named(case: Program) -> None:
+    loose = case.changed({"activities.memo.after": ["confirmation"]})
+    assert unawaited(case) == []
+    assert unawaited(loose) == ["cost_model"]

@@ -1,0 +1,55 @@
+"""The drawings hold what the plan holds."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from assay.planning.program.file import read_program
+from assay.planning.program.plan import Plan
+from assay.planning.program.program import Program
+from assay.planning.schedule import schedule
+from assay.reporting.figures.plan_figures import capacity_profile, gantt, stand_alone
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Program:
+    import datetime
+
+    from assay.planning.program.new import new_program
+
+    path: Path = tmp_path_factory.mktemp("program") / "new.yaml"
+    new_program(path, start=datetime.date(2027, 3, 1))
+    return read_program(path).program
+
+
+@pytest.fixture(scope="module")
+def plan(program: Program) -> Plan:
+    return schedule(program)
+
+
+@pytest.mark.parametrize("width", [1036, 360])
+def test_the_gantt_names_everything_and_marks_the_chain(program: Program, plan: Plan, width: int) -> None:
+    root = ET.fromstring(gantt(program, plan, width=width))
+    words = {element.text for element in root.iter(f"{SVG}text")}
+    assert {item.name for item in plan.items} <= words
+    bars = [rect.get("class", "") for rect in root.iter(f"{SVG}rect") if "bar" in rect.get("class", "")]
+    assert sum("gate" in bar for bar in bars) == len(program.gates)
+    assert any("critical" in bar for bar in bars)
+
+
+def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) -> None:
+    root = ET.fromstring(capacity_profile(program, plan))
+    blocks = [rect for rect in root.iter(f"{SVG}rect") if rect.get("class") == "bar runs"]
+    told = [element.text or "" for block in blocks for element in block.iter(f"{SVG}title")]
+    held = [re.match(r"(\d+) devices, .* for (\d+) h", text) for text in told]
+    assert sum(int(each[1]) * int(each[2]) for each in held if each) == plan.device_hours
+
+
+def test_a_drawing_stands_alone(program: Program, plan: Plan) -> None:
+    root = ET.fromstring(stand_alone(gantt(program, plan)))
+    assert root.get("width")
+    assert root.find(f"{SVG}style") is not None

@@ -1,0 +1,114 @@
+"""Drawings: right at their edges, whatever the numbers."""
+
+import math
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from assay.records.evaluation import Estimate
+from assay.reporting.figures.evidence_plots import HIDDEN, ForestEntry, ForestRow, forest_chart, forest_rows
+from assay.reporting.figures.life_plot import life_chart
+from assay.reporting.figures.plots import bucketed, phase_bars, series_chart
+from assay.reporting.figures.svg import Scale, domain, tag, text, ticks
+from assay.reporting.views.pages import Series
+
+NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
+
+
+def parsed(svg: str) -> ElementTree.Element:
+    return ElementTree.fromstring(svg)
+
+
+def found(svg: str, class_: str) -> list[ElementTree.Element]:
+    return [each for each in parsed(svg).iter() if class_ in (each.get("class") or "").split()]
+
+
+@settings(max_examples=100, deadline=None)
+@example([0.0, 5e-324], 360)
+@given(st.lists(NUMBERS, max_size=300), st.sampled_from([360, 500, 1036]))
+def test_any_series_makes_a_drawing_without_a_number_that_is_none(values, width):
+    series = Series("loss", list(range(len(values))), values)
+    svg = series_chart([series], width=width, y_label="loss", label="loss")
+    parsed(svg)
+    assert "nan" not in svg
+    assert "inf" not in svg
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500))
+def test_thinning_keeps_the_extremes_and_the_order(values):
+    thinned = bucketed(range(len(values)), values, buckets=20)
+    assert min(thinned.lows) == min(values)
+    assert max(thinned.highs) == max(values)
+    assert thinned.steps == sorted(thinned.steps)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(-1e3, 1e3), st.floats(1e-2, 1e9), st.integers(2, 10))
+def test_ticks_are_inside_and_evenly_apart(low, length, target):
+    places = ticks(low, low + length, target)
+    gaps = np.diff(places)
+    assert all(low - 1e-6 * length <= place <= low + length * (1 + 1e-6) for place in places)
+    assert len(places) <= target + 1
+    assert np.allclose(gaps, gaps[:1] if gaps.size else 0, rtol=1e-3, atol=1e-6)
+
+
+def test_a_scale_puts_its_ends_where_they_belong():
+    scale = Scale(10, 20, 300, 50)
+    assert [scale(10), scale(15), scale(20)] == [300, 175, 50]
+
+
+def test_a_constant_metric_still_has_a_range():
+    assert domain([0.5, 0.5]) == (0.0, 1.5)
+
+
+def test_text_is_escaped():
+    assert "<script>" not in text("<script>", 0, 0)
+    assert tag("rect", x=1.25, class_="a", text_anchor=None) == '<rect x="1.2" class="a"/>'
+
+
+def test_the_life_of_a_killed_run_shows_its_death_and_what_was_lost(run_page):
+    svg = life_chart(run_page.attempts, run_page.commits, run_page.reached_steps, width=1036, label="life")
+    assert len(found(svg, "dot")) == len(run_page.commits)
+    assert [len(found(svg, class_)) for class_ in ("bad", "good", "fall", "began")] == [1, 1, 1, 2]
+    assert "28 steps after the last commit were lost" in svg
+
+
+def test_the_parts_of_a_phase_bar_are_as_long_as_their_share(run_page):
+    svg = phase_bars(run_page.phases, width=1036, label="phases")
+    bars = found(svg, "compute")
+    attempts = sum(float(bar.get("width")) + 1 for bar in bars[1:])
+    assert float(bars[0].get("width")) + 1 == pytest.approx(attempts, abs=0.5)
+
+
+def test_lost_points_are_drawn_apart_from_the_line():
+    series = Series("loss", [1, 2, 3, 3, 4], [5.0, 4.0, 9.0, 3.0, 2.0], [False, False, True, False, False])
+    svg = series_chart([series], width=360, y_label="loss", label="loss")
+    assert len(found(svg, "lost-point")) == 1
+
+
+def test_equal_curves_are_both_seen():
+    series = Series("a", [1, 2], [1.0, 2.0])
+    svg = series_chart([series, series], width=360, y_label="loss", label="loss")
+    assert [len(found(svg, name)) for name in ("under", "s2")] == [1, 2]
+
+
+def test_a_long_column_is_cut_but_its_notable_values_stay():
+    entries = [
+        ForestEntry("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15))
+        for k in range(20)
+    ]
+    rows = forest_rows(entries)
+    names = ["language", *(f"l{k}" for k in range(8)), "l15"]
+    assert [row.name for row in rows] == [*names, "4 with too few rows to rank", "7 more, in the table"]
+    assert {row.note for row in rows[-2:]} == {HIDDEN}
+
+
+@pytest.mark.parametrize("width", [360, 1036])
+def test_a_forest_without_any_estimate_is_still_a_drawing(width):
+    rows = [ForestRow("rare", None, "3 rows")]
+    svg = forest_chart(rows, width=width, label="forest", reference=None, x_label="AUC")
+    assert "too few rows to rank" in svg

@@ -1,0 +1,216 @@
+"""The documents of a plan: they say the simulation's numbers, twice alike, and show whole in a browser."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from assay.base.units import percent_text
+from assay.planning.actuals import Spend
+from assay.planning.program.file import read_program
+from assay.planning.program.progress import Progress
+from assay.planning.risk.dossier import make_dossier
+from assay.planning.risk.forecast import forecast
+from assay.planning.risk.offer import baseline_of, make_offer
+from assay.reporting.figures.figure import Table
+from assay.reporting.pages.document import Document, DocumentSection, Listing, Passage, TitledTable, markdown
+from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
+from assay.reporting.pages.plan_folder import read_offer, write_documents, write_offer
+from assay.reporting.pages.render import render_document
+from assay.reporting.pages.risk_document import risk_register
+from assay.reporting.pages.status_documents import recommended, review, weekly_status
+from assay.reporting.views.verdict import Tile, Verdict, signed_text
+
+CASE = Path(__file__).parents[3] / "programs" / "helpfulness.yaml"
+NOTES = Progress.model_validate(
+    {
+        "now": "2027-01-21",
+        "activities": {
+            "charter": {"started": "2027-01-04T09:00", "ended": "2027-01-07T17:00"},
+            "known_good": {"started": "2027-01-04T09:00", "ended": "2027-01-08T17:00"},
+            "replicate": {"started": "2027-01-15T09:00", "ended": "2027-01-17T09:00", "device_hours": 3400},
+        },
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def dossier():
+    # A scope that keeps its promises already: the search has nothing to do.
+    program = read_program(CASE).program.with_options(["data_beside", "memo_beside", "three_seeds"])
+    return make_dossier(make_offer(program, num_programs=500), questions=False, num_programs=300)
+
+
+@pytest.fixture(scope="module")
+def running(dossier):
+    offered = dossier.offered
+    return forecast(
+        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_programs=500
+    )
+
+
+@pytest.fixture(scope="module")
+def documents(dossier, running):
+    spends = [Spend("replicate", 270.0, 320.0, 3400.0)]
+    offer = dossier.offered.offer
+    made = [make(dossier) for make in (execution_plan, stage_gates, raci, risk_register)]
+    return [*made, weekly_status(running, offer, spends), review(running, offer)]
+
+
+def test_no_document_shows_code(documents):
+    for document in documents:
+        for text in (
+            markdown(document),
+            re.sub(r"<style>.*?</style>", "", render_document(document), flags=re.S),
+        ):
+            assert not re.search(r"\{[a-z_.]+[\[(}]|\bNone\b|\bnan\b|&lt;|object at", text), document.name
+
+
+def test_both_forms_tell_the_same_verdict(documents):
+    for document in documents:
+        assert document.verdict.sentence in markdown(document)
+        assert document.title in render_document(document)
+
+
+def test_the_execution_plan_says_how_safe_it_is(dossier, documents):
+    text = markdown(documents[0])
+    assert percent_text(dossier.offered.offer.safety.p_on_time) in text
+    assert "| Replicate the pilot, four seeds of each arm |" in text
+
+
+def test_raci_has_one_accountable_for_each_stage(dossier, documents):
+    rows = [line for line in markdown(documents[2]).splitlines() if line.startswith("| Confirm |")]
+    assert rows[0].count("A") == 1
+
+
+def test_what_was_known_and_wished_before_stands_in_the_documents(documents):
+    assert "one rerun showed half the gain. Gains so far: +4, then +2 points." in markdown(documents[1])
+    assert "| Finance partner | No surprise |" in markdown(documents[2])
+
+
+def test_a_gate_says_what_each_verdict_leads_to(documents):
+    text = markdown(documents[1])
+    assert "repeats Replicate the pilot, four seeds of each arm, Paired comparison" in text
+    assert "goes on without One size up" in text
+
+
+def test_the_status_acts_on_a_stage_that_overruns(documents):
+    assert "Reproduce is heading for" in markdown(documents[4])
+
+
+def told(dossier, **changes):
+    """The weekly status of the same program with other notes."""
+    offered = dossier.offered
+    progress = Progress.model_validate({**NOTES.model_dump(), **changes})
+    baseline = baseline_of(offered.offer.plan)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_programs=500)
+    return markdown(weekly_status(found, offered.offer, []))
+
+
+def next_weeks(text):
+    return text.partition("Next two weeks")[2].partition("###")[0]
+
+
+def test_what_comes_next_is_neither_dropped_nor_said_and_what_is_overdue_says_so(dossier):
+    text = next_weeks(told(dossier, verdicts={"replication": ("narrow",)}))
+    assert "Second rung" in text
+    assert "G1: is there a gain" not in text  # it has spoken
+    assert "Learning-rate" not in text  # dropped by it
+    assert re.search(r"Freeze the evaluation harness.*\(overdue: planned for day", text)
+    assert not re.search(r"Second rung.*overdue", text)
+    assert "Paired comparison" not in next_weeks(told(dossier, verdicts={"replication": ("stop",)}))
+
+
+def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(dossier):
+    stop = {"replication": ("stop",), "safety_gate": ("stop",), "confirmation": ("stop",)}
+    assert "The forecast does not learn from the verdicts: only" in told(dossier, verdicts=stop)
+    assert "does not learn from the verdicts" not in told(dossier)
+
+
+def test_a_status_names_the_stops_that_it_does_not_watch(dossier):
+    text = told(dossier).partition("not by this status")[2].partition("##")[0]
+    assert "The gain's interval lies below the least that matters (gain): Research lead" in text
+    assert "The missing failure mode shows itself" in text
+    assert "Forecast passes" not in text
+
+
+def test_a_plan_that_breaks_a_promise_claims_to_keep_none(dossier):
+    offer = dossier.offered.offer.model_copy(update={"keeps_promises": False})
+    kept = markdown(execution_plan(dossier))
+    broken = markdown(execution_plan(replace(dossier, offered=dossier.offered._replace(offer=offer))))
+    for claim in ("the fewest that keep both promises", "The full scope keeps the promises"):
+        assert claim not in broken
+    assert "keep" in kept.partition("## What was chosen")[2][:400]
+
+
+def test_a_review_before_the_gates_recommends_nothing(documents):
+    assert documents[5].verdict.word == "not decided yet"
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        (("pass", "pass", "pass"), "scale"),
+        (("pass", "narrow", "pass"), "narrow"),
+        (("stop", None, None), "stop"),
+        (("again", None, None), None),
+        (("pass", "pass", None), None),
+    ],
+)
+def test_the_gates_add_up_to_a_recommendation(dossier, said, word):
+    program = dossier.offered.program
+    verdicts = {gate: (each,) for gate, each in zip(program.gates, said, strict=True) if each}
+    assert recommended(program, NOTES.model_copy(update={"verdicts": verdicts})) == word
+
+
+def test_an_offer_is_read_as_it_was_written(dossier, tmp_path):
+    pages = write_offer(dossier, tmp_path)
+    assert read_offer(tmp_path) == dossier.offered.offer
+    assert all(page.is_file() and page.with_suffix(".md").is_file() for page in pages)
+
+
+def test_markdown_keeps_tables_whole():
+    document = Document(
+        "x",
+        "X",
+        "kind",
+        "made",
+        Verdict("good", "yes", "It is."),
+        [Tile("a", "1", "")],
+        [
+            DocumentSection(
+                "S",
+                [Passage("p"), Listing(["one"]), TitledTable("T", "", Table(("a|b", "c"), [("1\n2", "3")]))],
+            )
+        ],
+        "foot",
+    )
+    assert "| a\\|b | c |\n|---|---|\n| 1 2 | 3 |" in markdown(document)
+
+
+@pytest.mark.parametrize(("value", "text"), [(-0.2, "0"), (0.0, "0"), (1234.4, "+1,234"), (-3.0, "-3")])
+def test_nothing_has_no_sign(value, text):
+    assert signed_text(value) == text
+
+
+@pytest.mark.parametrize("width", [1280, 420])
+def test_documents_show_whole_and_quietly(browser, documents, tmp_path, width):
+    complaints: list[str] = []
+    for path in write_documents(documents, tmp_path):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.on("console", lambda message: complaints.append(message.text))
+        page.goto(path.as_uri())
+        page.eval_on_selector_all("details", "all => all.forEach(each => each.open = true)")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path.name
+        page.close()
+    assert complaints == []
+
+
+def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browser, documents, tmp_path):
+    (path,) = write_documents(documents[:1], tmp_path)
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.goto(path.as_uri())
+    seeds = page.locator(".told", has_text="Seeds of the last gate").locator(".scroll")
+    assert seeds.evaluate("box => box.scrollWidth - box.clientWidth") == 0
+    page.close()

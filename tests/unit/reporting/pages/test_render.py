@@ -1,0 +1,132 @@
+"""Pages: the first sentence is right, everything is inside the file, and hostile names stay text."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from assay.base.units import percent_text
+from assay.records.evaluation import Estimate
+from assay.reporting.pages.render import render_comparison_page, render_run_page
+from assay.reporting.views.verdict import comparison_verdict, estimate_text, run_verdict
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Outline(HTMLParser):
+    """Which elements there are, and whether each is closed."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.seen)
+
+
+@pytest.fixture(params=["run", "comparison", "empty"])
+def page(request, run_page, comparison_page, empty_page) -> str:
+    if request.param == "comparison":
+        return render_comparison_page(comparison_page)
+    return render_run_page(run_page if request.param == "run" else empty_page)
+
+
+def test_a_page_is_whole_and_needs_nothing_from_outside(page):
+    outline = Outline(page)
+    assert outline.open == []
+    assert not [tag for tag, _ in outline.seen if tag in ("script", "iframe", "img", "object")]
+    links = [
+        value for _, attributes in outline.seen for key, value in attributes.items() if key in ("src", "href")
+    ]
+    assert links == ["data:,"]
+    assert not re.search(r"@import|url\(", page)
+
+
+def test_each_figure_has_a_caption_a_spoken_label_and_its_numbers(page):
+    outline = Outline(page)
+    figures = outline.count("figure")
+    drawings = [attributes for tag, attributes in outline.seen if tag == "svg"]
+    assert outline.count("figcaption") == figures
+    assert outline.count("details") >= figures
+    assert all(each["role"] == "img" and each["aria-label"] for each in drawings)
+
+
+def test_equal_facts_make_equal_pages(run_page):
+    assert render_run_page(run_page) == render_run_page(run_page)
+
+
+def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
+    verdict = run_verdict(run_page)
+    assert verdict.tone == "good"
+    assert "rows was learned exactly once" in verdict.sentence
+    assert "interrupted once (rank 1 was killed by SIGKILL)" in verdict.sentence
+    assert "28 steps were made again" in verdict.sentence
+    assert verdict.sentence in render_run_page(run_page)
+
+
+def test_a_failed_audit_comes_before_any_good_news(run_page):
+    audit = run_page.audit.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",)})
+    verdict = run_verdict(replace(run_page, audit=audit))
+    assert (verdict.tone, verdict.word) == ("bad", "audit failed")
+    assert "epoch 0 row 7" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "tone", "word"),
+    [
+        ({"audit": None}, "open", "finished, not audited"),
+        ({"status": "running"}, "open", "running"),
+        ({"status": "preempted"}, "open", "stopped"),
+        ({"status": "failed"}, "bad", "failed"),
+    ],
+)
+def test_nothing_short_of_a_finished_and_audited_run_is_called_good(run_page, changes, tone, word):
+    verdict = run_verdict(replace(run_page, **changes))
+    assert (verdict.tone, verdict.word) == (tone, word)
+
+
+def test_the_verdict_of_a_comparison_is_that_of_its_worst_candidate(compared):
+    good, bad = compared(0.0), compared(3.0)
+    both = replace(good, candidates=[*good.candidates, *bad.candidates])
+    assert comparison_verdict(good).tone == "good"
+    assert "bit for bit" in comparison_verdict(good).sentence
+    assert comparison_verdict(both).tone == "bad"
+
+
+def test_hostile_names_stay_text(run_page):
+    evil = "<script>alert(1)</script>\"'&"
+    attempts = [each.model_copy(update={"reason": evil}) for each in run_page.attempts]
+    slices = tuple(each.model_copy(update={"value": evil}) for each in run_page.evaluation.slices)
+    page = render_run_page(
+        replace(
+            run_page,
+            run=run_page.run.model_copy(update={"run_id": evil, "recipe": {"name": evil}}),
+            attempts=attempts,
+            evaluation=run_page.evaluation.model_copy(update={"slices": slices}),
+        )
+    )
+    assert "<script" not in page
+    assert Outline(page).open == []
+
+
+def test_numbers_are_written_honestly():
+    assert percent_text(0.99999) == ">99.9%"
+    assert percent_text(1.0) == "100%"
+    assert estimate_text(None) == "—"
+    assert (
+        estimate_text(Estimate(value=-0.001, low=-0.002, high=0.0), signed=True) == "-0.0010 [-0.0020, +0.0000]"
+    )

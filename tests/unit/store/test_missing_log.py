@@ -1,0 +1,58 @@
+"""A log of commits that was moved away is told apart from a run that never began."""
+
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import DamagedDataError
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
+from assay.store.commit_log import CommitLog, checkpoint_folder
+from assay.store.metrics.segment import segment_path
+from assay.store.missing_log import missing_log, refuse_missing_log
+from assay.store.objects import open_store
+
+
+def log_of(run: Run) -> CommitLog:
+    return CommitLog(open_store(run.store_url))
+
+
+def leave_record(run: Run, attempt: int) -> None:
+    began = Attempt(run_id="r", attempt=attempt, world_size=1, start_step=0, started_s=0.0)
+    save_attempt(Path(run.run_dir), began)
+
+
+def leave_metrics(run: Run, attempt: int) -> None:
+    path = segment_path(Path(run.run_dir), attempt, 0)
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+
+def leave_checkpoint(run: Run, attempt: int) -> None:
+    open_store(run.store_url).put(f"{checkpoint_folder(5, attempt)}/model", b"weights")
+
+
+def test_a_run_that_never_began_and_one_whose_log_knows_all_are_well(run: Run) -> None:
+    assert missing_log(run, log_of(run)) is None
+    attempt = log_of(run).begin_attempt(world_size=1, now_s=0.0)
+    assert missing_log(run, log_of(run)) is None
+    for leave in (leave_record, leave_metrics, leave_checkpoint):
+        leave(run, attempt)
+    assert missing_log(run, log_of(run)) is None
+
+
+@pytest.mark.parametrize("leave", [leave_record, leave_metrics, leave_checkpoint])
+def test_what_an_attempt_left_shows_that_the_log_was_moved_away(leave, run: Run) -> None:
+    leave(run, 1)
+    with pytest.raises(
+        DamagedDataError, match=r"store/log/ is missing or empty, but .* is of attempt 1"
+    ) as error:
+        refuse_missing_log(run, log_of(run))
+    assert "Put it back" in str(error.value)
+
+
+def test_a_log_that_lost_its_end_is_told_from_what_later_attempts_left(run: Run) -> None:
+    log_of(run).begin_attempt(world_size=1, now_s=0.0)
+    leave_record(run, 1)
+    leave_checkpoint(run, 3)
+    assert "ends with attempt 1, but" in str(missing_log(run, log_of(run)))

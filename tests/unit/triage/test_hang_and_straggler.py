@@ -1,0 +1,81 @@
+from assay.store.heartbeat import Beat, Heartbeats
+from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, describe_hung_rank
+from assay.triage.hang import find_hung_rank as find
+from assay.triage.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
+
+
+def beat(step=10, phase="communication", at_s=100.0, own_s=0.0, longest_step_s=1.0) -> Beat:
+    return Beat(step, phase, at_s, own_s, longest_step_s)
+
+
+def find_hung_rank(beats: list[Beat], *, now_s: float, least_s: float) -> HungRank | None:
+    """Of ranks that were started at 90 s."""
+    return find(beats, now_s=now_s, least_s=least_s, began_s=90.0)
+
+
+def test_the_rank_that_is_not_waiting_is_the_one_that_hangs() -> None:
+    beats = [beat(), beat(phase="compute"), beat()]
+    found = find_hung_rank(beats, now_s=111.0, least_s=5.0)
+    assert found is not None and (found.rank, found.silent_s) == (1, 11.0)
+
+
+def test_the_rank_furthest_behind_hangs_where_all_wait() -> None:
+    beats = [beat(step=11), beat(step=10), beat(step=11)]
+    found = find_hung_rank(beats, now_s=150.0, least_s=5.0)
+    assert found is not None and found.rank == 1
+
+
+def test_nobody_hangs_while_somebody_moves_or_steps_are_long() -> None:
+    assert find_hung_rank([beat(), beat(at_s=109.0)], now_s=111.0, least_s=5.0) is None
+    assert find_hung_rank([beat(longest_step_s=10.0)], now_s=111.0, least_s=5.0) is None
+    assert find_hung_rank([beat(phase="startup")], now_s=111.0, least_s=5.0) is None
+    assert find_hung_rank([beat(), beat(at_s=0.0)], now_s=90 + SLOW_PHASE_LIMIT_S - 1, least_s=5.0) is None
+
+
+def test_a_rank_that_was_never_heard_of_hangs_once_the_start_took_too_long() -> None:
+    unheard = Beat(0, "startup", 0.0, 0.0, 0.0)
+    found = find_hung_rank([beat(phase="startup"), unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found == HungRank(1, None, SLOW_PHASE_LIMIT_S)
+    assert describe_hung_rank(found) == "rank 1 hung in 'startup' before its first sign of life"
+    assert (
+        find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
+    )
+    found = find_hung_rank([beat(), unheard, unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found is not None and "sign of life, as 1 more" in describe_hung_rank(found)
+
+
+def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None:
+    beats = [beat(phase="checkpoint", at_s=100.0), beat(phase="checkpoint", at_s=99.0)]
+    found = find_hung_rank(beats, now_s=100 + SLOW_PHASE_LIMIT_S, least_s=5.0)
+    assert found is not None and found.rank == 1
+
+
+def watched(own_per_step: list[float], windows: int) -> list:
+    watch = StragglerWatch(len(own_per_step))
+    found = []
+    for window in range(windows + 1):
+        step = window * WINDOW_STEPS
+        beats = [beat(step=step, own_s=step * own_s) for own_s in own_per_step]
+        found.append(watch.look(beats))
+    return [slow for slow in found if slow is not None]
+
+
+def test_a_slow_rank_is_named_once_after_several_windows() -> None:
+    assert watched([1.0, 1.5, 1.0, 1.1], SLOW_WINDOWS - 1) == []
+    (slow,) = watched([1.0, 1.5, 1.0, 1.1], SLOW_WINDOWS + 3)
+    assert (slow.rank, slow.step) == (1, SLOW_WINDOWS * WINDOW_STEPS)
+
+
+def test_equal_ranks_and_a_rank_alone_are_not_slow() -> None:
+    assert watched([1.0, 1.2], 5) == []
+    assert watched([9.0], 5) == []
+
+
+def test_a_page_holds_what_each_rank_wrote_last(tmp_path) -> None:
+    page = Heartbeats.create(tmp_path / "page", 2)
+    rank = Heartbeats(tmp_path / "page", 2)
+    rank.beat(1, beat(step=7, phase="data"))
+    assert page.read()[1] == beat(step=7, phase="data")
+    assert page.read()[0].at_s == 0.0
+    page.close()
+    rank.close()
