@@ -1,10 +1,18 @@
 """Fakes that several folders of unit tests share."""
 
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from assay.records.run import Run
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+
+if TYPE_CHECKING:
+    from assay.training.model.causal import CausalModel
+    from assay.training.model.local_model import LocalModel
 
 Answer = Callable[[Sequence[Message]], str | SamplerError]
 
@@ -33,3 +41,57 @@ class ScriptedSampler:
 def scripted() -> type[ScriptedSampler]:
     """The class, to be made with an answer."""
     return ScriptedSampler
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """As its record says it, before anything was written."""
+    return Run(
+        run_id="r",
+        created_s=0.0,
+        recipe={},
+        recipe_sha256="",
+        dataset_fingerprint="",
+        code_version="",
+        run_dir=str(tmp_path / "r"),
+        store_url=str(tmp_path / "store"),
+    )
+
+
+TEXTS = ["def add(a, b):\n    return a + b\n", "class Ledger:\n    def close(self):\n        pass\n"] * 3
+
+
+@pytest.fixture(scope="session")
+def tiny_causal() -> "CausalModel":
+    """Random weights, windows of 16 tokens, a byte-level tokenizer that spells everything."""
+    import torch
+
+    from assay.data.dataset.tokens import train_tokenizer
+    from assay.training.model.causal import CausalModel, new_causal_network
+    from assay.training.model.config import NewCausalConfig
+
+    torch.manual_seed(0)
+    config = NewCausalConfig(vocab_size=320, hidden_size=16, num_layers=1, num_heads=2, max_tokens=16)
+    return CausalModel(new_causal_network(config), train_tokenizer(TEXTS, vocab_size=320), 16)
+
+
+@pytest.fixture
+def tiny_model(tiny_causal: "CausalModel") -> "LocalModel":
+    """The same, ready to be asked."""
+    import torch
+
+    from assay.training.model.local_model import LocalModel
+
+    return LocalModel(tiny_causal, name="tiny", device=torch.device("cpu"))
+
+
+@pytest.fixture
+def write_lines(tmp_path: Path) -> Callable[..., Path]:
+    """Write rows as JSONL into the test's folder."""
+
+    def write(name: str, *rows: object) -> Path:
+        path = tmp_path / name
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+        return path
+
+    return write

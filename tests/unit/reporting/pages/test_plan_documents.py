@@ -22,7 +22,7 @@ from assay.reporting.pages.risk_document import risk_register
 from assay.reporting.pages.status_documents import recommended, review, weekly_status
 from assay.reporting.views.verdict import Tile, Verdict, signed_text
 
-CASE = Path(__file__).parents[3] / "programs" / "helpfulness.yaml"
+CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
 NOTES = Progress.model_validate(
     {
         "now": "2027-01-21",
