@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test check format soak bench clean
+.PHONY: demo test test-slow check format soak bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -16,8 +16,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 	$(BIN)/assay demo
 
-test: $(VENV)/.installed  ## the default suite
-	$(BIN)/pytest -n 2 --dist worksteal
+test: $(VENV)/.installed  ## the quick proof: a few minutes, every property in a short form
+	$(BIN)/pytest -n 2 --dist worksteal --durations=20
+
+test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; half an hour
+	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
 
 check: $(VENV)/.installed  ## format, lint, types, imports
 	$(BIN)/ruff format --check .

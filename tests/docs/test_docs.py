@@ -125,3 +125,10 @@ def test_every_example_is_a_command_that_there_is(example: str, monkeypatch: pyt
         if isinstance(parameter.type, click.Path):
             monkeypatch.setattr(parameter, "type", click.STRING)
     command.make_context("assay", arguments, parent=context.parent, resilient_parsing=False)
+
+
+def test_decisions_are_numbered_without_holes() -> None:
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+    for number, path in enumerate(decisions, 1):
+        assert path.read_text().startswith(f"# {number}. "), path.name
