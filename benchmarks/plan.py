@@ -1,14 +1,15 @@
-"""The schedule against the clock and against plain CP-SAT.
+"""The schedule against the clock, against plain CP-SAT and against a solver made for the textbook's projects.
 
     python benchmarks/plan.py                     # the case, J30, 24 of J60, 12 of J120; a quarter of an hour
     python benchmarks/plan.py --sets j30 --all    # every instance of a set; all three: hours
 
 The case must be proved optimal within ten seconds. J30 is solved by ours alone: each instance gets
-`--seconds`, and what is not proved by then a second try of `--longer` seconds. J60's and J120's are solved
-in turn by ours (justified schedules before and after CP-SAT) and by plain CP-SAT: the same model, the same
-number of solver threads, the same cores and the same wall time, building the model included. The gap is that
-of the makespan to the best known one. `p_on_time` and `p_over_budget` are those of the plan that the
-simulation offers for the case. The last line is one JSON object.
+`--seconds`, and what is not proved by then a second try of `--longer` seconds. J60's and J120's are solved in
+turn by ours, by plain CP-SAT (the same model without our first schedule) and by CP-SAT between two searches
+by justification (`justified_schedules.py`, which knows no calendars): the same cores and the same wall time,
+building the model included. The gap is that of the makespan to the best known one. `p_on_time` and
+`p_over_budget` are those of the plan that the simulation offers for the case. The last line is one JSON
+object.
 """
 
 import argparse
@@ -26,9 +27,10 @@ from assay.planning.checker import violations
 from assay.planning.model import build
 from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
-from assay.planning.psplib import read_psplib
 from assay.planning.risk.offer import make_offer
-from assay.planning.schedule import THREADS, Effort, aim_expression, new_solver, schedule, solve
+from assay.planning.schedule import Effort, aim_expression, new_solver, schedule, solve
+from justified_schedules import solve_classical
+from psplib import read_psplib
 
 ROOT = Path(__file__).parents[1]
 CASE = ROOT / "programs" / "helpfulness.yaml"
@@ -49,7 +51,9 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="every instance")
     parser.add_argument("--seconds", type=float, default=10.0, help="wall time of one instance (10)")
     parser.add_argument("--longer", type=float, default=120.0, help="of a second try on J30 (120)")
-    parser.add_argument("--workers", type=int, default=2, help=f"cores; {THREADS} solver threads on each (2)")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="cores, and solver threads of ours and of plain (2)"
+    )
     parser.add_argument("--no-case", action="store_true", help="leave the case out")
     parser.add_argument("--sets", default="j30,j60,j120", help="which sets (j30,j60,j120)")
     sizes = ",".join(map(str, SAMPLE.values()))
@@ -123,13 +127,13 @@ def _j30(paths: Sequence[Path], best: Mapping[str, int], effort: Effort, longer:
 def _side_by_side(
     name: str, paths: Sequence[Path], best: Mapping[str, int], effort: Effort
 ) -> dict[str, object]:
-    lots: dict[str, list[Result]] = {"": [], "plain_": []}
+    lots: dict[str, list[Result]] = {"": [], "plain_": [], "justified_": []}
     for number, path in enumerate(paths, start=1):
         problem = read_psplib(path)
-        in_turn = [("", _ours), ("plain_", _plain)]
+        in_turn = [("", _ours), ("plain_", _plain), ("justified_", _justified)]
         for who, solve_one in in_turn if number % 2 else reversed(in_turn):
             lots[who].append(solve_one(problem, effort))
-        _progress(number, len(paths), path, best, lots[""][-1], lots["plain_"][-1])
+        _progress(number, len(paths), path, best, *(results[-1] for results in lots.values()))
     figures: dict[str, object] = {f"{name}_instances": len(paths)}
     for who, results in lots.items():
         gaps = [result.makespan / best[path.name] - 1.0 for path, result in zip(paths, results, strict=True)]
@@ -140,11 +144,11 @@ def _side_by_side(
 
 
 def _progress(number: int, count: int, path: Path, best: Mapping[str, int], *results: Result) -> None:
-    shown = " | plain ".join(
-        f"{each.makespan:g} {'proved' if each.proved else 'not proved'} in {each.took_s:.1f} s"
-        for each in results
+    shown = "; ".join(
+        f"{who} {each.makespan:g} {'proved' if each.proved else 'not proved'} in {each.took_s:.1f} s"
+        for who, each in zip(("ours", "plain", "justified"), results, strict=False)
     )
-    print(f"{number}/{count} {path.name}: best known {best[path.name]}; ours {shown}", flush=True)
+    print(f"{number}/{count} {path.name}: best known {best[path.name]}; {shown}", flush=True)
 
 
 def _spread(paths: Sequence[Path], count: int | None) -> list[Path]:
@@ -164,12 +168,18 @@ def _ours(problem: Problem, effort: Effort) -> Result:
     return Result(found[problem.decision].end_h, goals[0].proved, round(time.monotonic() - began, 2))
 
 
+def _justified(problem: Problem, effort: Effort) -> Result:
+    began = time.monotonic()
+    found, goal = solve_classical(problem, effort)
+    return Result(found[problem.decision].end_h, goal.proved, round(time.monotonic() - began, 2))
+
+
 def _plain(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
     model = build(problem)
     model.cp.minimize(aim_expression(model, "decision_h"))
     left_s = effort.seconds - (time.monotonic() - began)
-    solver = new_solver(effort._replace(seconds=left_s, workers=THREADS * effort.workers))
+    solver = new_solver(effort._replace(seconds=left_s))
     status = solver.solve(model.cp)
     makespan = solver.objective_value if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else problem.horizon_h
     return Result(makespan, status == cp_model.OPTIMAL, round(time.monotonic() - began, 2))

@@ -13,7 +13,6 @@ from ortools.sat.python import cp_model
 
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import Placed, Schedule, first_schedule, list_schedule
-from assay.planning.justify import is_classical, justified_schedule, lower_bound
 from assay.planning.model import Model, bound_peak, build
 from assay.planning.problem import DEVICES, Group, Problem, Resource, Way, compile_problem
 from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
@@ -34,10 +33,6 @@ class Effort(NamedTuple):
 
 
 DEFAULT_EFFORT = Effort()
-
-THREADS = 2
-"""Of CP-SAT for each worker, on a classical problem: its strategies complement one another, and half of them
-work on the bound."""
 
 
 class InfeasibleError(ConfigError):
@@ -63,8 +58,6 @@ def solve(
     problem: Problem, *, aims: Collection[Aim] = AIMS, effort: Effort = DEFAULT_EFFORT
 ) -> tuple[Schedule, tuple[Goal, ...]]:
     """The problem's best schedule, and what was proved of it."""
-    if is_classical(problem) and tuple(aims) == ("decision_h",):
-        return _solve_classical(problem, effort)
     best = first_schedule(problem, tries=20, seed=effort.seed)
     model, goals = build(problem), []
     if best is not None:
@@ -77,31 +70,6 @@ def solve(
         goals.append(goal)
     assert best is not None
     return settled(problem, best, peak="peak_devices" in aims), tuple(goals)
-
-
-def _solve_classical(problem: Problem, effort: Effort) -> tuple[Schedule, tuple[Goal, ...]]:
-    """CP-SAT, which begins with nothing, between two justified searches: for what is easy, and for the end.
-
-    A hint makes its search worse on hard instances (it stays near the hint). What it has not found in two
-    thirds of the time, the steps around its best schedule find sooner.
-    """
-    began = time.monotonic()
-    easy = justified_schedule(problem, seconds=effort.seconds / 50, seed=effort.seed)
-    model, bound = build(problem), lower_bound(problem)
-    decision = aim_expression(model, "decision_h")
-    model.cp.add(decision >= bound)
-    if easy[problem.decision].end_h == bound:
-        goal = Goal(name="decision_h", value=bound, bound=bound, proved=True)
-        return easy, (goal,)
-    share = Effort(0.7 * effort.seconds, THREADS * effort.workers, effort.seed)
-    best, goal = optimise(model, "decision_h", decision, None, share)
-    left = effort.seconds - (time.monotonic() - began)
-    if not goal.proved and left > 0:
-        best = min(best, easy, key=lambda schedule: schedule[problem.decision].end_h)
-        best = justified_schedule(problem, seconds=left, seed=effort.seed, start=best)
-        value = best[problem.decision].end_h
-        goal = goal.model_copy(update={"value": value, "proved": value <= goal.bound})
-    return best, (goal,)
 
 
 def optimise(

@@ -12,8 +12,8 @@ from assay.planning.problem import limits_of
 from assay.planning.program.checks import problems_of
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
-from assay.planning.random_program import random_program
 from assay.planning.schedule import Effort, InfeasibleError, schedule
+from random_program import random_program
 
 EFFORT = Effort(seconds=90, workers=1)
 """Ample: the slowest of these programs is proved in a few seconds of an idle core."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import DataError
-from assay.planning.justify import justified_schedule, lower_bound
-from assay.planning.psplib import read_psplib
 from assay.planning.schedule import Effort, solve
+from justified_schedules import justified_schedule, lower_bound
+from psplib import read_psplib
 
 
 @pytest.mark.parametrize("name", ["j301_1", "j3010_1", "j3018_1", "j3032_1", "j3047_1", "j305_1"])
