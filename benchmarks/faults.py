@@ -39,8 +39,8 @@ from assay.records.goodput import Goodput
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
+from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
-from assay.store.ledger.ledger import open_ledger
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 
@@ -131,7 +131,7 @@ class KillEvery:
 
 def kill_to_next_step_s(dataset: Path, *, cold: bool) -> float:
     """Seconds from kill -9 of one of two ranks to the end of the first step after the restart."""
-    run = new_run(recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
+    run = new_run(Home.from_environment(), recipe(dataset, max_steps=30, commit_every=10), world_size=WORKERS)
     killer = KillAtStep(run, step=12)
     log = CommitLog(open_store(run.store_url))
     with patch("assay.launch.ranks.supervisor.fork_context", _cold_context) if cold else nullcontext():
@@ -170,10 +170,12 @@ def torchrun_kill_to_next_step_s(folder: Path) -> float | None:
 
 def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tuple[Goodput, int]:
     """The account of a run of so many minutes in which a rank dies every `every_s` seconds."""
-    run = new_run(recipe(dataset, max_steps=1_000_000, commit_every="auto"), world_size=WORKERS)
+    run = new_run(
+        Home.from_environment(), recipe(dataset, max_steps=1_000_000, commit_every="auto"), world_size=WORKERS
+    )
     until_s = time.monotonic() + 60 * minutes
     killer = KillEvery(every_s, until_s - every_s / 2)
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         ledger.record_run(run)
         bookkeeper = Bookkeeper(run, ledger, SystemClock())
         supervisor = Supervisor(

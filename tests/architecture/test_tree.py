@@ -44,3 +44,44 @@ def test_imports_point_down_only() -> None:
         [program, "--config", SRC.parents[1] / "pyproject.toml", "--no-cache"], capture_output=True, text=True
     )
     assert checked.returncode == 0, checked.stdout
+
+
+READS_ENVIRONMENT = {
+    "store/home.py": "where runs and the ledger lie, for those below",
+    "store/objects.py": "the S3 client's own variables",
+    "scoring/http_sampler.py": "the key of an endpoint",
+    "training/parallel/ranks.py": "gloo's interface",
+    "data/dataset/build.py": "what the tokenizer forks with",
+    "cli/train.py": "the allocation that srun tells of",
+    "cli/train_on.py": "likewise",
+    "launch/places/background.py": "what a process is started with",
+    "launch/evaluation/beside.py": "likewise",
+    "launch/ranks/processes.py": "likewise",
+    "launch/ranks/rank.py": "likewise",
+}
+"""Module -> what of the environment is its business."""
+STARTS_A_PROCESS = {"launch/evaluation/queue.py", "launch/ranks/wiring.py"}
+"""Beside the commands, who may ask the environment for the home: a worker, a rank."""
+
+
+def test_the_environment_is_read_in_few_places() -> None:
+    reads = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
+    }
+    assert reads == set(READS_ENVIRONMENT)
+
+
+def test_a_home_is_made_at_the_edge_and_passed_down() -> None:
+    makers = {
+        path.relative_to(SRC).as_posix()
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr == "from_environment"
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "Home"
+    }
+    assert {maker for maker in makers if not maker.startswith("cli/")} == STARTS_A_PROCESS

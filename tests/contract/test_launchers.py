@@ -8,7 +8,7 @@ from assay.launch.places.background import BackgroundLauncher
 from assay.launch.places.launcher import Launcher
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from slurm_cluster import wait_until
@@ -17,9 +17,9 @@ from slurm_cluster import wait_until
 @pytest.fixture(params=["background", "slurm"])
 def new_launcher(request: pytest.FixtureRequest) -> Callable[[], Launcher]:
     if request.param == "background":
-        return BackgroundLauncher
+        return lambda: BackgroundLauncher(Home.from_environment())
     request.getfixturevalue("slurm")
-    return lambda: SlurmLauncher(SlurmConfig())
+    return lambda: SlurmLauncher(Home.from_environment(), SlurmConfig())
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_run_told_to_stop_commits_and_started_again_ends_with_the_undisturbed_
     wait_until(lambda: launcher.state(second) == "ended", "the run to end")
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         attempts = ledger.attempts(run.run_id)
     assert [attempt.outcome for attempt in attempts] == ["preempted", "succeeded"]
     assert [attempt.world_size for attempt in attempts] == [2, 1]

@@ -16,7 +16,7 @@ from assay.records.evaluation import AucComparison, ClassifierEvaluation, Classi
 from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import tables
-from assay.store.ledger.ledger import Ledger, find_ledger, open_ledger
+from assay.store.ledger.ledger import Ledger, open_ledger
 
 
 def run(run_id: str, created_s: float = 1.0) -> Run:
@@ -307,15 +307,6 @@ class TestLedger:
             connection.execute(tables.layout.update().values(version=99))
         with pytest.raises(StoreError, match="layout 99; this assay reads layout 1"):
             open_ledger(url)
-
-
-def test_looking_for_a_ledger_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("ASSAY_LEDGER", raising=False)
-    assert find_ledger() is None
-    assert not (tmp_path / "home").exists()
-    open_ledger().close()
-    assert (tmp_path / "home" / "ledger.db").exists()
 
 
 @pytest.mark.parametrize("url", ["ledger.db", "mysql://host/x", "sqlite://", "not a url at all"])

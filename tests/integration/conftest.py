@@ -21,6 +21,7 @@ from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import new_run
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.objects import open_store
 
 NUM_ROWS = 700
@@ -120,7 +121,9 @@ def new_tiny_run(tiny_dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     def make(store_url: str | None = None, **overrides: object) -> Run:
         recipe = tiny_recipe(tiny_dataset, **overrides)
-        return new_run(recipe, run_id=f"run-{random.getrandbits(48):x}", store_url=store_url)
+        return new_run(
+            Home.from_environment(), recipe, run_id=f"run-{random.getrandbits(48):x}", store_url=store_url
+        )
 
     return make
 
@@ -130,7 +133,7 @@ def undisturbed(tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The weights digest with which the tiny recipe ends when nothing happens to it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ASSAY_HOME", str(tmp_path_factory.mktemp("undisturbed")))
-        run = new_run(tiny_recipe(tiny_dataset), run_id="undisturbed")
+        run = new_run(Home.from_environment(), tiny_recipe(tiny_dataset), run_id="undisturbed")
         log = CommitLog(open_store(run.store_url))
         Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=SystemClock()).run(1)
     finished = log.finished()
@@ -166,7 +169,11 @@ def run_here(tiny_dataset: Path) -> RunIt:
     def train(
         world_sizes: Sequence[int] = (1,), kills: Sequence[tuple[int, int]] = (), **overrides: object
     ) -> tuple[Run, CommitLog, list[Attempt]]:
-        run = new_run(tiny_recipe(tiny_dataset, **overrides), run_id=f"run-{random.getrandbits(48):x}")
+        run = new_run(
+            Home.from_environment(),
+            tiny_recipe(tiny_dataset, **overrides),
+            run_id=f"run-{random.getrandbits(48):x}",
+        )
         log = CommitLog(open_store(run.store_url))
         killer, attempts = KillAt(log, kills), _Attempts()
         supervisor = Supervisor(

@@ -22,8 +22,7 @@ from assay.launch.rebuild import rebuild_all
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
 from assay.store.commit_log import CommitLog
-from assay.store.ledger.database import assay_home
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.objects import open_store
 
 PROGRAM = "from assay.cli.main import main; main()"
@@ -71,8 +70,8 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     killed = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     _kill_once_committed(killed, tmp_path / "home", "tiny-faster-s0")
     finished = subprocess.run(command, capture_output=True, text=True, check=True)
-    campaign = find_campaign("tiny")
-    with open_ledger() as ledger:
+    campaign = find_campaign(Home.from_environment(), "tiny")
+    with Home.from_environment().open_ledger() as ledger:
         arms = [finished_runs(campaign, ledger, arm, clock=SystemClock()) for arm in ("baseline", "faster")]
         records = [run.record for arm in arms for run in arm]
         attempts = {record.run_id: len(ledger.attempts(record.run_id)) for record in records}
@@ -94,14 +93,14 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
 
 
 def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: list[str]) -> None:
-    path = assay_home() / "ledger.db"
+    path = Home.from_environment().folder / "ledger.db"
     for _ in range(2):
-        with open_ledger() as ledger:
+        with Home.from_environment().open_ledger() as ledger:
             assert [each.name for each in ledger.campaigns()] == ["tiny"]
             assert ledger.decisions("tiny")[-1] == decision
         path.unlink()
-        with open_ledger() as ledger:
-            rebuild_all(ledger, assay_home())
+        with Home.from_environment().open_ledger() as ledger:
+            rebuild_all(Home.from_environment(), ledger)
     listed = subprocess.run(
         [*command[:3], "campaign", "list"], capture_output=True, text=True, check=True
     ).stdout
@@ -112,9 +111,12 @@ def _assert_a_holdout_is_scored_on_the_last_weights(tmp_path: Path, record: Camp
     correct = {"type": "classification", "name": "correct"}
     (tmp_path / "holdout.yaml").write_text(yaml.safe_dump({"name": "h", "benchmarks": [correct]}))
     sealed = SuiteBenchmark(type="suite", name="fresh", benchmark="correct", suite="holdout.yaml")
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         folders = {
-            score_sealed(sealed, record.run_id, ledger, beside=tmp_path, clock=SystemClock()) for _ in range(2)
+            score_sealed(
+                Home.from_environment(), sealed, record.run_id, ledger, beside=tmp_path, clock=SystemClock()
+            )
+            for _ in range(2)
         }
     (folder,) = folders
     result = load_result(folder)

@@ -42,7 +42,8 @@ from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 from assay.records.decision import Clause, Decision, KnownGood
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.run import PhaseSeconds, Run
-from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
 
 NUM_ITEMS = 1500
 PRIMARY = ("code", "prose", "maths", "tables")
@@ -87,7 +88,9 @@ class MadeUpHoldout:
         self.rates = rates
         self.scored: list[str] = []
 
-    def __call__(self, benchmark: Any, run_id: str, ledger: Ledger, *, beside: Path, clock: object) -> Path:
+    def __call__(
+        self, home: Home, benchmark: Any, run_id: str, ledger: Ledger, *, beside: Path, clock: object
+    ) -> Path:
         folder = Path(ledger.run(run_id).run_dir) / "benchmarks" / benchmark.name
         if not folder.is_dir():
             self.scored.append(run_id)
@@ -175,8 +178,10 @@ def decided(
     path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None
 ) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
-    campaign = declare(read_campaign_file(path), beside=path.parent, clock=SystemClock())
-    with open_ledger() as ledger:
+    campaign = declare(
+        Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
+    )
+    with Home.from_environment().open_ledger() as ledger:
         said: list[str] = []
         result = run_campaign(
             campaign,
@@ -188,6 +193,11 @@ def decided(
         )
     write_memo(campaign, stopped_by=result.stopped_by)
     return campaign, result
+
+
+def pilot() -> OpenCampaign:
+    """The campaign of these tests, as any command finds it."""
+    return find_campaign(Home.from_environment(), "pilot")
 
 
 GOOD: Rates = {"treated": dict.fromkeys(PRIMARY, 0.66)}
@@ -273,8 +283,8 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     said = []
     for is_hole in (False, False, True):
         _write_coverage(tmp_path / "coverage.json", is_hole=is_hole)
-        with open_ledger() as ledger:
-            (decision,) = decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+        with Home.from_environment().open_ledger() as ledger:
+            (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
         said.append((decision.recommendation, decision.revision))
         assert (campaign.folder / "treated.known_good.json").exists() != is_hole
         assert decision.look == before.decisions["treated"].look, "nothing more is spent on the same results"
@@ -292,8 +302,8 @@ def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign
     path = campaign.folder / "decisions" / "treated-3.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "recommendation": "scale"}))
     _write_coverage(tmp_path / "coverage.json", is_hole=False)
-    with open_ledger() as ledger:
-        (decision,) = decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    with Home.from_environment().open_ledger() as ledger:
+        (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
     assert (decision.recommendation, decision.revision) == ("stop", 2)
 
 
@@ -367,8 +377,8 @@ def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_pat
 def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> None:
     top = {"budget_device_hours": 10, "seeds": 6, "looks": []}
     decided(sealed_file(top), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
-    with open_ledger() as ledger:
-        (decision,) = look_now(find_campaign("pilot"), ledger, clock=SystemClock())
+    with Home.from_environment().open_ledger() as ledger:
+        (decision,) = look_now(pilot(), ledger, clock=SystemClock())
     open_ = [clause.name for clause in decision.gates[0].clauses if clause.verdict != "pass"]
     assert open_ == ["sealed: fresh"], "all else holds, and it is closed nevertheless"
     assert _sealed_clause(decision).seen == "not opened"
@@ -412,8 +422,8 @@ def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemi
 def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemised_file, tmp_path) -> None:
     decided(itemised_file, MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.66}))
     (tmp_path / "fresh.jsonl").write_text("{}")
-    with open_ledger() as ledger:
-        (decision,) = decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    with Home.from_environment().open_ledger() as ledger:
+        (decision,) = decide_again(pilot(), ledger, clock=SystemClock())
     assert decision.recommendation == "scale"
 
 
@@ -574,20 +584,26 @@ def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
     path = campaign.folder / "decisions" / "treated-3.json"
     tree = json.loads(path.read_text())
     path.write_text(json.dumps({**tree, "recommendation": "scale"}))
-    with open_ledger() as ledger, pytest.raises(DamagedDataError, match="it says scale, the results say stop"):
-        decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    with (
+        Home.from_environment().open_ledger() as ledger,
+        pytest.raises(DamagedDataError, match="it says scale, the results say stop"),
+    ):
+        decide_again(pilot(), ledger, clock=SystemClock())
 
 
 def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     _write_result(campaign.folder.parents[1] / "pilot-treated-s0", "code", arm="treated", seed=0, rate=0.5)
-    with open_ledger() as ledger, pytest.raises(DamagedDataError, match="does not follow"):
-        decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+    with (
+        Home.from_environment().open_ledger() as ledger,
+        pytest.raises(DamagedDataError, match="does not follow"),
+    ):
+        decide_again(pilot(), ledger, clock=SystemClock())
 
 
 def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         run = ledger.run("pilot-treated-s0")
         older = Path(run.run_dir) / "benchmarks" / "code"
         for place in ("aaa", "zzz"):
@@ -605,10 +621,10 @@ def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names
     tree["gates"][0]["clauses"][0]["name"] = "of old"
     path.write_text(json.dumps(tree))
     with (
-        open_ledger() as ledger,
+        Home.from_environment().open_ledger() as ledger,
         pytest.raises(DataError, match="is new, 'of old' of gate scale is gone") as said,
     ):
-        decide_again(find_campaign("pilot"), ledger, clock=SystemClock())
+        decide_again(pilot(), ledger, clock=SystemClock())
     assert "treated-3.json: was judged by other clauses" in str(said.value)
 
 
@@ -617,9 +633,11 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
     for score in ("log_likelihood", "correct"):
         top = {"benchmarks": [{"type": "predictions", "name": "b", "score": score}]}
         path = campaign_file(top, primary=["b"], guardrails=[])
-        campaign = declare(read_campaign_file(path), beside=path.parent, clock=SystemClock())
+        campaign = declare(
+            Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
+        )
         run = arm_run(campaign, "baseline", 0)
-        with open_ledger() as ledger:
+        with Home.from_environment().open_ledger() as ledger:
             ledger.record_run(run)
             ledger.record_evaluation(_evaluation_with_predictions(run))
             for _ in range(2):
@@ -643,9 +661,9 @@ def _evaluation_with_predictions(run: Run) -> ClassifierEvaluation:
 def test_an_unscheduled_look_is_recorded_spends_error_and_never_gives_up(campaign_file) -> None:
     trainer = MadeUpTrainer({})
     decided(campaign_file({"budget_device_hours": 4}), trainer)
-    with open_ledger() as ledger:
-        decision = look_now(find_campaign("pilot"), ledger, clock=SystemClock())[0]
-        assert decide_again(find_campaign("pilot"), ledger, clock=SystemClock()) == [decision]
+    with Home.from_environment().open_ledger() as ledger:
+        decision = look_now(pilot(), ledger, clock=SystemClock())[0]
+        assert decide_again(pilot(), ledger, clock=SystemClock()) == [decision]
     assert not decision.look.is_gate
     assert decision.look.spent > 0
     assert decision.recommendation == "narrow", "futility is for declared looks"

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from assay.cli.main import main
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
 
 def test_a_run_that_never_began_is_incomplete_and_begins_when_resumed(new_tiny_run, capfd) -> None:
     unbegun = new_tiny_run()
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         ledger.record_run(unbegun)
     assert run("audit", unbegun.run_id) == 0
     assert "INCOMPLETE" in capfd.readouterr().out

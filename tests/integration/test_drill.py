@@ -5,8 +5,8 @@ import pytest
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
 from assay.launch.drill import Scenario, drill, scenarios
+from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
-from assay.store.ledger.ledger import open_ledger
 
 pytestmark = pytest.mark.slow
 
@@ -23,9 +23,11 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_drill_passes_and_its_device_time_adds_up(
     few_scenarios, tiny_recipe_tree, tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
-    with open_ledger() as ledger:
-        report = drill(LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2)
+    home = Home.at(tmp_path)
+    with home.open_ledger() as ledger:
+        report = drill(
+            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2
+        )
         assert report.passed(), [exercise.problem for exercise in report.exercises]
         assert [exercise.num_attempts for exercise in report.exercises] == [1, 2, 2]
         account = goodput_of(ledger, ledger.runs())
@@ -42,20 +44,21 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path
 
 
 def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
     # A plain all-reduce adds in another order on two ranks than one does alone: not the same bits.
     tiny_recipe_tree["trainer"]["gradient_sum"] = "all_reduce"
     resized = scenarios(num_steps=12, commit_every=2, workers=4)
     chosen = [resized[0], *(scenario for scenario in resized if scenario.name.startswith("resized"))]
     monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
-    with open_ledger() as ledger:
-        report = drill(LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=4)
+    home = Home.at(tmp_path)
+    with home.open_ledger() as ledger:
+        report = drill(
+            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=4
+        )
     assert not report.passed()
     assert report.exercises[1].problem == "the weights differ from those of the undisturbed run"
 
 
 def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
     kill = {"type": "kill", "rank": 1, "step": 6, "phase": "compute"}
     chosen = [
         Scenario("undisturbed"),
@@ -66,8 +69,11 @@ def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, 
         Scenario("killed on a rank that is not there", (kill,), world_sizes=(1,)),
     ]
     monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
-    with open_ledger() as ledger:
-        report = drill(LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2)
+    home = Home.at(tmp_path)
+    with home.open_ledger() as ledger:
+        report = drill(
+            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2
+        )
     assert not report.passed()
     assert [exercise.problem for exercise in report.exercises] == [
         "",

@@ -16,7 +16,7 @@ from assay.launch.drive import drive
 from assay.launch.evaluation.queue import due_commits, queue_of, work
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.records.run import Run
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.objects import open_store
 
 SUITE = """
@@ -35,8 +35,8 @@ def suite(tmp_path: Path) -> str:
 
 
 def trained(run: Run) -> None:
-    with open_ledger() as ledger:
-        drive(run, ledger, world_size=1, policy=RestartPolicy())
+    with Home.from_environment().open_ledger() as ledger:
+        drive(Home.from_environment(), run, ledger, world_size=1, policy=RestartPolicy())
 
 
 def items_by_folder(run: Run) -> dict[str, list[tuple[str, float]]]:
@@ -61,7 +61,7 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
         retention__keep_best=0,
     )
     trained(run)
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         results = ledger.benchmark_results(run.run_id)
         phases = ledger.phase_seconds(run.run_id)
         evaluation = ledger.evaluations(run.run_id)[-1]
@@ -94,7 +94,7 @@ def killed_worker(run: Run, suite: str, *, after_chunks: int) -> None:
 
 
 def one_worker(run: Run, suite: str) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         work(queue_of(run, suite=suite), ledger, clock=SystemClock(), follow=False)
 
 
@@ -118,7 +118,7 @@ def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
         let_leases_run_out(run)
     queue = queue_of(run, suite=suite)
     assert due_commits(queue)
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         work(queue, ledger, clock=SystemClock(), follow=False)
         assert not due_commits(queue)
         assert len(ledger.benchmark_results(run.run_id)) == 4
@@ -130,6 +130,6 @@ def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
     assert len(leases) > 4, "checkpoints were begun by workers that were killed"
 
     (Path(run.run_dir) / "benchmarks").rename(tmp_path / "killed")
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         work(queue, ledger, clock=SystemClock(), follow=False)
     assert items_by_folder(run) == found

@@ -16,8 +16,7 @@ from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
-from assay.store.ledger.database import assay_home
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.notices import read_notices
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
@@ -185,7 +184,7 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
     ledgers = []
 
     def bookkeepers(run):
-        ledgers.append(open_ledger())
+        ledgers.append(Home.from_environment().open_ledger())
         ledgers[-1].record_run(run)
         return [Bookkeeper(run, ledgers[-1], SystemClock())]
 
@@ -196,8 +195,8 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
     run, log, _ = suffer(*losses, watchers=bookkeepers, overrides={"trainer__epochs": 2})
     for ledger in ledgers:
         ledger.close()
-    assert (assay_home() / "ledger.lost").exists()
-    with open_ledger() as ledger:
+    assert (Home.from_environment().folder / "ledger.lost").exists()
+    with Home.from_environment().open_ledger() as ledger:
         assert [attempt.outcome for attempt in ledger.attempts(run.run_id)] == ["killed", "succeeded"]
         assert ledger.log_entries(run.run_id) == log.entries()
 

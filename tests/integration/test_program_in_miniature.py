@@ -14,7 +14,7 @@ import yaml
 from assay.launch.campaign.folder import find_campaign
 from assay.launch.campaign.memo import newest_decisions
 from assay.store.commit_log import CommitLog
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.objects import open_store
 
 HOUR_S = 1.0
@@ -140,9 +140,9 @@ def test_a_program_of_real_runs_narrows_where_its_gate_fails_and_the_review_says
     status = json.loads(_assay("plan", "status", program, plans, *clock, "--json", codes=(0, 1)))
     _assay("plan", "review", program, plans, *clock)
 
-    decision = newest_decisions(find_campaign("mini"))["faster"]
+    decision = newest_decisions(find_campaign(Home.from_environment(), "mini"))["faster"]
     assert decision.recommendation == "narrow"
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         held_s = sum(each.held_s for run in ledger.runs() for each in ledger.phase_seconds(run.run_id))
     assert status["spent_device_hours"] == pytest.approx(held_s / HOUR_S)
     assert status["forecast"]["verdicts"]["narrow"] == 1.0

@@ -2,7 +2,7 @@
 
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
-from assay.store.ledger.ledger import open_ledger
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from slurm_cluster import SlurmCluster, wait_until
@@ -17,7 +17,9 @@ def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weigh
     run = new_tiny_run(trainer__epochs=EPOCHS)
     log = CommitLog(open_store(run.store_url))
 
-    launched = SlurmLauncher(SlurmConfig(nodes=2, partition="low")).start(run, world_size=2)
+    launched = SlurmLauncher(Home.from_environment(), SlurmConfig(nodes=2, partition="low")).start(
+        run, world_size=2
+    )
     wait_until(log.commits, "a first commit")
     other = slurm.preempt(seconds=0.5)
     wait_until(lambda: slurm.state(other) == "COMPLETED", "the job of a higher priority")
@@ -27,7 +29,7 @@ def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weigh
     assert slurm.state(launched.job) == "COMPLETED", launched.log.read_text()
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         first, second = ledger.attempts(run.run_id)
     assert (first.outcome, second.outcome) == ("preempted", "succeeded")
     assert 0 < first.end_step == second.start_step < second.end_step

@@ -35,6 +35,7 @@ from assay.launch.run import existing_run
 from assay.records.commit import CommitQuarantined
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog, first_problem
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
@@ -158,7 +159,7 @@ class Command:
         folder = Path(self._environment["ASSAY_HOME"]) / "struck"
         while not (folder / "run.json").exists():
             time.sleep(0.02)
-        run = existing_run("struck")
+        run = existing_run(Home.from_environment(), "struck")
         while len(log_of(run).commits()) < num_commits:
             time.sleep(0.02)
         return run
@@ -191,7 +192,7 @@ def test_sigterm_at_a_random_moment_of_the_whole_command_leaves_nothing_half_don
     assert "Traceback" not in said
     if not (tmp_path / "home" / "struck" / "run.json").exists():
         return
-    run = existing_run("struck")
+    run = existing_run(Home.from_environment(), "struck")
     assert_all_good_commits_are_as_committed(log_of(run))
     supervise(run, world_size=4)
     assert_as_if_nothing_had_happened(run, undisturbed)

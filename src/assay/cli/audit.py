@@ -17,12 +17,13 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
     """
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
     from assay.store.objects import open_store
     from assay.training.audit import audit_run
 
-    with open_ledger() as ledger:
-        run = existing_run(ledger.run(run_id).run_id)
+    home = Home.from_environment()
+    with home.open_ledger() as ledger:
+        run = existing_run(home, ledger.run(run_id).run_id)
         report = audit_run(run, CommitLog(open_store(run.store_url)), check_shards=not quick)
         ledger.record_audit(report)
     if as_json:

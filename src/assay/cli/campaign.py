@@ -52,7 +52,7 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
     from assay.launch.campaign.runs import absent_files, check_arms
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     config = read_campaign_file(file, overrides)
     num_runs = check_arms(config, beside=file.parent)
@@ -65,8 +65,9 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
             "device-hours. Nothing was started."
         )
         return
-    opened = declare(config, beside=file.parent, clock=SystemClock())
-    with open_ledger() as ledger:
+    home = Home.from_environment()
+    opened = declare(home, config, beside=file.parent, clock=SystemClock())
+    with home.open_ledger() as ledger:
         result = run_campaign(
             opened,
             ledger,
@@ -104,17 +105,17 @@ def list_(as_json: bool) -> None:
     import json
 
     from assay.cli.screens.terminal import stdout
-    from assay.store.ledger.database import assay_home
-    from assay.store.ledger.ledger import find_ledger
+    from assay.store.home import Home
 
-    ledger = find_ledger()
+    home = Home.from_environment()
+    ledger = home.find_ledger()
     found = [(each, ledger.decisions(each.name)) for each in ledger.campaigns()] if ledger else []
     if ledger:
         ledger.close()
     if as_json:
         click.echo(json.dumps([tree for each, decisions in found for tree in _list_trees(each, decisions)]))
     elif not found:
-        click.echo(f"No campaigns in {assay_home()} yet. 'assay campaign run FILE' begins one.")
+        click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
     else:
         stdout().print(_list_table(found))
 
@@ -126,8 +127,10 @@ def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.memo import newest_decisions
+    from assay.store.home import Home
 
-    print_decisions(list(newest_decisions(find_campaign(name)).values()), as_json=as_json)
+    opened = find_campaign(Home.from_environment(), name)
+    print_decisions(list(newest_decisions(opened).values()), as_json=as_json)
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:

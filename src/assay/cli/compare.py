@@ -40,9 +40,9 @@ def compare(
 
     from assay.reporting.pages.render import render_comparison_page
     from assay.reporting.views.gather import comparison_page
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_auc_loss)
     out = out or Path(page.candidates[0].page.run.run_dir) / "comparison.html"
     out.parent.mkdir(parents=True, exist_ok=True)

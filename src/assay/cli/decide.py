@@ -23,10 +23,11 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     from assay.launch.campaign.decide import decide_again, look_now
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.memo import write_memo
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    opened = find_campaign(campaign)
-    with open_ledger() as ledger:
+    home = Home.from_environment()
+    opened = find_campaign(home, campaign)
+    with home.open_ledger() as ledger:
         decide_again(opened, ledger, clock=SystemClock())
         if now:
             look_now(opened, ledger, clock=SystemClock())

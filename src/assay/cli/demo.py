@@ -30,13 +30,14 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     from assay.launch.demo import run_demo
     from assay.reporting.pages.render import render_comparison_page, render_run_page
     from assay.reporting.views.gather import comparison_page, run_page
-    from assay.store.ledger.database import assay_home
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     began_s = time.monotonic()
-    folder = out or assay_home() / "demo"
-    with open_ledger() as ledger:
+    home = Home.from_environment()
+    folder = out or home.folder / "demo"
+    with home.open_ledger() as ledger:
         result = run_demo(
+            home,
             folder,
             ledger,
             num_functions=functions,

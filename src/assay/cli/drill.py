@@ -34,7 +34,7 @@ def drill(
     from assay.base.errors import ConfigError
     from assay.cli.screens.terminal import stdout
     from assay.launch.drill import drill as run_drill
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     if out is not None and not out.parent.is_dir():
         raise ConfigError(
@@ -52,9 +52,10 @@ def drill(
         failed = bool(exercise.problem)
         screen.print(f"FAIL  {exercise.problem}" if failed else "pass", style="red" if failed else "green")
 
-    with open_ledger() as ledger:
+    home = Home.from_environment()
+    with home.open_ledger() as ledger:
         values = read_config_file(recipe, overrides)
-        report = run_drill(values, ledger, num_steps=steps, workers=workers, say=say)
+        report = run_drill(home, values, ledger, num_steps=steps, workers=workers, say=say)
     if out is not None:
         out.write_text(report.to_json() + "\n", encoding="utf-8")
     if as_json:

@@ -79,7 +79,7 @@ def run(
     from assay.evaluation.suite.queue import Checkpoint
     from assay.launch.evaluation import evaluate as wiring
     from assay.scoring.http_sampler import HttpSampler
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     run_id = run_id or Path(model).name
     tools = _tools(read_suite(suite), judge, judge_model)
@@ -94,8 +94,9 @@ def run(
         local, digest = wiring.local_model(model)
         scorers = wiring.folder_scorers(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
-    with open_ledger() as ledger:
-        results = wiring.evaluate_model(checkpoint, scorers, ledger, on_chunk=_progress())
+    home = Home.from_environment()
+    with home.open_ledger() as ledger:
+        results = wiring.evaluate_model(home, checkpoint, scorers, ledger, on_chunk=_progress())
     _print_results(results, as_json=as_json)
 
 
@@ -116,11 +117,12 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
     from assay.base.clock import SystemClock
     from assay.launch.evaluation import queue as evaluation_queue
     from assay.launch.run import existing_run
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    found = existing_run(run_id)
+    home = Home.from_environment()
+    found = existing_run(home, run_id)
     queue = evaluation_queue.queue_of(found, suite=None if suite is None else str(suite.resolve()))
-    with open_ledger() as ledger:
+    with home.open_ledger() as ledger:
         evaluation_queue.work(queue, ledger, clock=SystemClock(), follow=follow, on_chunk=_progress())
         results = evaluation_queue.record_results(queue, ledger)
         evaluation_queue.debit(queue, ledger)
@@ -140,9 +142,9 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     from assay.base.errors import ConfigError
     from assay.cli.screens.benchmarks import history_tree, print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         known = ledger.benchmark_results()
         results = [result for result in known if result.run_id == run_id]
         if not results:
@@ -186,15 +188,17 @@ def import_(
     """
     from assay.evaluation.suite.imports import read_foreign
     from assay.launch.evaluation.evaluate import import_results
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
-    results = []
-    with open_ledger() as ledger:
+    home, results = Home.from_environment(), []
+    with home.open_ledger() as ledger:
         for imported in found:
             name = run_id or imported.model.replace("/", "_") or "imported"
             results.append(
-                import_results(imported, ledger, run_id=name, candidate=candidate or name, seed=seed, step=step)
+                import_results(
+                    home, imported, ledger, run_id=name, candidate=candidate or name, seed=seed, step=step
+                )
             )
     _print_results(results, as_json=as_json)
 
@@ -225,10 +229,10 @@ def coverage(
     from assay.evaluation.decision.coverage import coverage as covered
     from assay.evaluation.decision.coverage import read_coverage_config
     from assay.evaluation.suite.version import present_suite
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         results = ledger.benchmark_results(run_id)
     if run_id is not None and not results:
         raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")

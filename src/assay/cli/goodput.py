@@ -8,6 +8,7 @@ import click
 
 if TYPE_CHECKING:
     from assay.records.goodput import Goodput, ProgramGoodput
+    from assay.store.home import Home
     from assay.store.ledger.ledger import Ledger
 
 
@@ -25,18 +26,18 @@ def goodput(names: tuple[str, ...], as_json: bool) -> None:
     attempts, too. Attempts that still run are left out, and counted.
     """
     from assay.base.errors import ConfigError
-    from assay.store.ledger.database import assay_home
-    from assay.store.ledger.ledger import find_ledger
+    from assay.store.home import Home
 
     programs = [name for name in names if _is_program(name)]
     if programs and len(names) > 1:
         raise ConfigError(f"{programs[0]} is a program: name it alone, or name RUNs only.")
-    ledger = find_ledger()
+    home = Home.from_environment()
+    ledger = home.find_ledger()
     if ledger is None:
-        raise ConfigError(f"there are no runs in {assay_home()}. Is $ASSAY_HOME right?")
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:
         if programs:
-            _account_for_program(Path(programs[0]), ledger, as_json=as_json)
+            _account_for_program(Path(programs[0]), home, ledger, as_json=as_json)
         else:
             _account_for_runs(names, ledger, as_json=as_json)
 
@@ -45,7 +46,7 @@ def _is_program(name: str) -> bool:
     return Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()
 
 
-def _account_for_program(path: Path, ledger: "Ledger", *, as_json: bool) -> None:
+def _account_for_program(path: Path, home: "Home", ledger: "Ledger", *, as_json: bool) -> None:
     from assay.planning.actuals import goodput_of_program
     from assay.planning.program.file import read_program
 
@@ -56,7 +57,7 @@ def _account_for_program(path: Path, ledger: "Ledger", *, as_json: bool) -> None
     if found.together.run_ids:
         _print(found.together, found.by_activity, of="activity")
     else:
-        click.echo(_no_runs(path, found))
+        click.echo(_no_runs(path, home, found))
 
 
 def _account_for_runs(run_ids: tuple[str, ...], ledger: "Ledger", *, as_json: bool) -> None:
@@ -71,11 +72,9 @@ def _account_for_runs(run_ids: tuple[str, ...], ledger: "Ledger", *, as_json: bo
         _print(found, each if len(each) > 1 else {}, of="run")
 
 
-def _no_runs(path: Path, found: "ProgramGoodput") -> str:
-    from assay.store.ledger.database import assay_home
-
+def _no_runs(path: Path, home: "Home", found: "ProgramGoodput") -> str:
     return (
-        f"{path}: no run of program '{found.program}' is in the ledger of {assay_home()}. Runs belong to it by "
+        f"{path}: no run of program '{found.program}' is in the ledger of {home.folder}. Runs belong to it by "
         "their ids: activities.*.runs.ids, by default the activity's name and '-*'."
     )
 

@@ -209,10 +209,13 @@ def review_command(
     from assay.reporting.pages.decision_blocks import decision_blocks
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import review
+    from assay.store.home import Home
 
     found, offered, _ = _forecast(program, folder, notes, hour_seconds, start_s)
     evidence = [
-        block for each in gate_decisions(found.program) for block in decision_blocks(each.decision, each.path)
+        block
+        for each in gate_decisions(Home.from_environment(), found.program)
+        for block in decision_blocks(each.decision, each.path)
     ]
     document = review(found, offered, evidence)
     (page,) = write_documents([document], folder)
@@ -231,7 +234,7 @@ def _forecast(
     from assay.planning.risk.forecast import forecast
     from assay.planning.risk.offer import baseline_of, offered_program
     from assay.reporting.pages.plan_folder import read_offer
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
     offered = read_offer(folder)
     subject = offered_program(read_program(program).program, offered)
@@ -240,9 +243,10 @@ def _forecast(
     now_s = SystemClock().now_s()
     if told is not None:
         now_s = clock.start_s + clock.hour_s * subject.calendar.hour_of(told.now)
-    with open_ledger() as ledger:
+    home = Home.from_environment()
+    with home.open_ledger() as ledger:
         progress, spends = progress_of(subject, ledger, clock=clock, now_s=now_s, notes=told)
-    decisions = gate_decisions(subject)
+    decisions = gate_decisions(home, subject)
     progress = with_decisions(progress, decisions)
     gain = gain_points(decisions)
     found = forecast(subject, offered, progress, baseline=baseline_of(offered.plan), gain=gain)
@@ -317,9 +321,9 @@ def _rates(program: "Program", runs: str | None) -> "FailureRates | None":
     if runs is None:
         return None
     from assay.planning.failure_rates import failure_rates
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         return failure_rates(ledger, program.noise, runs=runs)
 
 

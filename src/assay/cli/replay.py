@@ -53,13 +53,14 @@ def replay(
     from assay.launch.replay import replay as replay_step
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
+    from assay.store.home import Home
     from assay.store.metrics.recorded import recorded_steps
     from assay.store.objects import open_store
     from assay.triage.explain import explain as explanation
 
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")
-    run = existing_run(run_id)
+    run = existing_run(Home.from_environment(), run_id)
     log = CommitLog(open_store(run.store_url))
     request = ReplayRequest(
         step=step,

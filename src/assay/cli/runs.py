@@ -24,23 +24,23 @@ def runs(as_json: bool, rebuild: bool) -> None:
     import json
 
     from assay.cli.screens.terminal import stdout
-    from assay.store.ledger.database import assay_home
-    from assay.store.ledger.ledger import find_ledger, open_ledger
+    from assay.store.home import Home
     from assay.store.ledger.summary import run_summaries
 
+    home = Home.from_environment()
     if rebuild:
         from assay.launch.rebuild import rebuild_all
 
-        with open_ledger() as opened:
-            rebuild_all(opened, assay_home())
-    ledger = find_ledger()
+        with home.open_ledger() as opened:
+            rebuild_all(home, opened)
+    ledger = home.find_ledger()
     summaries = run_summaries(ledger) if ledger else []
     if ledger:
         ledger.close()
     if as_json:
         click.echo(json.dumps([summary_tree(summary) for summary in summaries]))
     elif not summaries:
-        click.echo(f"No runs in {assay_home()} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
+        click.echo(f"No runs in {home.folder} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
     else:
         stdout().print(_table(summaries))
 

@@ -133,14 +133,14 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     from assay.base.errors import ConfigError
     from assay.evaluation.evidence.code_length import code_length as of_run
     from assay.evaluation.evidence.code_length import compare_code_lengths
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
     from assay.store.metrics.fold import fold_run
 
     if len(run_ids) > 1 and len(run_ids) % 2:
         raise ConfigError(
             f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
         )
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         for run_id in run_ids:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
@@ -200,9 +200,9 @@ def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoint
     if score_column is not None:
         raise ConfigError("--score names a column of a CSV file; runs on record have no such column.")
     from assay.evaluation.evidence.scaling.from_runs import points_of_runs
-    from assay.store.ledger.ledger import open_ledger
+    from assay.store.home import Home
 
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         return points_of_runs(ledger, sources)
 
 

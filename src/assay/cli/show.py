@@ -40,12 +40,12 @@ def show(run_id: str, as_json: bool) -> None:
     import json
 
     from assay.base.errors import ConfigError
-    from assay.store.ledger.database import assay_home
-    from assay.store.ledger.ledger import find_ledger
+    from assay.store.home import Home
 
-    ledger = find_ledger()
+    home = Home.from_environment()
+    ledger = home.find_ledger()
     if ledger is None:
-        raise ConfigError(f"no run '{run_id}': there are no runs in {assay_home()}. Is $ASSAY_HOME right?")
+        raise ConfigError(f"no run '{run_id}': there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:
         tree = run_tree(ledger, run_id)
         if as_json:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from assay.launch.drive import RunResult
     from assay.launch.ranks.supervisor import Nodes, RestartPolicy
     from assay.records.run import Run
+    from assay.store.home import Home
 
 _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_within", "faults")
 """Options that a process which trains elsewhere is started with, where they were given."""
@@ -104,6 +105,7 @@ def train(
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
     from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
+    from assay.store.home import Home
 
     if keys:
         from assay.training.recipe_reference import recipe_reference
@@ -116,21 +118,22 @@ def train(
         click.echo(resolved_recipe(read_config_file(recipe, overrides)))
         return
     place.check(workers)
+    home = Home.from_environment()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
     if resume is not None:
         if overrides:
             raise ConfigError(
                 f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead."
             )
-        run = existing_run(resume)
+        run = existing_run(home, resume)
     else:
         assert recipe is not None
         loaded = read_config_file(recipe, overrides)
-        run = planned_run(loaded, world_size=workers, run_id=run_id, store_url=store)
+        run = planned_run(home, loaded, world_size=workers, run_id=run_id, store_url=store)
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
-        save_run(run)
+        save_run(home, run)
     policy = RestartPolicy(
         max_restarts=max_restarts,
         after_death=after_death,  # type: ignore[arg-type]
@@ -139,10 +142,10 @@ def train(
         grace_s=leave_within,
         faults=plan,
     )
-    if launch(place, run, world_size=workers, options=_passed_on(), as_json=as_json):
+    if launch(home, place, run, world_size=workers, options=_passed_on(), as_json=as_json):
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
-    train_it(run, workers, policy, as_json=as_json)
+    train_it(home, run, workers, policy, as_json=as_json)
 
 
 def _passed_on() -> tuple[str, ...]:
@@ -155,21 +158,26 @@ def _passed_on() -> tuple[str, ...]:
 
 
 def _train_here(
-    run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool, nodes: "Nodes | None" = None
+    home: "Home",
+    run: "Run",
+    workers: int,
+    policy: "RestartPolicy",
+    *,
+    as_json: bool,
+    nodes: "Nodes | None" = None,
 ) -> "RunResult":
     from assay.cli.screens.progress import ProgressBar, print_result
     from assay.launch.drive import drive
     from assay.launch.ranks.faults import never_came
-    from assay.store.ledger.ledger import open_ledger
 
-    with open_ledger() as ledger:
+    with home.open_ledger() as ledger:
         for earlier_run, suspect in ledger.suspects(socket.gethostname()):
             found = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             where = f"in run {earlier_run}, step {suspect.step}"
             warning = f"warning: {suspect.device} of this node {found} {where}. Test it before you trust it."
             click.secho(warning, err=True, fg="yellow")
         with ProgressBar(run) as bar:
-            result = drive(run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
+            result = drive(home, run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
         last_attempt = result.last_attempt.attempt
         for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
             click.secho(f"warning: {fault}", err=True, fg="yellow")
@@ -177,7 +185,9 @@ def _train_here(
     return result
 
 
-def _train_on_allocation(run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool) -> None:
+def _train_on_allocation(
+    home: "Home", run: "Run", workers: int, policy: "RestartPolicy", *, as_json: bool
+) -> None:
     """One node's part; the exit code of node 0 tells the job whether to go back into the queue."""
     from assay.launch.places.slurm import STOPPED_EARLY
     from assay.launch.places.slurm_allocation import Allocation, follow_lead, nodes_of
@@ -187,6 +197,6 @@ def _train_on_allocation(run: "Run", workers: int, policy: "RestartPolicy", *, a
         follow_lead(run, allocation)
         return
     with nodes_of(run, allocation, world_size=workers) as nodes:
-        result = _train_here(run, workers, policy, as_json=as_json, nodes=nodes)
+        result = _train_here(home, run, workers, policy, as_json=as_json, nodes=nodes)
     if result.evaluation is None:
         click.get_current_context().exit(STOPPED_EARLY)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from assay.launch.places.launcher import Launcher
     from assay.launch.places.slurm import SlurmConfig
     from assay.records.run import Run
+    from assay.store.home import Home
 
 PLACES = ("here", "background", "slurm", "allocation")
 
@@ -42,14 +43,14 @@ class Place:
 
         return validated(SlurmConfig, LoadedConfig(self.slurm, dict.fromkeys(self.slurm, "command line")))
 
-    def launcher(self, options: tuple[str, ...]) -> "Launcher | None":
+    def launcher(self, home: "Home", options: tuple[str, ...]) -> "Launcher | None":
         """Who starts the run elsewhere; None where this process trains itself."""
         from assay.launch.places.background import BackgroundLauncher
         from assay.launch.places.slurm import SlurmLauncher
 
         if self.on == "slurm":
-            return SlurmLauncher(self.slurm_config(), options)
-        return BackgroundLauncher(options) if self.on == "background" else None
+            return SlurmLauncher(home, self.slurm_config(), options)
+        return BackgroundLauncher(home, options) if self.on == "background" else None
 
 
 _OPTIONS = (
@@ -101,7 +102,9 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_place
 
 
-def launch(place: Place, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool) -> bool:
+def launch(
+    home: "Home", place: Place, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
+) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
@@ -110,9 +113,10 @@ def launch(place: Place, run: "Run", *, world_size: int, options: tuple[str, ...
     if place.dry_run:
         from assay.launch.places.slurm import job_script
 
-        click.echo(job_script(run, place.slurm_config(), world_size=world_size, options=options), nl=False)
+        script = job_script(home, run, place.slurm_config(), world_size=world_size, options=options)
+        click.echo(script, nl=False)
         return True
-    launcher = place.launcher(options)
+    launcher = place.launcher(home, options)
     if launcher is None:
         return False
     refuse_missing_log(run, CommitLog(open_store(run.store_url)))

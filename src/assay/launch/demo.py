@@ -40,6 +40,7 @@ from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AucComparison
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 
@@ -128,6 +129,7 @@ def demo_recipe(dataset: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 
 
 def run_demo(
+    home: Home,
     folder: Path,
     ledger: Ledger,
     *,
@@ -140,14 +142,20 @@ def run_demo(
     dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
     recipe = demo_recipe(folder / "dataset", overrides)
     say("baseline: 1 worker, undisturbed")
-    baseline_run = new_run(recipe)
+    baseline_run = new_run(home, recipe)
     baseline = drive(
-        baseline_run, ledger, world_size=1, policy=RestartPolicy(), watchers=[watcher_of(baseline_run)]
+        home,
+        baseline_run,
+        ledger,
+        world_size=1,
+        policy=RestartPolicy(),
+        watchers=[watcher_of(baseline_run)],
     )
     say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
-    run = new_run(recipe)
+    run = new_run(home, recipe)
     killer = KillOnce(CommitLog(open_store(run.store_url)), at_step=planned_steps(run) // 2)
     candidate = drive(
+        home,
         run,
         ledger,
         world_size=CANDIDATE_WORKERS,
@@ -156,12 +164,12 @@ def run_demo(
     )
     comparison = compare_runs(baseline, candidate)
     ledger.record_comparison(comparison)
-    memo = run_demo_campaign(folder, ledger, watcher_of=watcher_of, say=say)
+    memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
     return DemoResult(dataset, baseline, candidate, killer.killed_at_step, comparison, memo)
 
 
 def run_demo_campaign(
-    folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say, clock: Clock | None = None
+    home: Home, folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say, clock: Clock | None = None
 ) -> WrittenMemo:
     """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
 
@@ -177,7 +185,7 @@ def run_demo_campaign(
     path.write_text(text.replace("name: set-by-the-demo", f"name: docstrings-{stamp}"), encoding="utf-8")
     config = read_campaign_file(path)
     say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
-    campaign = declare(config, beside=folder, clock=clock)
+    campaign = declare(home, config, beside=folder, clock=clock)
     result = run_campaign(campaign, ledger, watcher_of=watcher_of, say=say, clock=clock)
     return write_memo(campaign, stopped_by=result.stopped_by)
 

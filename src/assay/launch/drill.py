@@ -19,6 +19,7 @@ from assay.launch.run import new_run
 from assay.records.drill import DrillReport, Exercise
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
@@ -75,6 +76,7 @@ def _at(kill: dict[str, object], step: int, phase: str, attempt: int = 1) -> dic
 
 
 def drill(
+    home: Home,
     recipe: LoadedConfig,
     ledger: Ledger,
     *,
@@ -87,7 +89,7 @@ def drill(
     pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
     wanted, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
-        run = new_run(pilot, world_size=workers)
+        run = new_run(home, pilot, world_size=workers)
         exercise = _exercise(run, scenario, ledger, workers=workers, wanted=wanted)
         wanted = wanted or exercise.weights_digest
         exercises.append(exercise)

@@ -22,6 +22,7 @@ from assay.records.audit import AuditReport
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
@@ -39,6 +40,7 @@ class RunResult(NamedTuple):
 
 
 def drive(
+    home: Home,
     run: Run,
     ledger: Ledger,
     *,
@@ -56,7 +58,7 @@ def drive(
     refuse_missing_log(run, log)
     ledger.record_run(run)
     bookkeeper = Bookkeeper(run, ledger, clock)
-    beside = EvaluationBeside(run)
+    beside = EvaluationBeside(home, run)
     everyone: list[Watcher] = [bookkeeper, beside, *watchers]
     supervisor = Supervisor(run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes)
     try:

@@ -13,6 +13,7 @@ from assay.planning.program.progress import Progress
 from assay.planning.program.work import Verdict
 from assay.records.decision import Decision
 from assay.records.evaluation import Estimate
+from assay.store.home import Home
 
 _VERDICTS: dict[str, Verdict] = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
 _BEST_FIRST = tuple(_VERDICTS)
@@ -28,17 +29,17 @@ class GateDecision(NamedTuple):
     """Of the decision's record."""
 
 
-def gate_decisions(program: Program) -> list[GateDecision]:
+def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
     """Of every gate whose campaign has decided; of several candidates, the one with the best recommendation."""
     found = []
     for name, gate in program.gates.items():
         campaign = gate.evidence.campaign if gate.evidence is not None else ""
-        if not campaign or campaign not in campaign_names():
+        if not campaign or campaign not in campaign_names(home):
             continue
-        final = [each for each in newest_decisions(find_campaign(campaign)).values() if each.is_final]
+        final = [each for each in newest_decisions(find_campaign(home, campaign)).values() if each.is_final]
         if final:
             best = min(final, key=lambda each: _BEST_FIRST.index(each.recommendation))
-            path = campaign_folder(campaign) / best.place()
+            path = campaign_folder(home, campaign) / best.place()
             found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
     return found
 

@@ -3,25 +3,22 @@
 So a lost database costs a command, `assay runs --rebuild`, and no run needs it while it trains.
 """
 
-from pathlib import Path
-
 from assay.base.errors import DataError
 from assay.launch.bookkeeping import rebuild_run
 from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
-from assay.launch.run import RUN_FILE
 from assay.records.run import Run
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
 
-def rebuild_all(ledger: Ledger, home: Path) -> list[Run]:
-    """Write every run and campaign in `home` into the ledger; returns the runs."""
-    paths = sorted(home.glob(f"*/{RUN_FILE}"))
-    if not paths:
-        raise DataError(f"{home}: no runs. Name the folder that holds them in $ASSAY_HOME.")
-    runs = [Run.from_json(path.read_bytes(), source=path) for path in paths]
+def rebuild_all(home: Home, ledger: Ledger) -> list[Run]:
+    """Write every run and campaign of a home into a ledger; returns the runs."""
+    runs = home.runs()
+    if not runs:
+        raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     for run in runs:
         rebuild_run(ledger, run)
-    for path in sorted(home.glob(f"campaigns/*/{CAMPAIGN_FILE}")):
+    for path in sorted(home.campaigns.glob(f"*/{CAMPAIGN_FILE}")):
         ledger.record_campaign(declared_campaign(path.parent))
         for decision in all_decisions(path.parent):
             ledger.record_decision(decision)

@@ -18,15 +18,15 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
-from assay.store.ledger.database import assay_home
+from assay.store.home import RUN_FILE, Home
 from assay.store.objects import open_store
 from assay.training.recipe import Recipe
 
-RUN_FILE = "run.json"
 VALIDATION = "validation"
 
 
 def new_run(
+    home: Home,
     recipe_values: LoadedConfig,
     *,
     world_size: int = 1,
@@ -34,22 +34,22 @@ def new_run(
     store_url: str | None = None,
 ) -> Run:
     """Check everything that can be checked, then make the run's folder and its `run.json`."""
-    run = planned_run(recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
-    save_run(run)
+    run = planned_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
+    save_run(home, run)
     return run
 
 
-def save_run(run: Run) -> None:
+def save_run(home: Home, run: Run) -> None:
     """Make the folder of a planned run and its `run.json`; `ConfigError` if there is one of that name."""
     if not open_store(run.run_dir).put_if_absent(RUN_FILE, run.to_json().encode()):
         raise ConfigError(
-            f"run '{run.run_id}' exists in {assay_home()}. Continue it with "
+            f"run '{run.run_id}' exists in {home.folder}. Continue it with "
             f"'assay train --resume {run.run_id}', or choose another --run-id."
         )
 
 
 def planned_run(
-    recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
+    home: Home, recipe_values: LoadedConfig, *, world_size: int, run_id: str | None, store_url: str | None
 ) -> Run:
     """The checked record of a run that does not exist yet; nothing is written."""
     recipe, dataset = checked(recipe_values)
@@ -57,7 +57,7 @@ def planned_run(
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
-    run_dir = (assay_home() / run_id).resolve()
+    run_dir = home.run_dir(run_id)
     tree = recipe.model_dump(mode="json")
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
     if recipe.evaluation is not None:
@@ -102,12 +102,9 @@ def planned_steps(run: Run) -> int:
     return min(everything, recipe.trainer.max_steps or everything)
 
 
-def existing_run(run_id: str) -> Run:
+def existing_run(home: Home, run_id: str) -> Run:
     """A run's own record; its dataset must still be the one that it began with."""
-    path = assay_home() / run_id / RUN_FILE
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
-    run = Run.from_json(path.read_bytes(), source=path)
+    run = home.run(run_id)
     dataset = Dataset.open(Path(run.recipe["data"]["dataset"]))
     if dataset.fingerprint != run.dataset_fingerprint:
         raise ConfigError(

@@ -12,7 +12,8 @@ from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDi
 from assay.records.cursor import Cursor
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
 
@@ -151,7 +152,7 @@ def killed_and_recovered(ledger: Ledger, home: Path) -> None:
 
 
 def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call("show", "tiny", "--json") == 0
     shown = json.loads(capsys.readouterr().out)
@@ -168,7 +169,7 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
 
 
 def test_every_key_of_show_is_explained_in_its_help(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call("show", "tiny", "--json") == 0
     keys = set(json.loads(capsys.readouterr().out))
@@ -180,7 +181,7 @@ def test_every_key_of_show_is_explained_in_its_help(home: Path, capsys: pytest.C
 def test_show_tells_a_person_the_whole_story_on_one_screen(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call("show", "tiny-1") == 0
     screen = capsys.readouterr().out
@@ -200,7 +201,7 @@ def test_show_tells_a_person_the_whole_story_on_one_screen(
 
 
 def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
         attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
         ledger.record_attempt(attempt)
@@ -219,7 +220,7 @@ def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytes
 
 
 def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     assert call("runs") == 0
     line = capsys.readouterr().out.splitlines()[1]
@@ -244,7 +245,7 @@ def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(
 
 
 def test_an_unknown_run_is_asked_wrongly(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         recorded_run(ledger, home)
     assert call("show", "tinny-1") == 2
     assert "Perhaps you meant tiny-1" in capsys.readouterr().err
@@ -265,7 +266,7 @@ def program(tmp_path: Path) -> Path:
 def test_goodput_of_a_program_accounts_for_all_its_runs_and_for_no_other(
     home: Path, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
         for run_id, held_s in (("tiny-2", 40.0), ("probe-1", 20.0), ("stranger", 1000.0)):
             lived_quietly(ledger, home, run_id, held_s)
@@ -284,7 +285,7 @@ def test_goodput_of_a_program_accounts_for_all_its_runs_and_for_no_other(
 def test_goodput_of_a_program_has_a_line_for_each_activity(
     home: Path, program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
     capsys.readouterr()
     assert call("goodput", str(program)) == 0
@@ -297,7 +298,7 @@ def test_goodput_of_a_program_has_a_line_for_each_activity(
 def test_goodput_of_several_runs_has_a_line_for_each_and_counts_none_twice(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)
         lived_quietly(ledger, home, "other", 36.0)
     assert call("goodput", "tiny-1", "other", "tiny-1") == 0
@@ -311,7 +312,7 @@ def test_goodput_of_several_runs_has_a_line_for_each_and_counts_none_twice(
 def test_goodput_says_what_is_wrong_with_a_program(
     home: Path, program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open_ledger() as ledger:
+    with Home.from_environment().open_ledger() as ledger:
         lived_quietly(ledger, home, "stranger", 1.0)
     capsys.readouterr()
     assert call("goodput", str(program)) == 0

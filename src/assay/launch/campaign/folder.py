@@ -24,7 +24,7 @@ from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
-from assay.store.ledger.database import assay_home
+from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
 
 CAMPAIGN_FILE = "campaign.json"
@@ -39,10 +39,15 @@ MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent"})
 class OpenCampaign(NamedTuple):
     """A campaign that has been declared."""
 
+    home: Home
     record: Campaign
     config: CampaignConfig
     known_good: KnownGood | None
-    folder: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return campaign_folder(self.home, self.record.name)
 
     @property
     def store(self) -> ObjectStore:
@@ -60,7 +65,7 @@ def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignC
     return validated(CampaignConfig, read_config_file(path, overrides))
 
 
-def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampaign:
+def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampaign:
     """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to.
 
     Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
@@ -79,21 +84,21 @@ def declare(config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampai
         created_s=clock.now_s(),
         suites=sealed_suites(config, beside=beside),
     )
-    folder = campaign_folder(config.name)
+    folder = campaign_folder(home, config.name)
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record = _as_declared(folder, record)
         require_suites_as_declared(record, config)
     settings = {key: tree[key] for key in sorted(MAY_CHANGE)}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
-    return OpenCampaign(record, config, known_good, folder)
+    return OpenCampaign(home, record, config, known_good)
 
 
-def find_campaign(name: str) -> OpenCampaign:
+def find_campaign(home: Home, name: str) -> OpenCampaign:
     """A campaign that was declared before."""
-    folder = campaign_folder(name)
+    folder = campaign_folder(home, name)
     if not (folder / CAMPAIGN_FILE).is_file():
-        known = ", ".join(campaign_names()) or "none"
+        known = ", ".join(campaign_names(home)) or "none"
         raise ConfigError(
             f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
         )
@@ -101,17 +106,17 @@ def find_campaign(name: str) -> OpenCampaign:
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
     config = validated(CampaignConfig, LoadedConfig({**record.config, **settings}, {}))
     known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
-    return OpenCampaign(record, config, known_good, folder)
+    return OpenCampaign(home, record, config, known_good)
 
 
-def campaign_names() -> list[str]:
+def campaign_names(home: Home) -> list[str]:
     """Every campaign that was declared."""
-    return sorted(path.parent.name for path in (assay_home() / "campaigns").glob(f"*/{CAMPAIGN_FILE}"))
+    return sorted(path.parent.name for path in home.campaigns.glob(f"*/{CAMPAIGN_FILE}"))
 
 
-def campaign_folder(name: str) -> Path:
+def campaign_folder(home: Home, name: str) -> Path:
     """Where the campaign of this name lies."""
-    return (assay_home() / "campaigns" / name).resolve()
+    return home.campaigns / name
 
 
 def declared_campaign(folder: Path) -> Campaign:

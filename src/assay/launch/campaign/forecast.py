@@ -49,7 +49,7 @@ def _this(campaign: OpenCampaign, facts: Facts, ledger: Ledger, scale: str) -> R
 
 def _comparable(name: str, campaign: OpenCampaign, facts: Facts) -> Decision:
     """The other campaign's newest decision on the same patch, measured by the same benchmarks."""
-    decision = newest_decisions(find_campaign(name)).get(facts.candidate)
+    decision = newest_decisions(find_campaign(campaign.home, name)).get(facts.candidate)
     if decision is None:
         raise DataError(f"Campaign '{name}' has decided nothing on '{facts.candidate}' yet. Run it to a look.")
     patch = campaign.config.candidate(facts.candidate).patch

@@ -19,7 +19,6 @@ from assay.launch.campaign.suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.decision import Decision
 from assay.records.evidence import Look
-from assay.store.ledger.database import assay_home
 from assay.store.ledger.ledger import Ledger
 
 
@@ -43,7 +42,7 @@ def judge(
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
-    recipe = existing_run(candidate_runs[0].record.run_id).recipe
+    recipe = existing_run(campaign.home, candidate_runs[0].record.run_id).recipe
     facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
     facts = facts._replace(forecast=forecast_of(campaign, facts, bench.ledger))
     facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
@@ -52,7 +51,7 @@ def judge(
         campaign.record,
         facts,
         folder=Path(campaign.record.beside),
-        home=assay_home().resolve(),
+        home=campaign.home.folder.resolve(),
     )
 
 

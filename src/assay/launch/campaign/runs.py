@@ -25,12 +25,11 @@ from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
 from assay.launch.evaluation.queue import debit, queue_of, record_results, work
 from assay.launch.ranks.supervisor import RestartPolicy, Watcher
-from assay.launch.run import RUN_FILE, VALIDATION, check_world_sizes, checked, existing_run, new_run
+from assay.launch.run import VALIDATION, check_world_sizes, checked, existing_run, new_run
 from assay.records.campaign import CampaignRun
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
-from assay.store.ledger.database import assay_home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
@@ -107,9 +106,9 @@ def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
     patch = {} if arm == BASELINE else campaign.config.candidate(arm).patch
     recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
     run_id = run_id_of(campaign.config.name, arm, seed)
-    if not (assay_home() / run_id / RUN_FILE).is_file():
-        return new_run(recipe, world_size=campaign.config.workers, run_id=run_id)
-    run = existing_run(run_id)
+    if not campaign.home.has_run(run_id):
+        return new_run(campaign.home, recipe, world_size=campaign.config.workers, run_id=run_id)
+    run = existing_run(campaign.home, run_id)
     tree = checked(recipe)[0].model_dump(mode="json")
     tree["data"]["dataset"] = run.recipe["data"]["dataset"]
     if tree != run.recipe:
@@ -133,6 +132,7 @@ def train_arm(
     if log.finished() is None:
         settle(run, ledger)
         return drive(
+            campaign.home,
             run,
             ledger,
             world_size=campaign.config.workers,
@@ -182,9 +182,9 @@ def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Cl
     found: list[ScoredRun] = []
     for seed in campaign.config.seed_numbers:
         run_id = run_id_of(campaign.config.name, arm, seed)
-        if not (assay_home() / run_id / RUN_FILE).is_file() or not ledger.evaluations(run_id):
+        if not campaign.home.has_run(run_id) or not ledger.evaluations(run_id):
             break
-        run = existing_run(run_id)
+        run = existing_run(campaign.home, run_id)
         found.append(scored_run(campaign, run, ledger, arm=arm, seed=seed, clock=clock))
     return found
 

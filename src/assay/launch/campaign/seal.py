@@ -22,7 +22,7 @@ from assay.launch.campaign.suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.campaign import SealOpening
 from assay.records.decision import Source
-from assay.store.ledger.database import assay_home
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
 OPENINGS = "sealed"
@@ -33,7 +33,7 @@ class ScoreSealed(Protocol):
     """What scores a run's last weights on the sealed benchmark, or finds them scored."""
 
     def __call__(
-        self, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
+        self, home: Home, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
     ) -> Path:
         """The folder of the result."""
         ...
@@ -47,10 +47,13 @@ class Bench(NamedTuple):
     score: ScoreSealed
 
 
-def score_sealed(benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock) -> Path:
+def score_sealed(
+    home: Home, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
+) -> Path:
     """Score a run's last weights as any other benchmark of a suite is."""
     evaluation = ledger.evaluations(run_id)[-1]
-    return suite_folder(benchmark, existing_run(run_id), evaluation, ledger, beside=beside, clock=clock)
+    run = existing_run(home, run_id)
+    return suite_folder(benchmark, run, evaluation, ledger, beside=beside, clock=clock)
 
 
 def seal_of(
@@ -84,9 +87,9 @@ def seal_of(
     return SealFacts(benchmark_facts(benchmark.name, "sealed", *arms, kind="suite"), "", source)
 
 
-def openings(home: Path) -> Iterator[SealOpening]:
+def openings(home: Home) -> Iterator[SealOpening]:
     """Of all campaigns."""
-    for path in sorted((home / "campaigns").glob(f"*/{OPENINGS}/*.json")):
+    for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
         yield SealOpening.from_json(path.read_bytes(), source=path)
 
 
@@ -100,14 +103,15 @@ def _all_else_holds(campaign: OpenCampaign, facts: Facts) -> bool:
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:
     """Why it is no holdout any more; empty where it is one."""
     same = _digests(campaign, benchmark)
-    known = [each for each in openings(assay_home()) if each.suite_sha256 in same]
+    known = [each for each in openings(campaign.home) if each.suite_sha256 in same]
     for other in known:
         if other.campaign != campaign.config.name:
             return f"Campaign '{other.campaign}' opened it for {other.candidate}."
     opened_here = {run_id for each in known for run_id in each.runs}
     name = benchmark.benchmark or benchmark.name
     for run in runs:
-        folders = [] if run.record.run_id in opened_here else result_folders(assay_home() / run.record.run_id)
+        run_id = run.record.run_id
+        folders = [] if run_id in opened_here else result_folders(campaign.home.run_dir(run_id))
         if any(load_result(folder).benchmark == name for folder in folders):
             return f"Run {run.record.run_id} was scored on it before it was opened."
     return ""
@@ -131,7 +135,9 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
 
 def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: Bench) -> ScoredRun:
     beside = Path(campaign.record.beside)
-    folder = bench.score(benchmark, run.record.run_id, bench.ledger, beside=beside, clock=bench.clock)
+    folder = bench.score(
+        campaign.home, benchmark, run.record.run_id, bench.ledger, beside=beside, clock=bench.clock
+    )
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 
@@ -150,7 +156,7 @@ def _opening(folder: Path, candidate: str) -> SealOpening | None:
 
 def _source(campaign: OpenCampaign, opening: SealOpening) -> Source:
     path = campaign.folder / _place(opening.candidate)
-    return Source(path=path.relative_to(assay_home().resolve()).as_posix(), sha256=opening.digest())
+    return Source(path=path.relative_to(campaign.home.folder.resolve()).as_posix(), sha256=opening.digest())
 
 
 def _place(candidate: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from assay.base.errors import TrainingError
 from assay.records.run import Attempt, Run
+from assay.store.home import Home
 
 MAX_STARTS = 5
 LOG_FILE = "evaluation.log"
@@ -22,7 +23,8 @@ class EvaluationBeside:
     A worker that keeps failing does not stop the training: it is heard of at the end.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, home: Home, run: Run) -> None:
+        self._home = home
         self._run = run
         self._is_wanted = bool(run.recipe.get("evaluation"))
         self._worker: subprocess.Popen[bytes] | None = None
@@ -78,6 +80,6 @@ class EvaluationBeside:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=os.environ.copy(),
+                env={**os.environ, **self._home.environment()},
             )
         return True

@@ -36,10 +36,10 @@ from assay.scoring.grade import Tools
 from assay.scoring.graders import LabelModel, Multi, ScoreModel
 from assay.scoring.http_sampler import HttpSampler
 from assay.scoring.sampler import Sampler
+from assay.store.home import Home
 from assay.store.leases import holding, take_lease
-from assay.store.ledger.database import assay_home
 from assay.store.ledger.ledger import Ledger
-from assay.store.objects import ObjectStore, open_store
+from assay.store.objects import ObjectStore
 
 if TYPE_CHECKING:
     from assay.training.model.local_model import LocalModel
@@ -145,10 +145,15 @@ def training_text(texts: Sequence[Path], dataset: Path | None, tokenizer: Path |
 
 
 def evaluate_model(
-    checkpoint: Checkpoint, scorers: Iterable[Scorer], ledger: Ledger, *, on_chunk: OnChunk = lambda *_: None
+    home: Home,
+    checkpoint: Checkpoint,
+    scorers: Iterable[Scorer],
+    ledger: Ledger,
+    *,
+    on_chunk: OnChunk = lambda *_: None,
 ) -> list[BenchmarkResult]:
-    """Score what is not scored yet, and write it down; the results lie in the home folder of `run_id`."""
-    clock, store = SystemClock(), home_store(checkpoint.run_id)
+    """Score what is not scored yet, and write it down; the results lie in the home's folder of that run id."""
+    clock, store = SystemClock(), home.store_of(checkpoint.run_id)
     lease = take_lease(store, checkpoint.folder, worker="eval run", clock=clock)
     if lease is None:
         raise ConfigError(
@@ -166,10 +171,10 @@ def evaluate_model(
 
 
 def import_results(
-    imported: Imported, ledger: Ledger, *, run_id: str, candidate: str, seed: int, step: int
+    home: Home, imported: Imported, ledger: Ledger, *, run_id: str, candidate: str, seed: int, step: int
 ) -> BenchmarkResult:
     """File another tool's scores as a result of ours. Its weights are known by the model's name only."""
-    store, identity = home_store(run_id), imported.identity
+    store, identity = home.store_of(run_id), imported.identity
     digest = sha256_of_json(["model", imported.model])
     checkpoint = Checkpoint(run_id, candidate, seed, step, digest)
     data = items_bytes(items_table(imported.items))
@@ -179,11 +184,6 @@ def import_results(
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
     ledger.record_benchmark_result(result)
     return result
-
-
-def home_store(run_id: str) -> ObjectStore:
-    """Where the results of a checkpoint that no run of ours made are kept."""
-    return open_store(str((assay_home() / run_id).resolve()))
 
 
 def _not_answered(suite_path: Path, name: str, kind: str, who: str) -> ConfigError:

@@ -35,8 +35,9 @@ from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
 from assay.records.run import PhaseSeconds, Run
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.leases import PATIENCE_S, holding, take_lease
-from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import EvaluationConfig, Recipe
 
@@ -171,9 +172,10 @@ def main(arguments: Sequence[str]) -> int:
     """`RUN [SUITE]`: work at a run's queue until the run has finished."""
     from assay.launch.run import existing_run
 
-    run = existing_run(arguments[0])
+    home = Home.from_environment()
+    run = existing_run(home, arguments[0])
     queue = queue_of(run, suite=arguments[1] if len(arguments) > 1 else None)
-    with open_ledger() as ledger:
+    with home.open_ledger() as ledger:
         work(queue, ledger, clock=SystemClock(), follow=True)
     return 0
 

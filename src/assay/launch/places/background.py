@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assay.launch.places.launcher import Launched, LaunchState, resume_command
 from assay.records.run import Run
-from assay.store.ledger.database import assay_home
+from assay.store.home import Home
 
 LOG_FILE = "background.log"
 
@@ -16,8 +16,9 @@ LOG_FILE = "background.log"
 class BackgroundLauncher:
     """This machine; nothing queues."""
 
-    def __init__(self, options: Sequence[str] = ()) -> None:
+    def __init__(self, home: Home, options: Sequence[str] = ()) -> None:
         """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        self._home = home
         self._options = tuple(options)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -28,7 +29,7 @@ class BackgroundLauncher:
         with log.open("a") as output:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, "ASSAY_HOME": str(assay_home().resolve())},
+                env={**os.environ, **self._home.environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -22,7 +22,7 @@ from assay.base.errors import ConfigError, TrainingError
 from assay.launch.places.launcher import Launched, LaunchState, resume_command
 from assay.launch.ranks.node_link import link_key
 from assay.records.run import Run
-from assay.store.ledger.database import assay_home
+from assay.store.home import Home
 
 STOPPED_EARLY = 75
 """Exit code of a supervisor on an allocation that committed and left before the end (EX_TEMPFAIL)."""
@@ -74,7 +74,9 @@ class SlurmConfig(FrozenConfig):
             )
 
 
-def job_script(run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()) -> str:
+def job_script(
+    home: Home, run: Run, config: SlurmConfig, *, world_size: int, options: tuple[str, ...] = ()
+) -> str:
     """The script that sbatch is given; `options` are more of `assay train`."""
     config.check_world_size(world_size)
     command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
@@ -95,7 +97,8 @@ def job_script(run: Run, config: SlurmConfig, *, world_size: int, options: tuple
     return _SCRIPT.format(
         run_id=run.run_id,
         directives="\n".join(f"#SBATCH {directive}" for directive in directives),
-        home=shlex.quote(str(assay_home().resolve())),
+        # Not the ledger's URL, which may hold a password: sbatch hands the environment on.
+        home=shlex.quote(str(home.folder.resolve())),
         command=shlex.join(command),
         ending=_REQUEUE if config.requeue else "",
     )
@@ -127,14 +130,15 @@ fi
 class SlurmLauncher:
     """The cluster whose sbatch is in the PATH. The runs' folder must be one that all nodes see."""
 
-    def __init__(self, config: SlurmConfig, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, home: Home, config: SlurmConfig, options: tuple[str, ...] = ()) -> None:
         """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
+        self._home = home
         self._config = config
         self._options = options
 
     def start(self, run: Run, *, world_size: int) -> Launched:
         """Submit a job; its name is Slurm's number for it."""
-        script = job_script(run, self._config, world_size=world_size, options=self._options)
+        script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)
         folder = _folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text(script)

@@ -18,7 +18,7 @@ from assay.records.commit import Commit, RunFinished
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
-from assay.store.ledger.database import ledger_url, sqlite_file
+from assay.store.home import Home
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
 from assay.training.checkpoint.saver import Saver
@@ -104,7 +104,7 @@ def _faults(task: RankTask) -> RankFaults:
         rank=task.rank,
         supervisor_pid=task.supervisor_pid,
         run_dir=Path(task.run.run_dir),
-        ledger_path=sqlite_file(ledger_url(None)),
+        ledger_path=Home.from_environment().ledger_file(),
         clock=SystemClock(),
     )
 

@@ -1,6 +1,5 @@
-"""Which database the ledger lies in, and how it is opened: a SQLite file by itself, PostgreSQL by URL.
+"""Which database a ledger's URL means, and how it is opened: a SQLite file, or PostgreSQL.
 
-    no URL        $ASSAY_LEDGER, else $ASSAY_HOME/ledger.db, else runs/ledger.db
     sqlite:///…   that file
     postgresql:// a server that a team shares
 
@@ -8,7 +7,6 @@ SQLite runs in WAL mode: readers and the one writer do not wait for each other. 
 (`synchronous=NORMAL`): a power cut may take the last facts, never the file; they are in the run's folder still.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -31,14 +29,8 @@ _WRITES = {"assay_writes": True}
 _CREATION_LOCK = 0x61737361  # any number that every assay agrees on
 
 
-def assay_home() -> Path:
-    """Where runs and the ledger lie: $ASSAY_HOME, else `runs` in the current folder."""
-    return Path(os.environ.get("ASSAY_HOME") or "runs")
-
-
-def ledger_url(url: str | None) -> URL:
-    """The database that `url` means; None means the default."""
-    url = url or os.environ.get("ASSAY_LEDGER") or f"sqlite:///{assay_home().absolute() / 'ledger.db'}"
+def ledger_url(url: str) -> URL:
+    """The database that `url` means."""
     try:
         parsed = make_url(url)
     except ArgumentError as error:

@@ -37,16 +37,9 @@ _ENTRY_CLASSES: dict[str, type[AttemptBegan | Commit | CommitQuarantined | RunFi
 }
 
 
-def open_ledger(url: str | None = None) -> "Ledger":
+def open_ledger(url: str) -> "Ledger":
     """The ledger at a URL (see `assay.store.ledger.database`), made if there is none."""
     return Ledger(database.open_engine(database.ledger_url(url)))
-
-
-def find_ledger(url: str | None = None) -> "Ledger | None":
-    """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""
-    parsed = database.ledger_url(url)
-    path = database.sqlite_file(parsed)
-    return None if path is not None and not path.exists() else Ledger(database.open_engine(parsed))
 
 
 class Ledger:

@@ -13,6 +13,7 @@ from assay.launch.evaluation.queue import awaited_folders
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.recipe import EvaluationConfig
 
@@ -78,7 +79,7 @@ def a_run(folder: Path, **recipe: object) -> Run:
 
 
 def test_a_run_that_asks_for_nothing_has_no_worker(tmp_path):
-    beside = EvaluationBeside(a_run(tmp_path))
+    beside = EvaluationBeside(Home.at(tmp_path), a_run(tmp_path))
     beside.finish()
     beside.stop()
     assert not list(tmp_path.iterdir())
@@ -86,7 +87,7 @@ def test_a_run_that_asks_for_nothing_has_no_worker(tmp_path):
 
 def test_a_worker_that_keeps_failing_is_given_up_and_heard_of_at_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.executable", "/bin/false")
-    beside = EvaluationBeside(a_run(tmp_path, evaluation={"suite": "s.yaml"}))
+    beside = EvaluationBeside(Home.at(tmp_path), a_run(tmp_path, evaluation={"suite": "s.yaml"}))
     with pytest.raises(
         TrainingError, match=rf"failed {MAX_STARTS} times.*exit code 1.*assay eval work nothing-there"
     ):

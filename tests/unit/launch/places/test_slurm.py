@@ -9,6 +9,7 @@ from assay.cli.main import cli
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, job_script
 from assay.launch.places.slurm_allocation import Allocation
 from assay.records.run import Run
+from assay.store.home import Home
 
 STEP = {
     "SLURM_NTASKS": "2",
@@ -36,7 +37,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run) -> None:
     config = SlurmConfig(nodes=2, partition="low", time="2-0", grace_s=300, sbatch=("--gpus-per-node=8",))
-    lines = job_script(run, config, world_size=4, options=("--max-restarts=3",)).splitlines()
+    lines = job_script(
+        Home.from_environment(), run, config, world_size=4, options=("--max-restarts=3",)
+    ).splitlines()
     asked = {line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")}
     assert asked >= {
         "--nodes=2",
@@ -54,7 +57,7 @@ def test_the_job_asks_for_what_was_chosen_and_goes_on_with_the_same_run(run: Run
 
 
 def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
-    script = job_script(run, SlurmConfig(), world_size=1)
+    script = job_script(Home.from_environment(), run, SlurmConfig(), world_size=1)
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     home = next(line for line in script.splitlines() if line.startswith("export ASSAY_HOME"))
     printed = subprocess.run(
@@ -73,7 +76,7 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
     for name, body in {"srun": f"exit {code}", "scontrol": f"echo $* > {tmp_path}/said"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    script = job_script(run, SlurmConfig(requeue=requeue), world_size=1)
+    script = job_script(Home.from_environment(), run, SlurmConfig(requeue=requeue), world_size=1)
     done = subprocess.run(
         ["bash"], input=script, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     )
@@ -85,7 +88,7 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
 
 def test_ranks_that_the_nodes_can_not_share_evenly_are_refused(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"--nodes 3 --workers 4"):
-        job_script(run, SlurmConfig(nodes=3), world_size=4)
+        job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_machine_without_slurm_is_one_clear_error(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"sbatch: no such program.*login node"):
-        SlurmLauncher(SlurmConfig()).start(run, world_size=1)
+        SlurmLauncher(Home.from_environment(), SlurmConfig()).start(run, world_size=1)
 
 
 def test_a_task_knows_its_node_the_lead_and_the_port_of_its_job() -> None:

@@ -1,0 +1,97 @@
+"""Where runs, campaigns and the ledger lie: one value, made where a process starts, and passed down.
+
+    $ASSAY_HOME, else runs/
+      RUN/                 a run's folder: run.json and all that the run left
+      campaigns/NAME/      a campaign's
+      ledger.db            the index over them, unless $ASSAY_LEDGER names another
+
+The environment is read at the edges only (the command line, a rank's process, a worker's), so what is below can
+be told of any home, and of two at once.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy.engine import URL
+
+from assay.base.errors import ConfigError
+from assay.records.run import Run
+from assay.store.ledger import database
+from assay.store.ledger.ledger import Ledger
+from assay.store.objects import ObjectStore, open_store
+
+RUN_FILE = "run.json"
+"""The run's record, in its folder."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """One folder of runs with its ledger."""
+
+    folder: Path
+    """As it was named; messages show it so."""
+    ledger_url: URL
+
+    @classmethod
+    def at(cls, folder: Path, ledger: str | None = None) -> Self:
+        """The home in a folder; its ledger is `ledger.db` there, or the one that a URL names."""
+        return cls(folder, database.ledger_url(ledger or f"sqlite:///{folder.absolute() / 'ledger.db'}"))
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """Of this process, or of the variables given. Call it where a process starts, nowhere else."""
+        variables = os.environ if environment is None else environment
+        return cls.at(Path(variables.get("ASSAY_HOME") or "runs"), variables.get("ASSAY_LEDGER"))
+
+    def environment(self) -> dict[str, str]:
+        """What tells another process of this home; wherever that one stands."""
+        url = self.ledger_url.render_as_string(hide_password=False)
+        return {"ASSAY_HOME": str(self.folder.resolve()), "ASSAY_LEDGER": url}
+
+    # Runs and campaigns
+
+    def run_dir(self, run_id: str) -> Path:
+        """The folder of a run, or of results that are filed under such a name; it need not be there."""
+        return (self.folder / run_id).resolve()
+
+    def store_of(self, run_id: str) -> ObjectStore:
+        """That folder as a store."""
+        return open_store(str(self.run_dir(run_id)))
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether a run of this id was made."""
+        return (self.run_dir(run_id) / RUN_FILE).is_file()
+
+    def run(self, run_id: str) -> Run:
+        """A run's own record."""
+        path = self.folder / run_id / RUN_FILE
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
+        return Run.from_json(path.read_bytes(), source=path)
+
+    def runs(self) -> list[Run]:
+        """All runs, by id."""
+        return [self.run(path.parent.name) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
+
+    @property
+    def campaigns(self) -> Path:
+        """The folder of all campaigns; it need not be there."""
+        return (self.folder / "campaigns").resolve()
+
+    # The ledger
+
+    def open_ledger(self) -> Ledger:
+        """The ledger, made if there is none."""
+        return Ledger(database.open_engine(self.ledger_url))
+
+    def find_ledger(self) -> Ledger | None:
+        """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""
+        path = self.ledger_file()
+        return None if path is not None and not path.exists() else self.open_ledger()
+
+    def ledger_file(self) -> Path | None:
+        """Of a SQLite ledger; None for a server."""
+        return database.sqlite_file(self.ledger_url)

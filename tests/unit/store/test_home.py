@@ -1,0 +1,52 @@
+"""One value says where everything lies; the environment is only one way to make it."""
+
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.store.home import Home
+
+
+def test_looking_for_a_ledger_makes_none(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    assert home.find_ledger() is None
+    assert not (tmp_path / "home").exists()
+    home.open_ledger().close()
+    assert (tmp_path / "home" / "ledger.db").exists()
+    assert home.find_ledger() is not None
+
+
+def test_without_variables_it_is_the_folder_runs() -> None:
+    home = Home.from_environment({})
+    assert home.folder == Path("runs")
+    assert home.ledger_file() == Path.cwd() / "runs" / "ledger.db"
+
+
+def test_the_variables_name_another_folder_and_another_ledger(tmp_path: Path) -> None:
+    home = Home.from_environment({"ASSAY_HOME": str(tmp_path), "ASSAY_LEDGER": "postgresql://me:pw@host/db"})
+    assert home.run_dir("a-run") == tmp_path / "a-run"
+    assert home.ledger_file() is None
+    assert home.ledger_url.host == "host"
+
+
+@pytest.mark.parametrize("ledger", [None, "postgresql://me:p%40ss@host/db"])
+def test_another_process_elsewhere_finds_the_same_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ledger: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = Home.at(Path("relative"), ledger)
+    variables = ours.environment()
+    monkeypatch.chdir("/")
+    theirs = Home.from_environment(variables)
+    assert theirs.folder == tmp_path / "relative"
+    assert theirs.ledger_url == ours.ledger_url
+
+
+def test_two_homes_at_once_do_not_know_each_other(tmp_path: Path) -> None:
+    one, other = Home.at(tmp_path / "one"), Home.at(tmp_path / "other")
+    one.store_of("r").put("run.json", b"{}")
+    assert one.has_run("r")
+    assert not other.has_run("r")
+    with pytest.raises(ConfigError, match=r"other/r/run\.json: no such run"):
+        other.run("r")
