@@ -1,0 +1,97 @@
+"""One rank of the real thing in this process: wiring, loader, step and saver of a run, without a supervisor."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.loader import Loader
+from assay.evaluation.suite.commit_model import load_classifier
+from assay.launch.ranks.faults import NO_FAULTS
+from assay.launch.ranks.task import RankTask
+from assay.launch.ranks.wiring import train_rank
+from assay.records.cursor import Cursor
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats
+from assay.store.metrics.recorded import recorded_steps
+from assay.store.objects import open_store
+from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.recipe import Recipe
+from assay.training.trainer.step import initial_model
+
+
+class NeverAsked:
+    """The flag of a rank that nobody asks to stop."""
+
+    is_set = False
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run left behind."""
+
+    steps: list[dict[str, float]]
+    """What was written down of each step, from step 1 on."""
+    weights: dict[str, Tensor]
+    """Of its last commit."""
+
+
+def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
+    """Train a recipe to its end, in `folder`."""
+    recipe = Recipe.model_validate(tree)
+    run = Run(
+        run_id="one-rank", created_s=0.0, recipe=recipe.model_dump(mode="json"), recipe_sha256="",
+        dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
+    )  # fmt: skip
+    log = CommitLog(open_store(run.store_url))
+    log.begin_attempt(world_size=1, now_s=0.0)
+    Heartbeats.create(folder / "heartbeats", 1).close()
+    threads = torch.get_num_threads()
+    try:
+        train_rank(_task(run, folder), NeverAsked())  # type: ignore[arg-type]
+    finally:
+        torch.set_num_threads(threads)
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    recorded = recorded_steps(folder)
+    assert sorted(recorded) == list(range(1, len(recorded) + 1))
+    model = load_classifier(run, log.commits()[-1], log.store)
+    return Trained([recorded[step].values for step in sorted(recorded)], dict(model.state_dict()))
+
+
+def _task(run: Run, folder: Path) -> RankTask:
+    return RankTask(
+        run=run,
+        attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0),
+        commit=None,
+        rank=0,
+        rendezvous=f"file://{folder}/rendezvous",
+        environment={},
+        heartbeats=str(folder / "heartbeats"),
+        faults=NO_FAULTS,
+        supervisor_pid=0,
+        parallel="ddp",
+        failure_s=1e9,
+    )
+
+
+def starting_model(tree: dict[str, Any]) -> torch.nn.Module:
+    """The model of a recipe before its first step."""
+    recipe = Recipe.model_validate(tree)
+    return initial_model(ClassifyMethod(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
+
+
+def rows_of_steps(tree: dict[str, Any], num_steps: int) -> list[list[list[int]]]:
+    """The ids of the training rows, [step][lane][row], as the loader serves them."""
+    recipe = Recipe.model_validate(tree)
+    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    shares = Loader(view, recipe.loader, ["input_ids"]).shares(Cursor(), range(recipe.loader.lanes), num_steps)
+    return [
+        [[int(row) for batch in lane.micro_batches for row in batch.row_ids] for lane in share.lanes]
+        for share in shares
+    ]

@@ -1,0 +1,92 @@
+"""The learning rate as a table and beside PyTorch's schedulers; which weights decay; what clipping does."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
+from assay.training.trainer.optimizer import build_optimizer, learning_rate
+
+
+def rates(kind: str, *, num_steps: int, warmup_steps: int = 0, final_fraction: float = 0.1) -> list[float]:
+    schedule = ScheduleConfig(type=kind, warmup_steps=warmup_steps, final_fraction=final_fraction)
+    config = OptimizerConfig(learning_rate=0.8, schedule=schedule)
+    return [learning_rate(config, step=step, num_steps=num_steps) for step in range(1, num_steps + 1)]
+
+
+TABLE = [
+    # kind, warm-up, final fraction -> the rate of each of eight steps; the peak is 0.8
+    ("constant", 0, 0.1, [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]),
+    ("constant", 4, 0.1, [0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8]),
+    ("linear", 0, 0.0, [0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0]),
+    ("linear", 4, 0.5, [0.2, 0.4, 0.6, 0.8, 0.7, 0.6, 0.5, 0.4]),
+    # (1 + cos(pi p)) / 2 for p = 1/4, 1/2, 3/4, 1
+    ("cosine", 4, 0.0, [0.2, 0.4, 0.6, 0.8, 0.682842712, 0.4, 0.117157288, 0.0]),
+    ("cosine", 4, 0.25, [0.2, 0.4, 0.6, 0.8, 0.712132034, 0.5, 0.287867966, 0.2]),
+    ("cosine", 8, 0.25, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]),
+]
+
+
+@pytest.mark.parametrize("kind, warmup_steps, final_fraction, expected", TABLE)
+def test_the_rate_of_each_step(kind, warmup_steps, final_fraction, expected) -> None:
+    found = rates(kind, num_steps=8, warmup_steps=warmup_steps, final_fraction=final_fraction)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_warm_up_longer_than_the_run_never_reaches_the_peak() -> None:
+    assert rates("cosine", num_steps=3, warmup_steps=8) == pytest.approx([0.1, 0.2, 0.3])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kind=st.sampled_from(["linear", "cosine"]),
+    num_steps=st.integers(1, 40),
+    warmup_steps=st.integers(0, 40),
+    final_fraction=st.floats(0, 1),
+)
+def test_a_lambda_under_pytorchs_own_scheduler_gives_the_same_rates(
+    kind, num_steps, warmup_steps, final_fraction
+) -> None:
+    assume(warmup_steps < num_steps)
+
+    def factor(updates: int) -> float:
+        """As Hugging Face's `get_cosine_schedule_with_warmup` has it, from the step on that is being made."""
+        step = updates + 1
+        if step < warmup_steps:
+            return step / warmup_steps
+        left = (num_steps - step) / (num_steps - warmup_steps)
+        falling = left if kind == "linear" else math.sin(math.pi / 2 * left) ** 2
+        return final_fraction + (1 - final_fraction) * falling
+
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
+    scheduler, expected = LambdaLR(optimizer, factor), []
+    for _ in range(num_steps):
+        expected += scheduler.get_last_lr()
+        optimizer.step()
+        scheduler.step()
+    found = rates(kind, num_steps=num_steps, warmup_steps=warmup_steps, final_fraction=final_fraction)
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_matrices_decay_and_vectors_do_not() -> None:
+    model = nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2), nn.LayerNorm(2))
+    optimizer = build_optimizer(model, OptimizerConfig(learning_rate=0.5, weight_decay=0.25))
+    before = {name: weights.detach().clone() for name, weights in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    decayed = {name for name, weights in model.named_parameters() if not torch.equal(weights, before[name])}
+    assert decayed == {"0.weight", "1.weight"}
+    torch.testing.assert_close(model[1].weight, before["1.weight"] * (1 - 0.5 * 0.25))
+
+
+def test_what_is_frozen_is_not_in_the_optimizer() -> None:
+    model = nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    groups = build_optimizer(model, OptimizerConfig()).param_groups
+    assert [[weights.shape for weights in group["params"]] for group in groups] == [[torch.Size([2, 3])]]
