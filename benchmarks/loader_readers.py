@@ -81,9 +81,10 @@ def assay_reader(layout: dict[str, Any]) -> Callable[..., Iterator[Batch]]:
         steps = loader.steps_per_epoch - start
         for share in loader.shares(loader.cursor_at(start), range(1), steps):
             for batch in share.lanes[0].micro_batches:
-                input_ids = torch.from_numpy(batch.input_ids)
-                keys = batch.metadata["row_key"].to_numpy()
-                yield finished(input_ids, batch.lengths, batch.labels, keys)
+                input_ids = torch.from_numpy(batch.tokens.values)
+                keys = batch.columns["row_key"].to_numpy()
+                labels = batch.columns["label"].to_numpy(zero_copy_only=False)
+                yield finished(input_ids, batch.tokens.lengths, labels, keys)
 
     return batches
 

@@ -1,12 +1,13 @@
 """What a step is made of: arrays, and whose they are."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from assay.data.dataset.columns import TOKENS
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
 
@@ -24,26 +25,51 @@ class Packing:
 
 
 @dataclass(frozen=True)
+class Ragged:
+    """A column whose rows are lists of whole numbers, side by side: tokens, or borders of spans."""
+
+    values: npt.NDArray[np.int64]
+    """[row, place], padded with 0 to the longest; if packed: [sequence, token]. As wide as embeddings want
+    them, so that nobody copies them again."""
+    lengths: npt.NDArray[np.int32]
+    """[row]: numbers in its list."""
+
+    @property
+    def is_padded(self) -> bool:
+        """Some row is shorter than the longest."""
+        return bool((self.lengths != self.values.shape[1]).any())
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        """[row, place]: true on what a row holds, false on padding. Means nothing where rows are packed."""
+        return np.arange(self.values.shape[1]) < self.lengths[:, None]
+
+    def take(self, rows: npt.NDArray[np.intp]) -> "Ragged":
+        """Some of the rows, padded as wide as before."""
+        return Ragged(self.values[rows], self.lengths[rows])
+
+
+@dataclass(frozen=True)
 class MicroBatch:
-    """The rows of one forward and backward pass. The attention mask follows from the lengths."""
+    """The rows of one forward and backward pass: list columns as arrays, the others as Arrow has them."""
 
     row_ids: npt.NDArray[np.uint64]
     """[row]: place in the dataset."""
-    input_ids: npt.NDArray[np.int64]
-    """[row, token], padded with 0 to the longest; if packed: [sequence, token]. As wide as embeddings want
-    them, so that nobody copies them again."""
-    lengths: npt.NDArray[np.int32]
-    """[row]: tokens."""
-    labels: npt.NDArray[np.int8] | None
-    """[row]; None where no label was asked for."""
-    metadata: dict[str, pa.Array]
+    ragged: Mapping[str, Ragged]
+    """The list columns asked for; always the tokens (`input_ids`)."""
+    columns: Mapping[str, pa.Array]
     """The other columns asked for, [row] each, nulls kept."""
     packing: Packing | None = None
+    """Where the tokens' rows lie if they are packed."""
+
+    @property
+    def tokens(self) -> Ragged:
+        """The column of tokens."""
+        return self.ragged[TOKENS]
 
     @property
     def num_tokens(self) -> int:
         """Without padding."""
-        return int(self.lengths.sum())
+        return int(self.tokens.lengths.sum())
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
         """Some of the rows, padded as wide as before. Rows that are packed can not be taken apart."""
@@ -51,10 +77,8 @@ class MicroBatch:
         chosen = np.asarray(rows, np.intp)
         return MicroBatch(
             row_ids=self.row_ids[chosen],
-            input_ids=self.input_ids[chosen],
-            lengths=self.lengths[chosen],
-            labels=None if self.labels is None else self.labels[chosen],
-            metadata={name: column.take(pa.array(chosen)) for name, column in self.metadata.items()},
+            ragged={name: column.take(chosen) for name, column in self.ragged.items()},
+            columns={name: column.take(pa.array(chosen)) for name, column in self.columns.items()},
         )
 
 

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,47 @@ import pyarrow as pa
 
 from assay.base.errors import DamagedDataError, DataError
 from assay.base.seeds import Keys
-from assay.data.loader.batch import MicroBatch, Packing
+from assay.data.dataset.columns import TOKENS
+from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
 from assay.data.loader.order import Span
 from assay.data.loader.source import RowSource
 from assay.records.commit import Quarantined
 
-TOKENS = "input_ids"
-LABEL = "label"
-
 NUM_LOCKS = 64
+
+
+@dataclass(frozen=True)
+class RaggedRows:
+    """A list column of a window's rows, as decoded: nothing is copied until a row goes to its batch."""
+
+    lengths: npt.NDArray[np.int32]
+    """[row]; 0 for a damaged row."""
+    parts: npt.NDArray[np.int32]
+    """[row]: which of `values` holds it."""
+    starts: npt.NDArray[np.int64]
+    """[row]: of its list in there."""
+    values: list[npt.NDArray[np.int32]]
+    """One array per row group."""
+
+    def take(self, order: npt.NDArray[np.intp]) -> "RaggedRows":
+        """The same rows in another order."""
+        return RaggedRows(self.lengths[order], self.parts[order], self.starts[order], self.values)
+
+    def padded(self, rows: slice) -> Ragged:
+        """Consecutive rows side by side."""
+        lengths, values = self.lengths[rows], self.values
+        lines = np.zeros((len(lengths), int(lengths.max())), np.int64)
+        # One copy of a row's bytes each: half the time of gathering them by an index array.
+        parts, starts = self.parts[rows].tolist(), self.starts[rows].tolist()
+        for line, part, start, length in zip(lines, parts, starts, lengths.tolist(), strict=True):
+            line[:length] = values[part][start : start + length]
+        return Ragged(lines, lengths)
+
+    def row(self, index: int) -> npt.NDArray[np.int32]:
+        """One row's list."""
+        start, values = int(self.starts[index]), self.values[int(self.parts[index])]
+        return values[start : start + int(self.lengths[index])]
 
 
 @dataclass(frozen=True)
@@ -33,19 +64,17 @@ class WindowRows:
     """The rows of a window in the order of the virtual sequence, before anything else was read."""
 
     row_ids: Keys
-    lengths: npt.NDArray[np.int32]
-    """[row]: tokens; 0 for a damaged row."""
     present: npt.NDArray[np.bool_]
     """[row]: not damaged."""
-    parts: npt.NDArray[np.int32]
-    """[row]: which of `tokens` holds it."""
-    starts: npt.NDArray[np.int64]
-    """[row]: of its tokens in there."""
-    tokens: list[npt.NDArray[np.int32]]
-    """As decoded, one array per row group: nothing is copied until a row's tokens go to their batch."""
+    ragged: dict[str, RaggedRows]
     columns: pa.Table
     """The other columns of the rows that are present."""
     quarantined: tuple[Quarantined, ...]
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int32]:
+        """[row]: tokens."""
+        return self.ragged[TOKENS].lengths
 
 
 class Window:
@@ -56,17 +85,12 @@ class Window:
         self.quarantined = rows.quarantined
         self.steps = arrangement.steps
         self._sequence_tokens = sequence_tokens
-        self._tokens = rows.tokens
         self._row_ids = rows.row_ids[order]
-        self._lengths = rows.lengths[order]
-        self._parts = rows.parts[order]
-        self._starts = rows.starts[order]
+        self._ragged = {name: column.take(order) for name, column in rows.ragged.items()}
         in_table = order if rows.present.all() else (np.cumsum(rows.present) - 1)[order]
         self._columns = {
             name: _one_chunk(rows.columns[name].take(pa.array(in_table))) for name in rows.columns.column_names
         }
-        label = self._columns.pop(LABEL, None)
-        self._labels = None if label is None else _label_array(label)
 
     def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
         """Of one of the window's steps; none if the lane has no rows left for it."""
@@ -74,50 +98,42 @@ class Window:
 
     def _micro_batch(self, piece: Piece) -> MicroBatch:
         rows = slice(piece.start, piece.stop)
-        lengths = self._lengths[rows]
-        if self._sequence_tokens is None:
-            input_ids, packing = self._padded(rows), None
-        else:
-            input_ids, packing = self._packed(piece, self._sequence_tokens)
+        packs = self._sequence_tokens is not None
+        ragged = {
+            name: column.padded(rows) for name, column in self._ragged.items() if not (packs and name == TOKENS)
+        }
+        packing = None
+        if self._sequence_tokens is not None:
+            ragged[TOKENS], packing = _packed(self._ragged[TOKENS], piece, self._sequence_tokens)
         return MicroBatch(
             row_ids=self._row_ids[rows],
-            input_ids=input_ids,
-            lengths=lengths,
-            labels=None if self._labels is None else self._labels[rows],
-            metadata={
+            ragged=ragged,
+            columns={
                 name: column.slice(piece.start, piece.stop - piece.start)
                 for name, column in self._columns.items()
             },
             packing=packing,
         )
 
-    def _padded(self, rows: slice) -> npt.NDArray[np.int64]:
-        lengths, tokens = self._lengths[rows], self._tokens
-        input_ids = np.zeros((len(lengths), int(lengths.max())), np.int64)
-        # One copy of a row's bytes each: half the time of gathering tokens by an index array.
-        parts, starts = self._parts[rows].tolist(), self._starts[rows].tolist()
-        for line, part, start, length in zip(input_ids, parts, starts, lengths.tolist(), strict=True):
-            line[:length] = tokens[part][start : start + length]
-        return input_ids
 
-    def _packed(self, piece: Piece, sequence_tokens: int) -> tuple[npt.NDArray[np.int64], Packing]:
-        shape = (len(piece.sequence_rows), sequence_tokens)
-        input_ids = np.zeros(shape, np.int64)
-        position_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        counted = np.arange(sequence_tokens, dtype=np.int32)
-        row = piece.start
-        for line, num_rows in enumerate(piece.sequence_rows):
-            place = 0
-            for segment in range(1, num_rows + 1):
-                start, length = int(self._starts[row]), int(self._lengths[row])
-                tokens = self._tokens[self._parts[row]][start : start + length]
-                input_ids[line, place : place + length] = tokens
-                position_ids[line, place : place + length] = counted[:length]
-                segment_ids[line, place : place + length] = segment
-                place, row = place + length, row + 1
-        lengths = self._lengths[piece.start : piece.stop]
-        borders = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        return input_ids, Packing(position_ids, segment_ids, borders)
+def _packed(tokens: RaggedRows, piece: Piece, sequence_tokens: int) -> tuple[Ragged, Packing]:
+    shape = (len(piece.sequence_rows), sequence_tokens)
+    input_ids = np.zeros(shape, np.int64)
+    position_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    counted = np.arange(sequence_tokens, dtype=np.int32)
+    row = piece.start
+    for line, num_rows in enumerate(piece.sequence_rows):
+        place = 0
+        for segment in range(1, num_rows + 1):
+            in_row = tokens.row(row)
+            stop = place + len(in_row)
+            input_ids[line, place:stop] = in_row
+            position_ids[line, place:stop] = counted[: len(in_row)]
+            segment_ids[line, place:stop] = segment
+            place, row = stop, row + 1
+    lengths = tokens.lengths[piece.start : piece.stop]
+    borders = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return Ragged(input_ids, lengths), Packing(position_ids, segment_ids, borders)
 
 
 Group: TypeAlias = pa.Table | Quarantined
@@ -181,60 +197,87 @@ class LaneReader:
         return self._last[1]
 
 
+class _Lists(NamedTuple):
+    """A list column of one span."""
+
+    values: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    """[rows + 1]: borders of the rows in `values`."""
+
+
 @dataclass(frozen=True)
 class _Part:
     """The rows of one span."""
 
     row_ids: Keys
-    tokens: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
-    """[rows + 1]: borders of the rows in `tokens`."""
+    ragged: dict[str, _Lists]
+    """Empty where the rows are damaged."""
     columns: pa.Table | None
     """None: damaged."""
+
+    def lists(self, name: str) -> _Lists:
+        """A list column; damaged rows have empty lists."""
+        nothing = _Lists(np.zeros(0, np.int32), np.zeros(len(self.row_ids) + 1, np.int64))
+        return self.ragged.get(name, nothing)
 
 
 def _part(row_ids: Keys, span: Span, group: Group) -> _Part:
     if isinstance(group, Quarantined):
-        return _Part(row_ids, np.zeros(0, np.int32), np.zeros(len(row_ids) + 1, np.int64), None)
+        return _Part(row_ids, {}, None)
     table = group.slice(span.first, span.stop - span.first)
-    lists = _one_chunk(table[TOKENS])
-    if lists.null_count:
+    names = [field.name for field in table.schema if _is_list(field.type)]
+    return _Part(row_ids, {name: _lists(table[name], name, span) for name in names}, table.drop_columns(names))
+
+
+def _is_list(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
+
+
+def _lists(column: pa.ChunkedArray, name: str, span: Span) -> _Lists:
+    if column.null_count:
         raise DataError(
-            f"row group {span.group}: column '{TOKENS}' has {lists.null_count} nulls. Drop these rows, and "
+            f"row group {span.group}: column '{name}' has {column.null_count} nulls. Drop these rows, and "
             "index the dataset anew."
         )
+    if not pa.types.is_integer(column.type.value_type):
+        raise DataError(
+            f"row group {span.group}: column '{name}' holds lists of {column.type.value_type}; a list column "
+            "that a method reads holds whole numbers. Build the dataset anew with another type."
+        )
+    lists = _one_chunk(column)
     offsets = lists.offsets.to_numpy().astype(np.int64)
-    tokens = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    return _Part(
-        row_ids,
-        tokens.to_numpy(zero_copy_only=False).astype(np.int32, copy=False),
+    values = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    return _Lists(
+        values.to_numpy(zero_copy_only=False).astype(np.int32, copy=False),
         offsets - offsets[0],
-        table.drop_columns([TOKENS]),
     )
 
 
 def _joined(parts: Sequence[_Part], quarantined: tuple[Quarantined, ...]) -> WindowRows:
     sizes = [len(part.row_ids) for part in parts]
     tables = [part.columns for part in parts if part.columns is not None]
+    names = dict.fromkeys([TOKENS, *(name for part in parts for name in part.ragged)])
+    part_of_row = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
     return WindowRows(
         row_ids=_concatenated([part.row_ids for part in parts], np.uint64),
-        lengths=_concatenated([np.diff(part.offsets) for part in parts], np.int32),
         present=np.repeat(np.array([part.columns is not None for part in parts], bool), sizes),
-        parts=np.repeat(np.arange(len(parts), dtype=np.int32), sizes),
-        starts=_concatenated([part.offsets[:-1] for part in parts], np.int64),
-        tokens=[part.tokens for part in parts],
+        ragged={name: _ragged_rows([part.lists(name) for part in parts], part_of_row) for name in names},
         columns=pa.concat_tables(tables) if tables else pa.table({}),
         quarantined=tuple({item.row_group: item for item in quarantined}.values()),
     )
 
 
+def _ragged_rows(parts: Sequence[_Lists], part_of_row: npt.NDArray[np.int32]) -> RaggedRows:
+    return RaggedRows(
+        lengths=_concatenated([np.diff(part.offsets) for part in parts], np.int32),
+        parts=part_of_row,
+        starts=_concatenated([part.offsets[:-1] for part in parts], np.int64),
+        values=[part.values for part in parts],
+    )
+
+
 def _concatenated(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
     return np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.zeros(0, dtype)
-
-
-def _label_array(column: pa.Array) -> npt.NDArray[np.int8]:
-    labels: npt.NDArray[np.int8] = column.to_numpy(zero_copy_only=False).astype(np.int8)
-    return labels
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from assay.data.dataset.columns import LABEL
 from assay.data.loader.batch import MicroBatch
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
@@ -54,10 +55,11 @@ def _scored(model: nn.Module, method: ClassifyMethod, batch: MicroBatch, device:
     logits = method.logits(model, method.tensors(batch, device))
     columns = {
         "row_id": pa.array(batch.row_ids, pa.uint64()),
-        "label": pa.array(batch.labels, pa.int8()),
+        "label": batch.columns[LABEL].cast(pa.int8()),
         "probability": pa.array(torch.sigmoid(logits.double()).cpu().numpy(), pa.float64()),
     }
-    return pa.table({**columns, **batch.metadata})
+    metadata = {name: column for name, column in batch.columns.items() if name != LABEL}
+    return pa.table({**columns, **metadata})
 
 
 def validation_auc(table: pa.Table) -> float | None:

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DamagedDataError, TrainingError
+from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.batch import MicroBatch
@@ -120,7 +121,7 @@ class ClassificationScorer:
         device = next(self._model.parameters()).device
         logits = self._method.logits(self._model, self._method.tensors(batch, device))
         probabilities = torch.sigmoid(logits.double()).cpu().numpy()
-        labels = np.asarray(batch.labels, np.float64)
+        labels = batch.columns[LABEL].to_numpy(zero_copy_only=False).astype(np.float64)
         if self._config.score == "correct":
             scores = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
         else:
@@ -137,4 +138,4 @@ class ClassificationScorer:
 
     def _clusters(self, batch: MicroBatch) -> list[str]:
         assert self._cluster_column is not None, "rows have no clusters"
-        return [str(value) for value in batch.metadata[self._cluster_column].to_pylist()]
+        return [str(value) for value in batch.columns[self._cluster_column].to_pylist()]

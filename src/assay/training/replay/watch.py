@@ -228,7 +228,7 @@ def _asks_for_infinity(call: Call) -> bool:
 def _rows(wrong: Tensor, micro_batch: MicroBatch, phase: str) -> tuple[int, ...]:
     """The rows that wrong numbers belong to, where the output is cut by rows; else all of the micro-batch."""
     row_ids = micro_batch.row_ids
-    num_rows, num_tokens = len(row_ids), micro_batch.input_ids.shape[1]
+    num_rows, num_tokens = len(row_ids), micro_batch.tokens.values.shape[1]
     if phase == "forward" and wrong.dim() and wrong.shape[0] in (num_rows, num_rows * num_tokens):
         by_row = wrong.reshape(num_rows, -1).any(dim=1).cpu().numpy()
         row_ids = row_ids[by_row]

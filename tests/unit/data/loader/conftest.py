@@ -13,7 +13,7 @@ from assay.base.seeds import mix64
 
 
 class FakeSource:
-    """Row r has the tokens r+1, r+1, ... and the label r % 2; `language` is missing in every seventh row."""
+    """Row r has tokens r+1, r+1, ..., r % 3 spans, the label r % 2; every seventh one has no `language`."""
 
     fingerprint = "f" * 64
 
@@ -47,6 +47,7 @@ class FakeSource:
         table = pa.table(
             {
                 "input_ids": pa.array([[row + 1] * self.length_of(row) for row in rows], pa.list_(pa.int32())),
+                "spans": pa.array([list(range(row % 3)) for row in rows], pa.large_list(pa.int64())),
                 "label": pa.array([row % 2 for row in rows], pa.int64()),
                 "language": pa.array([None if row % 7 == 0 else f"l{row % 3}" for row in rows], pa.string()),
             }

@@ -15,7 +15,7 @@ from assay.data.loader.order import lanes_of_reader
 from assay.data.loader.receipts import NO_ROWS, receipt
 from assay.records.cursor import Cursor
 
-COLUMNS = ("input_ids", "label", "language")
+COLUMNS = ("input_ids", "spans", "label", "language")
 LAYOUTS = [PaddedLayout(), BucketedLayout(), PackedLayout(type="packed", sequence_tokens=20)]
 ids = {"ids": lambda layout: layout.type}
 
@@ -127,12 +127,17 @@ def test_every_row_comes_with_its_own_tokens_label_and_metadata(fake_source, siz
     for share in epoch_of(Loader(source, config, COLUMNS)):
         for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
             rows = batch.row_ids.tolist()
-            assert batch.lengths.tolist() == [source.length_of(row) for row in rows]
-            assert batch.labels.tolist() == [row % 2 for row in rows]
+            assert batch.tokens.lengths.tolist() == [source.length_of(row) for row in rows]
+            assert batch.columns["label"].to_pylist() == [row % 2 for row in rows]
             languages = [None if row % 7 == 0 else f"l{row % 3}" for row in rows]
-            assert batch.metadata["language"].to_pylist() == languages
+            assert batch.columns["language"].to_pylist() == languages
             wanted = [token for row in rows for token in [row + 1] * source.length_of(row)]
-            assert batch.input_ids[batch.input_ids > 0].tolist() == wanted
+            assert batch.tokens.values[batch.tokens.values > 0].tolist() == wanted
+            spans = batch.ragged["spans"]
+            assert [line[inside].tolist() for line, inside in zip(spans.values, spans.mask(), strict=True)] == [
+                list(range(row % 3)) for row in rows
+            ]
+            assert not spans.values[~spans.mask()].any()
 
 
 def test_packed_rows_are_told_apart_by_segments_positions_and_borders(fake_source):
@@ -140,9 +145,9 @@ def test_packed_rows_are_told_apart_by_segments_positions_and_borders(fake_sourc
     for share in epoch_of(loader):
         for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
             packing, rows = batch.packing, iter(batch.row_ids.tolist())
-            assert np.diff(packing.cu_seqlens).tolist() == batch.lengths.tolist()
+            assert np.diff(packing.cu_seqlens).tolist() == batch.tokens.lengths.tolist()
             for tokens, positions, segments in zip(
-                batch.input_ids, packing.position_ids, packing.segment_ids, strict=True
+                batch.tokens.values, packing.position_ids, packing.segment_ids, strict=True
             ):
                 for segment in range(1, segments.max() + 1):
                     inside = segments == segment
@@ -163,7 +168,7 @@ def test_threads_and_prefetch_change_nothing(fake_source, layout, prefetch_steps
         assert rows_of(one) == rows_of(two)
         for a, b in zip(one.lanes, two.lanes, strict=True):
             for batch, same in zip(a.micro_batches, b.micro_batches, strict=True):
-                np.testing.assert_array_equal(batch.input_ids, same.input_ids)
+                np.testing.assert_array_equal(batch.tokens.values, same.tokens.values)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:2], **ids)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from assay.data.loader.batch import MicroBatch
+from assay.data.loader.batch import MicroBatch, Ragged
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.watch import NotFinite, OperatorWatch
 
@@ -35,7 +35,7 @@ class Pooled(nn.Module):
 def micro_batch() -> MicroBatch:
     ids = np.random.default_rng(0).integers(0, 50, (NUM_ROWS, NUM_TOKENS))
     lengths = np.full(NUM_ROWS, NUM_TOKENS, np.int32)
-    return MicroBatch(np.arange(70, 70 + NUM_ROWS, dtype=np.uint64), ids, lengths, None, {})
+    return MicroBatch(np.arange(70, 70 + NUM_ROWS, dtype=np.uint64), {"input_ids": Ragged(ids, lengths)}, {})
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def watched(inspector, *, scale: float = 1.0) -> tuple[OperatorWatch, str]:
     with watch:
         try:
             mask = torch.ones(NUM_ROWS, NUM_TOKENS)
-            loss = (model(torch.from_numpy(batch.input_ids), mask) * scale).square().mean()
+            loss = (model(torch.from_numpy(batch.tokens.values), mask) * scale).square().mean()
             loss.backward()
             optimizer.step()
         except IndexError as error:

@@ -9,6 +9,7 @@ import xxhash
 from torch import Tensor
 
 from assay.base.errors import DataError
+from assay.data.dataset.columns import LABEL
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.config import ClassifyConfig
 
@@ -18,16 +19,15 @@ def classifier_tensors(batch: MicroBatch, config: ClassifyConfig, device: torch.
 
     `attention_mask` [row, token] is there only where some row is padded.
     """
-    num_tokens = batch.input_ids.shape[1]
+    labels = batch.columns[LABEL].to_numpy(zero_copy_only=False)
     tensors = {
-        "input_ids": torch.from_numpy(batch.input_ids).long(),
-        "lengths": torch.from_numpy(batch.lengths),
+        "input_ids": torch.from_numpy(batch.tokens.values),
+        "lengths": torch.from_numpy(batch.tokens.lengths),
         "metadata_buckets": torch.from_numpy(metadata_buckets(batch, config)),
-        "labels": torch.from_numpy(np.asarray(batch.labels, np.float32)),
+        "labels": torch.from_numpy(labels.astype(np.float32)),
     }
-    if (batch.lengths != num_tokens).any():
-        positions = np.arange(num_tokens)
-        tensors["attention_mask"] = torch.from_numpy(positions[None, :] < batch.lengths[:, None])
+    if batch.tokens.is_padded:
+        tensors["attention_mask"] = torch.from_numpy(batch.tokens.mask())
     return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
@@ -35,7 +35,7 @@ def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> npt.NDArray[n
     """Each metadata value's bucket, shape [row, column]; 0 where it is missing."""
     buckets = np.zeros((len(batch.row_ids), len(config.metadata_columns)), np.int64)
     for index, name in enumerate(config.metadata_columns):
-        column = batch.metadata[name]
+        column = batch.columns[name]
         if name in config.numeric_columns:
             buckets[:, index] = _numeric_buckets(column, name)
         else:
