@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from assay.base.errors import DataError
-from assay.planning.problem import Group, Link, Problem, Resource, Way
+from assay.planning.problem import Group, Precedence, Problem, Resource, Way
 
 
 def read_psplib(path: Path) -> Problem:
@@ -20,7 +20,7 @@ def read_psplib(path: Path) -> Problem:
             for job, (hours, *needs) in requests.items()
         }
         links = [
-            Link(str(job), str(after), 0, from_start=False)
+            Precedence(str(job), str(after), 0, from_start=False)
             for job, jobs in successors.items()
             for after in jobs
         ]

@@ -46,7 +46,7 @@ from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, initial_model
-from assay.training.trainer.trainer import Place, Trainer, num_steps
+from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 from trainer_rows import MAX_TOKENS, VOCAB_SIZE, all_rows, rows_in_memory
 from trainer_task import LANES, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY, Layout, Report, Task
 
@@ -229,7 +229,7 @@ def ours(task: Task) -> Report:
         evaluate=lambda step: None,
         stop_asked=asked_before_each_step,
     )
-    trainer.train(Place(0, Cursor()))
+    trainer.train(TrainingPosition(0, Cursor()))
     stopwatch.note()
     parts.close()
     changes = read_segment(parts.segment).phase_changes

@@ -20,7 +20,7 @@ from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, Estimate
 from assay.records.run import Run
 from assay.records.scaling import BandCheck
-from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage
+from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage
 from assay.store.ledger.ledger import open_ledger
 
 DOCUMENTED = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
@@ -60,7 +60,7 @@ def test_every_key_of_compare_is_documented():
         verdict="undecided",
         weights_equal=False,
     )
-    candidate = Candidate(_page("b"), comparison, [])
+    candidate = ComparedRun(_page("b"), comparison, [])
     tree = comparison_tree(ComparisonPage(_page("a"), [candidate]), candidate, Path("page.html"))
     assert _undocumented(set(tree) | set(tree["difference"])) == set()
     assert tree["throughput_ratio"] is None

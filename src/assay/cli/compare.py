@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from assay.reporting.views.pages import Candidate, ComparisonPage
+    from assay.reporting.views.pages import ComparedRun, ComparisonPage
 
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 
@@ -56,7 +56,7 @@ def compare(
     sys.exit(1 if any(each.comparison.verdict == "fail" for each in page.candidates) else 0)
 
 
-def comparison_tree(page: "ComparisonPage", candidate: "Candidate", out: Path) -> dict[str, Any]:
+def comparison_tree(page: "ComparisonPage", candidate: "ComparedRun", out: Path) -> dict[str, Any]:
     """One candidate as `--json` prints it: the record of its comparison, speed and cost, and the page."""
     from assay.reporting.views.verdict import throughput_ratio
 
@@ -71,7 +71,7 @@ def comparison_tree(page: "ComparisonPage", candidate: "Candidate", out: Path) -
     }
 
 
-def _print(page: "ComparisonPage", candidate: "Candidate") -> None:
+def _print(page: "ComparisonPage", candidate: "ComparedRun") -> None:
     from assay.reporting.views.verdict import device_hours_text, estimate_text, throughput_ratio
 
     found, ratio = candidate.comparison, throughput_ratio(page, candidate)

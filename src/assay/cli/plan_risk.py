@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from assay.planning.program.offer import Offer, Safety
     from assay.planning.program.program import Program
     from assay.planning.risk.drivers import Driver
-    from assay.planning.risk.forecast import Forecast
+    from assay.planning.risk.forecast import ProgramForecast
     from assay.records.failure_rates import FailureRates
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -226,7 +226,7 @@ def review_command(
 
 def _forecast(
     program: Path, folder: Path, notes: Path | None, hour_seconds: float, start_s: float | None
-) -> "tuple[Forecast, Offer, list[Spend]]":
+) -> "tuple[ProgramForecast, Offer, list[Spend]]":
     from assay.base.clock import SystemClock
     from assay.launch.program_gates import gain_points, gate_decisions, with_decisions
     from assay.planning.actuals import ProgramClock, clock_of, progress_of
@@ -253,7 +253,7 @@ def _forecast(
     return found, offered, spends
 
 
-def _forecast_tree(found: "Forecast") -> dict[str, object]:
+def _forecast_tree(found: "ProgramForecast") -> dict[str, object]:
     from assay.planning.risk.offer import safety_of
 
     return {
@@ -265,7 +265,7 @@ def _forecast_tree(found: "Forecast") -> dict[str, object]:
     }
 
 
-def print_forecast(found: "Forecast") -> None:
+def print_forecast(found: "ProgramForecast") -> None:
     """Where it stands and will end; the alarms."""
     from assay.planning.risk.offer import safety_of
 

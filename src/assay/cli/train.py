@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.train_on import Place, place_options
+from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
     from assay.launch.drive import RunResult
@@ -92,7 +92,7 @@ def train(
     check: bool,
     keys: bool,
     as_json: bool,
-    place: Place,
+    place: PlaceOptions,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
 

@@ -19,7 +19,7 @@ PLACES = ("here", "background", "slurm", "allocation")
 
 
 @dataclass(frozen=True)
-class Place:
+class PlaceOptions:
     """The choices that stand under `--on`."""
 
     on: str
@@ -95,7 +95,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
         if on != "slurm" and (slurm or dry_run):
             wrong = next(iter(slurm), "dry_run").removesuffix("_s").replace("_", "-")
             raise click.UsageError(f"--{wrong} is Slurm's: add '--on slurm'.")
-        command(place=Place(on, slurm, dry_run), **others)
+        command(place=PlaceOptions(on, slurm, dry_run), **others)
 
     for option in reversed(_OPTIONS):
         with_place = option(with_place)
@@ -103,7 +103,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def launch(
-    home: "Home", place: Place, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
+    home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
     from assay.store.commit_log import CommitLog

@@ -31,8 +31,7 @@ from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.classify.method import ClassifyMethod
 from assay.training.recipe import Recipe
 from assay.training.replay.audit import OutsideBound
-from assay.training.replay.bad_rows import RowSearch as Search
-from assay.training.replay.bad_rows import SuspectRows
+from assay.training.replay.bad_rows import RowSearcher, SuspectRows
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.watch import NotFinite, OperatorWatch
 from assay.training.trainer.numerics import digest_of_tensors
@@ -181,7 +180,7 @@ class _Replay:
         return totals
 
     def _searched(self, share: StepShare) -> RowSearch:
-        search = Search(self._replayer, share)
+        search = RowSearcher(self._replayer, share)
         rows = search.not_finite()
         step = self._request.step
         if not rows.rows and math.isfinite(rows.step_loss) and step > 1:

@@ -68,7 +68,7 @@ class Group(NamedTuple):
     """Whether people do it, in half days; else devices, in hours."""
 
 
-class Link(NamedTuple):
+class Precedence(NamedTuple):
     """`after` begins no earlier than `lag_h` hours after the end (or start) of `before`."""
 
     before: str
@@ -89,7 +89,7 @@ class Problem(NamedTuple):
     """What the solver is asked."""
 
     groups: dict[str, Group]
-    links: tuple[Link, ...]
+    links: tuple[Precedence, ...]
     resources: dict[str, Resource]
     spending: tuple[tuple[str, frozenset[str], int], ...]
     """(key, groups, most device-hours)."""
@@ -113,7 +113,7 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
         resources[DEVICES] = _devices(program, calendar, relaxed)
     free = _free(resources.get(DEVICES), horizon)
     groups: dict[str, Group] = {}
-    links: list[Link] = []
+    links: list[Precedence] = []
     for node in program.nodes().values():
         ways = tuple(_ways(program, node, free, None if FAIR_USE in relaxed else program.capacity.fair_use))
         groups[node.name] = _group(program, node, ways, horizon, relaxed)
@@ -240,13 +240,13 @@ def _group(
     return Group(node.name, count, ways, earliest, latest, is_work=node.runs is None)
 
 
-def _links(program: Program, node: Node, relaxed: Collection[str]) -> Iterator[Link]:
+def _links(program: Program, node: Node, relaxed: Collection[str]) -> Iterator[Precedence]:
     for dependency in node.after:
         if dependency.name not in program.events:
-            yield Link(dependency.name, node.name, dependency.lag_hours, dependency.of == "start")
+            yield Precedence(dependency.name, node.name, dependency.lag_hours, dependency.of == "start")
         elif f"events.{dependency.name}.at" not in relaxed:
             at = program.calendar.hour_of(program.events[dependency.name].at)
-            yield Link("", node.name, at + dependency.lag_hours, from_start=True)
+            yield Precedence("", node.name, at + dependency.lag_hours, from_start=True)
 
 
 def _spending(program: Program, relaxed: Collection[str]) -> Iterator[tuple[str, frozenset[str], int]]:

@@ -13,7 +13,7 @@ from typing import Any
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import Schedule, list_schedule
 from assay.planning.model import Model, bound_peak, build
-from assay.planning.problem import DEVICES, Link, Problem, Resource, compile_problem, people_demands
+from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
 from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Actual, Progress
@@ -171,7 +171,7 @@ def _rest(
         if link.before in begun:
             item = begun[link.before]
             at = (item.start_h if link.from_start else item.end_h) + link.lag_h
-            links.append(Link("", link.after, at, from_start=True))
+            links.append(Precedence("", link.after, at, from_start=True))
         else:
             links.append(link)
     return problem._replace(

@@ -25,7 +25,7 @@ from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.views.memo import Memo, ordered
-from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage, Series
+from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage, Series
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -254,7 +254,7 @@ def make_comparison_page(noise: float = 0.05) -> ComparisonPage:
         candidate_run_id=candidate.run.run_id,
         weights_equal=noise == 0,
     )
-    return ComparisonPage(baseline, [Candidate(candidate, comparison, compare_slices(before, after))])
+    return ComparisonPage(baseline, [ComparedRun(candidate, comparison, compare_slices(before, after))])
 
 
 @pytest.fixture(scope="session")

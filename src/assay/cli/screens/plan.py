@@ -16,7 +16,7 @@ from assay.planning.explain import Price, critical_chain
 from assay.planning.program.checks import unawaited
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
-from assay.planning.risk.questions import Asked
+from assay.planning.risk.questions import AnsweredQuestion
 from assay.planning.what_if import Answer
 
 GOALS = {
@@ -176,7 +176,7 @@ def print_prices(found: Sequence[Price]) -> None:
     stdout().print(table)
 
 
-def print_asked(found: Sequence[Asked]) -> None:
+def print_asked(found: Sequence[AnsweredQuestion]) -> None:
     """Questions side by side, calm and played; the first is what the others are held against."""
     console = stdout()
     console.print(_calm_table([each.answer for each in found]))
@@ -184,7 +184,7 @@ def print_asked(found: Sequence[Asked]) -> None:
     console.print(_played_table(found))
 
 
-def _played_table(found: Sequence[Asked]) -> Table:
+def _played_table(found: Sequence[AnsweredQuestion]) -> Table:
     safeties = [each.safety for each in found if each.safety is not None]
     table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
     for column in ("decision", "80%", "on time", "over budget", "scale / narrow / stop", "hours saved"):

@@ -20,7 +20,7 @@ class Item(NamedTuple):
     """The line as it is: what templates name as `item.…`."""
 
 
-class Document(NamedTuple):
+class HeldOutText(NamedTuple):
     """One held-out file."""
 
     name: str
@@ -82,7 +82,7 @@ def checked_choices(item: Item, path: Path) -> tuple[str, ...]:
     return tuple(choices)  # type: ignore[arg-type]
 
 
-def read_documents(config: BitsPerByte, folder: Path) -> list[Document]:
+def read_documents(config: BitsPerByte, folder: Path) -> list[HeldOutText]:
     """The held-out texts that are not empty; `DataError` where there is none, or one is not UTF-8."""
     paths = held_out_files(config, folder)
     if not paths:
@@ -94,7 +94,7 @@ def read_documents(config: BitsPerByte, folder: Path) -> list[Document]:
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text ({error.reason}). Name it in exclude.") from error
         if text:
-            documents.append(Document(path.relative_to(folder).as_posix(), text))
+            documents.append(HeldOutText(path.relative_to(folder).as_posix(), text))
     if not documents:
         raise DataError(f"benchmark '{config.name}': the {len(paths)} files that match are empty.")
     return documents

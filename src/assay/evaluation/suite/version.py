@@ -20,7 +20,7 @@ from assay.evaluation.suite.config import (
     read_suite,
 )
 from assay.evaluation.suite.items import (
-    Document,
+    HeldOutText,
     Item,
     checked_choices,
     conversation,
@@ -74,7 +74,7 @@ def generation_version(
     }
 
 
-def bits_per_byte_version(config: BitsPerByte, documents: Sequence[Document]) -> Version:
+def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText]) -> Version:
     """Of all three."""
     digests = {document.name: sha256_of_bytes(document.text.encode()) for document in documents}
     return {

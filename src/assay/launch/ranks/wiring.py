@@ -33,7 +33,7 @@ from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRe
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
-from assay.training.trainer.trainer import Place, Trainer, num_steps
+from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 
 def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]:
@@ -118,12 +118,12 @@ def _lane_sum(
     return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
 
 
-def _restored(saver: Saver, task: RankTask) -> Place:
+def _restored(saver: Saver, task: RankTask) -> TrainingPosition:
     """Where to go on, with the model and the optimizer as they were there."""
     if task.commit is None:
-        return Place(0, Cursor())
+        return TrainingPosition(0, Cursor())
     saver.restore(task.commit)
-    return Place(task.commit.step, task.commit.cursor)
+    return TrainingPosition(task.commit.step, task.commit.cursor)
 
 
 class _Evaluator:

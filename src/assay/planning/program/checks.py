@@ -15,7 +15,7 @@ WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
 
 
-class Problem(NamedTuple):
+class ProgramMistake(NamedTuple):
     """Something wrong with a program."""
 
     key: str
@@ -24,7 +24,7 @@ class Problem(NamedTuple):
     message: str
 
 
-def problems_of(program: Program) -> Iterator[Problem]:
+def problems_of(program: Program) -> Iterator[ProgramMistake]:
     """Everything that is wrong with it; a schedule may be sought only where there is nothing."""
     dangling = [*_dangling_work(program), *_dangling_gates(program), *_dangling_owners(program)]
     dangling += [*_dangling_risks(program), *_twice_named(program)]
@@ -55,13 +55,13 @@ def _section(program: Program, name: str) -> str:
     return f"activities.{name}" if name in program.activities else f"gates.{name}"
 
 
-def _unknown(key: str, name: str, known: Iterable[str], what: str) -> Iterator[Problem]:
+def _unknown(key: str, name: str, known: Iterable[str], what: str) -> Iterator[ProgramMistake]:
     known = list(known)
     if name not in known:
-        yield Problem(key, f"'{name}' is no {what}{meant(name, known)}.")
+        yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
 
 
-def _dangling_work(program: Program) -> Iterator[Problem]:
+def _dangling_work(program: Program) -> Iterator[ProgramMistake]:
     nodes = program.nodes()
     for name, node in nodes.items():
         key = _section(program, name)
@@ -93,7 +93,7 @@ def _people_of(program: Program, node: Node) -> Iterator[tuple[str, Collection[s
         yield f"{key}.runs.people", node.runs.people
 
 
-def _dangling_gates(program: Program) -> Iterator[Problem]:
+def _dangling_gates(program: Program) -> Iterator[ProgramMistake]:
     for name, gate in program.gates.items():
         key = f"gates.{name}"
         if gate.evidence is not None:
@@ -117,10 +117,10 @@ def _dangling_gates(program: Program) -> Iterator[Problem]:
         yield from _unknown(f"stops.{name}.watch", stop.watch, known, "benchmark, nor anything else to watch")
 
 
-def _dangling_owners(program: Program) -> Iterator[Problem]:
+def _dangling_owners(program: Program) -> Iterator[ProgramMistake]:
     known = [*program.team, *program.stakeholders]
 
-    def check(key: str, owners: Owners) -> Iterator[Problem]:
+    def check(key: str, owners: Owners) -> Iterator[ProgramMistake]:
         named = [("responsible", owners.responsible), ("accountable", owners.accountable)]
         named += [(f"consulted.{index}", name) for index, name in enumerate(owners.consulted)]
         named += [(f"informed.{index}", name) for index, name in enumerate(owners.informed)]
@@ -139,7 +139,7 @@ def _dangling_owners(program: Program) -> Iterator[Problem]:
         yield from _unknown(key, owner, known, "member of the team or stakeholder")
 
 
-def _dangling_risks(program: Program) -> Iterator[Problem]:
+def _dangling_risks(program: Program) -> Iterator[ProgramMistake]:
     for name, risk in program.risks.items():
         key, effect = f"risks.{name}.effect", risk.effect
         if isinstance(effect, Late):
@@ -156,10 +156,10 @@ def _dangling_risks(program: Program) -> Iterator[Problem]:
         for triangle in ("days", "factor", "fraction", "points"):
             values = getattr(effect, triangle, (0, 0, 0))
             if list(values) != sorted(values):
-                yield Problem(f"{key}.{triangle}", f"{list(values)}: expected least, most likely, most.")
+                yield ProgramMistake(f"{key}.{triangle}", f"{list(values)}: expected least, most likely, most.")
 
 
-def _twice_named(program: Program) -> Iterator[Problem]:
+def _twice_named(program: Program) -> Iterator[ProgramMistake]:
     sections = {
         "activities": list(program.activities),
         "gates": list(program.gates),
@@ -169,24 +169,26 @@ def _twice_named(program: Program) -> Iterator[Problem]:
     for section, names in sections.items():
         for name in names:
             if name in seen:
-                yield Problem(
+                yield ProgramMistake(
                     f"{section}.{name}",
                     f"'{name}' also stands in '{seen[name]}'; 'after: [{name}]' could mean either. Rename one.",
                 )
             seen[name] = section
     for name in program.stakeholders:
         if name in program.team:
-            yield Problem(f"stakeholders.{name}", f"'{name}' is in the team already. Rename or remove one.")
+            yield ProgramMistake(
+                f"stakeholders.{name}", f"'{name}' is in the team already. Rename or remove one."
+            )
 
 
-def _dates(program: Program) -> Iterator[Problem]:
+def _dates(program: Program) -> Iterator[ProgramMistake]:
     calendar, horizon = program.calendar, program.calendar.horizon_h()
     spans = [(f"capacity.bookings.{n}", b.since, b.until) for n, b in program.capacity.bookings.items()]
     for name, role in program.team.items():
         spans += [(f"team.{name}.away.{i}", a.since, a.until) for i, a in enumerate(role.away)]
     for key, since, until in spans:
         if calendar.hour_of(since) >= calendar.hour_of(until):
-            yield Problem(key, f"ends ({until}) before it begins ({since}). Swap them.")
+            yield ProgramMistake(key, f"ends ({until}) before it begins ({since}). Swap them.")
     yield from _dates_out_of_order(program)
     moments = [("decision.by", program.decision.by)]
     moments += [(f"events.{name}.at", event.at) for name, event in program.events.items()]
@@ -195,29 +197,29 @@ def _dates(program: Program) -> Iterator[Problem]:
         moments += [(f"{key}.{k}", m) for k, m in (("not_before", node.not_before), ("due", node.due)) if m]
     for key, moment in moments:
         if not 0 <= calendar.hour_of(moment) <= horizon:
-            yield Problem(
+            yield ProgramMistake(
                 key,
                 f"'{moment}' lies outside the calendar, which runs from {calendar.start} for {calendar.weeks} "
                 "weeks. Move it, or give calendar.weeks more.",
             )
 
 
-def _dates_out_of_order(program: Program) -> Iterator[Problem]:
+def _dates_out_of_order(program: Program) -> Iterator[ProgramMistake]:
     hour_of, decision = program.calendar.hour_of, program.decision
     for name, node in program.nodes().items():
         if node.not_before and node.due and hour_of(node.due) <= hour_of(node.not_before):
-            yield Problem(
+            yield ProgramMistake(
                 f"{_section(program, name)}.due",
                 f"is due ({node.due}) before it may begin ({node.not_before}). Move one of the two.",
             )
     if decision.review and hour_of(decision.review) < hour_of(decision.by):
-        yield Problem(
+        yield ProgramMistake(
             "decision.review",
             f"is presented ({decision.review}) before it must stand ({decision.by}). Move one of the two.",
         )
 
 
-def _cycles(program: Program) -> Iterator[Problem]:
+def _cycles(program: Program) -> Iterator[ProgramMistake]:
     """One circle for each set of activities and gates that wait for one another."""
     nodes = program.nodes()
     over: set[str] = set()
@@ -227,7 +229,7 @@ def _cycles(program: Program) -> Iterator[Problem]:
         # Whoever led to a circle is looked at no more: it would be found again.
         over |= set(stack)
         if circle:
-            yield Problem(
+            yield ProgramMistake(
                 f"{_section(program, circle[0])}.after",
                 f"a circle: {' waits for '.join(circle)}. Remove one of these from its 'after'.",
             )
@@ -247,7 +249,7 @@ def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[st
     return []
 
 
-def _people_that_are_not_there(program: Program) -> Iterator[Problem]:
+def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
     for name, node in program.nodes().items():
         if node.runs is not None:
             ways = [(f"{_section(program, name)}.runs.people", node.runs.people)]
@@ -264,10 +266,10 @@ def _people_that_are_not_there(program: Program) -> Iterator[Problem]:
         if len({key.rsplit(".", 1)[0] for key, _, _ in short}) == len(ways):
             key, fte, there = short[0]
             cure = "Ask for less, over more days." if node.work else "Ask for less."
-            yield Problem(key, f"asks for {fte:g} where the team has {there:g}. {cure}")
+            yield ProgramMistake(key, f"asks for {fte:g} where the team has {there:g}. {cure}")
 
 
-def _booked_twice(program: Program) -> Iterator[Problem]:
+def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
     """Named people whose activities are pinned by dates onto the same days."""
     fixed = []
     for name, node in program.nodes().items():
@@ -282,7 +284,7 @@ def _booked_twice(program: Program) -> Iterator[Problem]:
             for person in people.keys() & others.keys():
                 wanted = people[person] + others[person]
                 if begin < until and since < end and wanted > program.team[person].fte + 1e-9:
-                    yield Problem(
+                    yield ProgramMistake(
                         f"{_section(program, other)}.work",
                         f"'{person}' is booked twice: '{name}' takes {people[person]:g} and '{other}' "
                         f"{others[person]:g} on the same days, and there is {program.team[person].fte:g}. "
@@ -290,7 +292,7 @@ def _booked_twice(program: Program) -> Iterator[Problem]:
                     )
 
 
-def _devices_that_are_not_there(program: Program) -> Iterator[Problem]:
+def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
     capacity = program.capacity
     free = max(capacity.free_devices(program.calendar))
     rule = capacity.fair_use
@@ -300,13 +302,13 @@ def _devices_that_are_not_there(program: Program) -> Iterator[Problem]:
         key, ways = f"activities.{name}.runs", activity.runs.ways()
         fits = [mode for mode in ways if mode.devices <= free]
         if not fits:
-            yield Problem(
+            yield ProgramMistake(
                 key, f"needs {ways[0].devices} devices; never more than {free} are free. Offer a smaller mode."
             )
         elif rule is not None and rule.segments == "forbidden":
             least = min(fits, key=lambda mode: mode.hours)
             if all(m.hours > rule.max_hours and m.devices > rule.share * capacity.devices for m in fits):
-                yield Problem(
+                yield ProgramMistake(
                     key,
                     f"every mode holds more than {rule.share:.0%} of {capacity.devices} devices for more than "
                     f"{rule.max_hours} h (the shortest: {least.devices} devices for {least.hours} h). Offer "
@@ -315,7 +317,7 @@ def _devices_that_are_not_there(program: Program) -> Iterator[Problem]:
                 )
 
 
-def _budget(program: Program) -> Iterator[Problem]:
+def _budget(program: Program) -> Iterator[ProgramMistake]:
     least = {
         name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.ways())
         for name, activity in program.activities.items()
@@ -326,7 +328,7 @@ def _budget(program: Program) -> Iterator[Problem]:
     if total > plannable + 1e-9:
         largest = sorted(least, key=lambda name: -least[name])[:3]
         reserve = f" less the reserve of {budget.reserve:.0%}" if budget.reserve else ""
-        yield Problem(
+        yield ProgramMistake(
             "budget.device_hours",
             f"cannot fit: the runs need at least {total:,} device-hours, {plannable:,.0f} may be planned "
             f"({budget.device_hours:,.0f}{reserve}). Free {total - plannable:,.0f}: the largest are "
@@ -336,7 +338,7 @@ def _budget(program: Program) -> Iterator[Problem]:
     for stage, most in budget.stages.items():
         spent = sum(hours for name, hours in least.items() if program.activities[name].stage == stage)
         if spent > most + 1e-9:
-            yield Problem(
+            yield ProgramMistake(
                 f"budget.stages.{stage}",
                 f"cannot fit: the stage's runs need at least {spent:,} device-hours, {most:,.0f} are given.",
             )

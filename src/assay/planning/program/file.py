@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
-from assay.planning.program.checks import Problem, problems_of
+from assay.planning.program.checks import ProgramMistake, problems_of
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Progress
 
@@ -58,7 +58,7 @@ def read_progress(path: Path, program: Program) -> Progress:
     return progress
 
 
-def _strangers(program: Program, progress: Progress) -> Iterator[Problem]:
+def _strangers(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
     hour_of = program.calendar.hour_of
     for key, names, known in (
         ("activities", progress.activities, program.nodes()),
@@ -67,11 +67,11 @@ def _strangers(program: Program, progress: Progress) -> Iterator[Problem]:
     ):
         for name in names:
             if name not in known:
-                yield Problem(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
+                yield ProgramMistake(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
     for name, actual in progress.activities.items():
         for what, moment in (("started", actual.started), ("ended", actual.ended)):
             if moment is not None and hour_of(moment) > hour_of(progress.now):
-                yield Problem(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
+                yield ProgramMistake(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
 
 
 def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:
@@ -130,15 +130,15 @@ def _note_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int])
 
 def _schema_problems(
     error: ValidationError, lines: Mapping[str, int], schema: type[Program | Progress] = Program
-) -> Iterator[Problem]:
+) -> Iterator[ProgramMistake]:
     for found in error.errors():
         key = _key_in_file([str(part) for part in found["loc"]], lines)
         if found["type"] == "extra_forbidden":
-            yield Problem(key, _no_such_key(found["loc"], schema))
+            yield ProgramMistake(key, _no_such_key(found["loc"], schema))
         elif found["type"] == "missing":
-            yield Problem(key, "required, and not given.")
+            yield ProgramMistake(key, "required, and not given.")
         else:
-            yield Problem(key, f"{_expected(found)}{given_text(found['input'])}.")
+            yield ProgramMistake(key, f"{_expected(found)}{given_text(found['input'])}.")
 
 
 _EXPECTED = {
@@ -213,7 +213,7 @@ def _place(path: Path | str, lines: Mapping[str, int], key: str) -> str:
 
 
 def _listed(
-    path: Path, lines: Mapping[str, int], problems: Iterable[Problem], what: str = "program"
+    path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str = "program"
 ) -> ConfigError:
     texts = [(_place(path, lines, problem.key), problem) for problem in problems]
     texts.sort(key=lambda entry: _line_of(entry[0]))
@@ -223,7 +223,7 @@ def _listed(
     )
 
 
-def _text(source: str, problems: Iterable[Problem]) -> str:
+def _text(source: str, problems: Iterable[ProgramMistake]) -> str:
     return f"{source}:\n" + "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)
 
 

@@ -16,15 +16,15 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.planning.program.calendar import Calendar, Capacity, Moment, Role
-from assay.planning.program.risk import Benchmark, Noise, Option, Pilot, Risk, Stop, WhatIf
-from assay.planning.program.work import Activity, Gate, Node, Owners, Work
+from assay.planning.program.risk import Benchmark, Noise, Option, Pilot, Risk, StopCondition, WhatIf
+from assay.planning.program.work import Activity, Node, Owners, ProgramGate, Work
 from assay.records.record import Record
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 """A word that other parts refer to."""
 
 
-class Event(FrozenConfig):
+class ProgramEvent(FrozenConfig):
     """Something from outside that work waits for."""
 
     title: str
@@ -69,7 +69,7 @@ class Stage(FrozenConfig):
     owners: Owners
 
 
-class Decision(FrozenConfig):
+class DecisionPoint(FrozenConfig):
     """What the program is for."""
 
     made_by: str
@@ -98,14 +98,14 @@ class Program(Record):
 
     capacity: Capacity
     budget: Budget
-    decision: Decision
+    decision: DecisionPoint
     stages: dict[Name, Stage]
-    events: dict[Name, Event] = Field(default_factory=dict)
+    events: dict[Name, ProgramEvent] = Field(default_factory=dict)
     activities: dict[Name, Activity]
-    gates: dict[Name, Gate] = Field(default_factory=dict)
+    gates: dict[Name, ProgramGate] = Field(default_factory=dict)
     benchmarks: dict[Name, Benchmark] = Field(default_factory=dict)
     pilot: Pilot | None = None
-    stops: dict[Name, Stop] = Field(default_factory=dict)
+    stops: dict[Name, StopCondition] = Field(default_factory=dict)
     noise: Noise = Noise()
     risks: dict[Name, Risk] = Field(default_factory=dict)
     options: dict[Name, Option] = Field(default_factory=dict)

@@ -186,7 +186,7 @@ class Pilot(FrozenConfig):
     """How it was run and what speaks against it (devices, data, reruns); stands in the stage gates document."""
 
 
-class Stop(FrozenConfig):
+class StopCondition(FrozenConfig):
     """A condition that ends or narrows the program whenever it is seen, not only at a gate."""
 
     title: str

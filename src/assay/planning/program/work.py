@@ -210,7 +210,7 @@ def _half_or_more(value: float) -> float:
     return value
 
 
-class Gate(FrozenConfig):
+class ProgramGate(FrozenConfig):
     """A meeting that decides from records whether the program goes on: pass, narrow, stop or again."""
 
     title: str

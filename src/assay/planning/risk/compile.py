@@ -20,8 +20,8 @@ import numpy as np
 from assay.planning.problem import array_units
 from assay.planning.program.program import Program
 from assay.planning.program.risk import Away, CapacityLost
-from assay.planning.program.work import Dependency, Gate, Node
-from assay.planning.risk.network import Array, Cut, Link, Network, WorkingTime, working_time
+from assay.planning.program.work import Dependency, Node, ProgramGate
+from assay.planning.risk.network import Array, Cut, Network, PredecessorLink, WorkingTime, working_time
 
 DEVICE = "devices"
 """The name of the first resource."""
@@ -51,7 +51,7 @@ _ARRAY = "array of "
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
 
 
-class Item(NamedTuple):
+class NetworkItem(NamedTuple):
     """One node of the network and what it stands for."""
 
     name: str
@@ -69,7 +69,7 @@ class Item(NamedTuple):
 class _Spec:
     """A node before its place in the order is known."""
 
-    item: Item
+    item: NetworkItem
     start_h: float
     links: list[tuple[str, float, bool]] = field(default_factory=list)
     people: Mapping[str, float] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Simulated:
 
     program: Program
     network: Network
-    items: tuple[Item, ...]
+    items: tuple[NetworkItem, ...]
     cut_names: tuple[str, ...]
     """The booking, the role or the risk behind each cut, after its prefix; two cuts may share one."""
     cut_start_h: Array
@@ -123,7 +123,7 @@ def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = Fa
     network = Network(
         names=tuple(order),
         predecessors=tuple(
-            tuple(Link(place[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
+            tuple(PredecessorLink(place[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
             for spec in in_order
         ),
         in_working_hours=tuple(spec.item.kind in ("work", "gate") for spec in in_order),
@@ -168,7 +168,7 @@ def hours_per_day(program: Program) -> int:
 def _specs(program: Program, baseline: Baseline) -> Iterator[_Spec]:
     for name, event in program.events.items():
         at = float(program.calendar.hour_of(event.at))
-        yield _Spec(Item(name, name, "event", 0, 0.0, 0), at, not_before_h=at)
+        yield _Spec(NetworkItem(name, name, "event", 0, 0.0, 0), at, not_before_h=at)
     for node in program.nodes().values():
         links = [_link(program, baseline, dependency) for dependency in node.after]
         yield from _node_specs(program, baseline, node, links, repeat=0)
@@ -186,20 +186,20 @@ def _node_specs(
         work = node.work[planned.way]
         hours = work.days * hours_per_day(program)
         kind: Kind = "gate" if node.is_gate else "work"
-        item = Item(name, node.name, kind, repeat, hours, 0)
+        item = NetworkItem(name, node.name, kind, repeat, hours, 0)
         yield _Spec(item, planned.start_h, links, work.people, date_h)
         return
     mode, runs = node.runs.ways()[planned.way], node.runs
     names = [name] if runs.count == 1 else [f"{name}#{number}" for number in range(1, runs.count + 1)]
     for each in names:
-        item = Item(each, node.name, "run", repeat, float(mode.hours), mode.devices)
+        item = NetworkItem(each, node.name, "run", repeat, float(mode.hours), mode.devices)
         yield _Spec(item, planned.start_h, links, runs.people, date_h, float(runs.resume_hours))
     if runs.count > 1:
         ends = [(each, 0.0, False) for each in names]
-        yield _Spec(Item(name, node.name, "join", repeat, 0.0, 0), planned.end_h, ends)
+        yield _Spec(NetworkItem(name, node.name, "join", repeat, 0.0, 0), planned.end_h, ends)
 
 
-def _repeats(program: Program, baseline: Baseline, name: str, gate: Gate) -> Iterator[_Spec]:
+def _repeats(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
     """What a gate may ask for again, one copy for each time that it may."""
     assert gate.again is not None
     nodes = program.nodes()
@@ -314,7 +314,7 @@ def _closing(
 # Capacity
 
 
-def _longest_hold_h(program: Program, baseline: Baseline, item: Item) -> float:
+def _longest_hold_h(program: Program, baseline: Baseline, item: NetworkItem) -> float:
     """How long the fair-use rule lets a run hold its devices; the scarcest planned hour counts."""
     rule, devices = program.capacity.fair_use, program.capacity.devices
     if rule is None or not item.devices:

@@ -10,7 +10,7 @@ from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.drivers import DRIVER_PROGRAMS, Driver, RegisterLine, register, tornado
 from assay.planning.risk.information import (
-    Rung,
+    GateSite,
     SeedsTried,
     StageInformation,
     ladder,
@@ -21,7 +21,7 @@ from assay.planning.risk.information import (
 from assay.planning.risk.luck import seeds_of
 from assay.planning.risk.offer import Offered, baseline_of
 from assay.planning.risk.outcome import Outcome
-from assay.planning.risk.questions import QUESTION_PROGRAMS, Asked, played
+from assay.planning.risk.questions import QUESTION_PROGRAMS, AnsweredQuestion, played
 from assay.planning.risk.sketch import sketch
 from assay.planning.schedule import Effort
 from assay.planning.what_if import answers, readings
@@ -37,11 +37,11 @@ class Dossier:
     drivers: tuple[Driver, ...]
     register: tuple[RegisterLine, ...]
     stages: tuple[StageInformation, ...]
-    ladder: tuple[Rung, ...]
+    ladder: tuple[GateSite, ...]
     seeds: tuple[SeedsTried, ...]
-    what_ifs: tuple[Asked, ...]
+    what_ifs: tuple[AnsweredQuestion, ...]
     """The first line is the plan as it is."""
-    readings: tuple[Asked, ...]
+    readings: tuple[AnsweredQuestion, ...]
     """Of the fair-use rule; the first line is the program's own."""
 
 
@@ -69,8 +69,8 @@ def make_dossier(
     say("weighing stages, seeds and rungs")
     stages, rungs = stages_information(outcome), ladder(outcome)
     seeds = _seeds(program, baseline, outcome, few, seed)
-    asked: tuple[Asked, ...] = ()
-    read: tuple[Asked, ...] = ()
+    asked: tuple[AnsweredQuestion, ...] = ()
+    read: tuple[AnsweredQuestion, ...] = ()
     if questions:
         say("asking what if")
         asked = played(answers(program, effort=effort), num_programs=num_programs, seed=seed)

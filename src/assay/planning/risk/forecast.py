@@ -18,8 +18,8 @@ from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Actual, Progress
-from assay.planning.program.risk import Stop
-from assay.planning.risk.compile import RISK, Baseline, Item, Simulated, simulated
+from assay.planning.program.risk import StopCondition
+from assay.planning.risk.compile import RISK, Baseline, NetworkItem, Simulated, simulated
 from assay.planning.risk.information import spent_until
 from assay.planning.risk.luck import Flags, GateLuck, Luck, draw_luck
 from assay.planning.risk.network import Array
@@ -66,7 +66,7 @@ class StageForecast(NamedTuple):
     limit: float | None
 
 
-class Forecast(NamedTuple):
+class ProgramForecast(NamedTuple):
     """A running program's state and its future."""
 
     program: Program
@@ -99,7 +99,7 @@ def forecast(
     seed: int = 0,
     baseline: Baseline,
     gain: Estimate | None = None,
-) -> Forecast:
+) -> ProgramForecast:
     """Play the rest of an offered program; `gain`, in points, is what the newest decision found.
 
     Raises `ConfigError` where the progress names what is not there.
@@ -117,7 +117,7 @@ def forecast(
     outcome = replace(outcome, device_hours=outcome.device_hours + over.sum())
     spent = sum(actual.device_hours for actual in progress.activities.values())
     stages = tuple(_stages(conditioned, outcome, offer.plan, progress, over))
-    found = Forecast(
+    found = ProgramForecast(
         program, offer.plan, progress, now_h, outcome, spent, stages, (), len(like_us), len(drawn.gain), gain
     )
     return found._replace(alarms=tuple(_alarms(found, offer)))
@@ -270,7 +270,7 @@ def _said(gates: object, progress: Progress) -> dict[str, tuple[GateLuck, ...]]:
     return found
 
 
-def _worked(compiled: Simulated, item: Item, start_h: float, now_h: float) -> float:
+def _worked(compiled: Simulated, item: NetworkItem, start_h: float, now_h: float) -> float:
     if item.kind not in ("work", "gate"):
         return now_h - start_h
     worked = compiled.network.working_time.worked(np.array([start_h, now_h]))
@@ -342,7 +342,7 @@ def _stages(
 # Alarms
 
 
-def _alarms(found: Forecast, offer: Offer) -> list[Alarm]:
+def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
     alarms = [*_promise_alarms(found, offer), *_stop_alarms(found), *_stage_alarms(found)]
     alarms += [
         alarm
@@ -353,7 +353,7 @@ def _alarms(found: Forecast, offer: Offer) -> list[Alarm]:
     return sorted(alarms, key=lambda alarm: alarm.level)
 
 
-def _promise_alarms(found: Forecast, offer: Offer) -> list[Alarm]:
+def _promise_alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
     alarms = []
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.promised_on_time:
@@ -369,7 +369,7 @@ def _promise_alarms(found: Forecast, offer: Offer) -> list[Alarm]:
     return alarms
 
 
-def _stop_alarms(found: Forecast) -> list[Alarm]:
+def _stop_alarms(found: ProgramForecast) -> list[Alarm]:
     """Stop conditions on numbers that a forecast or the ledger knows."""
     attempts = [run for actual in found.progress.activities.values() for run in actual.runs]
     tried = sum(run.num_attempts for run in attempts)
@@ -398,14 +398,14 @@ def _stop_alarms(found: Forecast) -> list[Alarm]:
     return alarms
 
 
-def _passes(values: Array, stop: Stop) -> Flags:
+def _passes(values: Array, stop: StopCondition) -> Flags:
     if stop.above is not None:
         return np.asarray(values > stop.above)
     assert stop.below is not None, stop
     return np.asarray(values < stop.below)
 
 
-def _gain_alarm(gain: Estimate, name: str, stop: Stop) -> Iterator[Alarm]:
+def _gain_alarm(gain: Estimate, name: str, stop: StopCondition) -> Iterator[Alarm]:
     """To act where the whole interval lies beyond the limit, to watch where the estimate does."""
     low, high = (end if end is not None else gain.value for end in (gain.low, gain.high))
     if not _passes(np.array([gain.value]), stop).all():
@@ -415,13 +415,13 @@ def _gain_alarm(gain: Estimate, name: str, stop: Stop) -> Iterator[Alarm]:
     yield Alarm("act" if is_whole else "watch", name, f"{stop.title} ({seen}): then {stop.then}.")
 
 
-def unwatched(found: Forecast) -> list[Stop]:
+def unwatched(found: ProgramForecast) -> list[StopCondition]:
     """Stop conditions on what no forecast and no decision known here tells."""
     known = {"device_hours", "decision_day", "failure_share"} | ({"gain"} if found.gain is not None else set())
     return [stop for stop in found.program.stops.values() if stop.watch not in known]
 
 
-def _stage_alarms(found: Forecast) -> list[Alarm]:
+def _stage_alarms(found: ProgramForecast) -> list[Alarm]:
     alarms = []
     for stage in found.stages:
         limit = stage.limit or OVER_SHARE * stage.planned
@@ -435,7 +435,7 @@ def _stage_alarms(found: Forecast) -> list[Alarm]:
     return alarms
 
 
-def _activity_alarms(found: Forecast, name: str, actual: Actual) -> list[Alarm]:
+def _activity_alarms(found: ProgramForecast, name: str, actual: Actual) -> list[Alarm]:
     try:
         planned = found.plan.item(name)
     except KeyError:
@@ -452,7 +452,7 @@ def _activity_alarms(found: Forecast, name: str, actual: Actual) -> list[Alarm]:
     return alarms
 
 
-def _waiting_alarms(found: Forecast) -> list[Alarm]:
+def _waiting_alarms(found: ProgramForecast) -> list[Alarm]:
     """What could have begun by now, was planned to, and has not."""
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
@@ -479,7 +479,9 @@ def called_off(program: Program, progress: Progress) -> set[str]:
     return off - progress.activities.keys()
 
 
-def left_by_day(found: Forecast, spends: Sequence[Spend], *, num_days: int) -> tuple[list[float], list[float]]:
+def left_by_day(
+    found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
+) -> tuple[list[float], list[float]]:
     """Device-hours of the budget that are left after each day: (as planned, as it is until today)."""
     budget = found.program.budget.device_hours
     planned, actual = [], []
@@ -498,7 +500,7 @@ def left_by_day(found: Forecast, spends: Sequence[Spend], *, num_days: int) -> t
     return planned, actual
 
 
-def left_ahead(found: Forecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
+def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
     """Quantiles of what is left of the budget on days to come, over the forecast programs."""
     budget = found.program.budget.device_hours
     fixed = found.outcome.device_hours - _held(found.outcome)

@@ -44,7 +44,7 @@ class StageInformation(NamedTuple):
     days_saved: float
 
 
-class Rung(NamedTuple):
+class GateSite(NamedTuple):
     """An activity whose runs compare the candidate with its baseline: a place where a gate could stand."""
 
     activity: str
@@ -136,7 +136,7 @@ def stages_information(outcome: Outcome) -> list[StageInformation]:
     return lines
 
 
-def ladder(outcome: Outcome) -> list[Rung]:
+def ladder(outcome: Outcome) -> list[GateSite]:
     """Every activity that repeats the pilot's comparison, in the order of time, as if a gate stood behind it.
 
     A rung below full size is taken to show the same gain: what a smaller size misses, only records can tell
@@ -227,7 +227,7 @@ def spent_until(outcome: Outcome, moment_h: Array) -> Array:
     return spent
 
 
-def _rung(outcome: Outcome, name: str, benchmark: str) -> Rung:
+def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
     compiled, gain, least = outcome.simulated, outcome.luck.gain, least_gain(outcome)
     program = compiled.program
     num_seeds = seeds_of(compiled, name)
@@ -249,7 +249,7 @@ def _rung(outcome: Outcome, name: str, benchmark: str) -> Rung:
     hours = sum(
         compiled.items[index].devices * float(outcome.replay.held_h[index][reached].mean()) for index in own
     )
-    return Rung(
+    return GateSite(
         name,
         program.activities[name].title,
         float(np.nanmean(ends)) / 24.0,

@@ -38,8 +38,8 @@ from assay.planning.program.risk import (
     MoreWork,
     Pilot,
 )
-from assay.planning.program.work import Gate, Verdict
-from assay.planning.risk.compile import BOOKING, RISK, Item, Simulated
+from assay.planning.program.work import ProgramGate, Verdict
+from assay.planning.risk.compile import BOOKING, RISK, NetworkItem, Simulated
 from assay.planning.risk.network import Array
 from assay.planning.risk.replay import Draws
 
@@ -192,7 +192,7 @@ def _durations(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Fl
     return np.stack([_duration(simulated.program, item, drawing, happened) for item in simulated.items])
 
 
-def _duration(program: Program, item: Item, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
+def _duration(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
         return np.zeros(drawing.num_programs)
     noise, name, hours = program.noise, item.name, item.planned_h
@@ -216,7 +216,7 @@ def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
     return np.asarray(rate * gammaincinv(shape, drawing.uniform("interrupt rate")) / shape)
 
 
-def _risk_factor(program: Program, item: Item, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
+def _risk_factor(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
     factor = np.ones(drawing.num_programs)
     names = {item.node, program.nodes()[item.node].stage}
@@ -357,7 +357,7 @@ def _walk_gates(
 def _look(
     simulated: Simulated,
     name: str,
-    gate: Gate,
+    gate: ProgramGate,
     drawing: Drawing,
     gain: Array,
     active: Flags,
@@ -393,7 +393,7 @@ def _look(
     return GateLuck(verdict, estimate, error)
 
 
-def _stated(gate: Gate, share: Array, *, is_last: bool) -> Verdicts:
+def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     verdicts = list(gate.probabilities)
     edges = np.cumsum([gate.probabilities[each] for each in verdicts])
     index = np.minimum(np.searchsorted(edges, share, side="right"), len(verdicts) - 1)

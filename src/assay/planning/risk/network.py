@@ -20,7 +20,7 @@ DEVICES = 0
 """Index of the accelerators among the resources; people's roles follow."""
 
 
-class Link(NamedTuple):
+class PredecessorLink(NamedTuple):
     """A predecessor, and the hours that must pass after its end (or after it has begun)."""
 
     predecessor: int
@@ -59,7 +59,7 @@ class Network:
     """Activities by priority, the first first; a predecessor always stands before its successor."""
 
     names: tuple[str, ...]
-    predecessors: tuple[tuple[Link, ...], ...]
+    predecessors: tuple[tuple[PredecessorLink, ...], ...]
     in_working_hours: tuple[bool, ...]
     """People's work; everything else runs day and night."""
     demand: Float[np.ndarray, "activity resource"]
@@ -79,9 +79,9 @@ class Network:
     decision: int
     """The activity whose end is the decision."""
 
-    def successors(self) -> tuple[tuple[Link, ...], ...]:
+    def successors(self) -> tuple[tuple[PredecessorLink, ...], ...]:
         """The links turned around: for each activity, who waits for it (`predecessor` is the follower here)."""
-        found: list[list[Link]] = [[] for _ in self.names]
+        found: list[list[PredecessorLink]] = [[] for _ in self.names]
         for index, links in enumerate(self.predecessors):
             for link in links:
                 found[link.predecessor].append(link._replace(predecessor=index))

@@ -12,7 +12,7 @@ QUESTION_PROGRAMS = 16_384
 """Played for each what-if and reading: their quantiles of the date, too, are the same to 1% for each seed."""
 
 
-class Asked(NamedTuple):
+class AnsweredQuestion(NamedTuple):
     """A question about the world, with its answer when nothing happens and under the simulation."""
 
     answer: Answer
@@ -24,12 +24,12 @@ class Asked(NamedTuple):
 
 def played(
     answers: Iterable[Answer], *, num_programs: int = QUESTION_PROGRAMS, seed: int = 0
-) -> tuple[Asked, ...]:
+) -> tuple[AnsweredQuestion, ...]:
     """Play each; the first is what the others are held against."""
     outcomes = [(each, _outcome(each, num_programs, seed)) for each in answers]
     base = outcomes[0][1] if outcomes else None
     return tuple(
-        Asked(each, None if found is None else safety_of(found), _saved(base, found))
+        AnsweredQuestion(each, None if found is None else safety_of(found), _saved(base, found))
         for each, found in outcomes
     )
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from assay.planning.risk.network import DEVICES, Array, Link, Network
+from assay.planning.risk.network import DEVICES, Array, Network, PredecessorLink
 
 _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 """For predecessors; for a date; for room; not waiting at all; over; called off."""
@@ -271,7 +271,7 @@ class _Block:
             is_free = (self._missing[index, where] == 0) & (self._phase[index, where] == _WAITING)
             self._await_date(index, where[is_free])
 
-    def _is_awaited(self, link: Link, where: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _is_awaited(self, link: PredecessorLink, where: NDArray[np.int64]) -> NDArray[np.bool_]:
         is_open = self._phase[link.predecessor, where] != _DONE
         if link.of_start:
             is_open &= np.isnan(self._start[link.predecessor, where])

@@ -15,7 +15,7 @@ from assay.reporting.figures.evidence_plots import (
 from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.plots import PHASES
 from assay.reporting.figures.run_figures import series_figure
-from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage, Series
+from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage, Series
 from assay.reporting.views.verdict import (
     device_hours_text,
     estimate_text,
@@ -140,7 +140,7 @@ def _rule(page: ComparisonPage) -> Figure:
     )
 
 
-def _slices(candidate: Candidate) -> Figure:
+def _slices(candidate: ComparedRun) -> Figure:
     allowed = candidate.comparison.allowed_loss
     rows = forest_rows(
         [

@@ -11,10 +11,10 @@ from assay.planning.explain import critical_chain
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program
-from assay.planning.program.work import Gate
+from assay.planning.program.work import ProgramGate
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.information import least_gain
-from assay.planning.risk.questions import Asked
+from assay.planning.risk.questions import AnsweredQuestion
 from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.plan_figures import capacity_profile, gantt
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
@@ -410,7 +410,7 @@ def _rule_text(program: Program) -> str:
     return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
 
 
-def asked_table(asked: Sequence[Asked]) -> Table:
+def asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
     """Questions side by side."""
     return Table(
         (
@@ -426,7 +426,7 @@ def asked_table(asked: Sequence[Asked]) -> Table:
     )
 
 
-def _asked_row(each: Asked) -> tuple[str, ...]:
+def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
     title, plan = each.answer.title, each.answer.plan
     if each.safety is None or plan is None:
         return (title, "nothing fits", "—", "—", "—", "—", "—")
@@ -513,7 +513,7 @@ def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
     yield Listing([*_consequences(program, gate)], title="What follows")
 
 
-def _thresholds(dossier: Dossier, name: str, gate: Gate) -> Iterator[str]:
+def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]:
     program = dossier.offered.program
     if gate.evidence is None:
         stated = ", ".join(f"{verdict} {percent_text(share)}" for verdict, share in gate.probabilities.items())
@@ -536,7 +536,7 @@ def _thresholds(dossier: Dossier, name: str, gate: Gate) -> Iterator[str]:
     yield f"As things are believed today: {_shares(dossier, name)}."
 
 
-def _consequences(program: Program, gate: Gate) -> Iterator[str]:
+def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
     titles = {name: node.title for name, node in program.nodes().items()}
     yield "Pass: what waits for it begins."
     if gate.narrow.drops:

@@ -2,7 +2,7 @@
 
 from assay.base.clock import utc_text
 from assay.base.units import count_text, power_text
-from assay.evaluation.evidence.scaling.study import Asked, ScalingStudy
+from assay.evaluation.evidence.scaling.study import ExtrapolatedTarget, ScalingStudy
 from assay.records.scaling import BandCheck
 from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.scaling_plots import back_test_chart, loss_chart
@@ -41,7 +41,7 @@ def scaling_verdict(study: ScalingStudy) -> Verdict:
     return Verdict("good", "within reach", " ".join(prediction_sentence(each) for each in study.asked))
 
 
-def prediction_sentence(asked: Asked) -> str:
+def prediction_sentence(asked: ExtrapolatedTarget) -> str:
     """Such as: At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.884 to 2.067."""
     assert asked.prediction is not None, "a refused target has no sentence"
     loss = asked.prediction.loss
@@ -54,7 +54,7 @@ def prediction_sentence(asked: Asked) -> str:
     return sentence
 
 
-def target_text(asked: Asked) -> str:
+def target_text(asked: ExtrapolatedTarget) -> str:
     """`parameters 70.0 G and tokens 1.4 T`."""
     return " and ".join(
         f"compute {power_text(value)} FLOP" if name == "compute" else f"{name} {count_text(value)}"

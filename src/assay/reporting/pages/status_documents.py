@@ -14,7 +14,14 @@ from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress, RunActual
-from assay.planning.risk.forecast import LEAST_LIKE_US, Forecast, called_off, left_ahead, left_by_day, unwatched
+from assay.planning.risk.forecast import (
+    LEAST_LIKE_US,
+    ProgramForecast,
+    called_off,
+    left_ahead,
+    left_by_day,
+    unwatched,
+)
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
@@ -29,7 +36,7 @@ NEXT_H = 14 * 24
 """What begins within so many hours is 'next'."""
 
 
-def weekly_status(found: Forecast, offer: Offer, spends: Sequence[Spend]) -> Document:
+def weekly_status(found: ProgramForecast, offer: Offer, spends: Sequence[Spend]) -> Document:
     """Where it stands, where it will end, and what to do about it."""
     program = found.program
     return Document(
@@ -48,7 +55,7 @@ def weekly_status(found: Forecast, offer: Offer, spends: Sequence[Spend]) -> Doc
     )
 
 
-def review(found: Forecast, offer: Offer, evidence: Sequence[Block] = ()) -> Document:
+def review(found: ProgramForecast, offer: Offer, evidence: Sequence[Block] = ()) -> Document:
     """Scale, narrow or stop: what was asked, what was found, what it cost; `evidence` comes from the
     decision."""
     program = found.program
@@ -82,12 +89,12 @@ def recommended(program: Program, progress: Progress) -> str | None:
 # The status
 
 
-def _today(found: Forecast) -> str:
+def _today(found: ProgramForecast) -> str:
     moment = found.program.calendar.date_of(round(found.now_h))
     return f"{moment.day} {moment:%B %Y}, day {found.now_h / 24 + 1:.0f}, week {int(found.now_h // 168) + 1}"
 
 
-def _status_verdict(found: Forecast, offer: Offer) -> Verdict:
+def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     program, outcome = found.program, found.outcome
     on_time, over = outcome.p_on_time(), outcome.p_over_budget()
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
@@ -103,7 +110,7 @@ def _status_verdict(found: Forecast, offer: Offer) -> Verdict:
     return Verdict("open" if found.alarms else "good", "watch" if found.alarms else "on course", sentence)
 
 
-def _tiles(found: Forecast) -> list[Tile]:
+def _tiles(found: ProgramForecast) -> list[Tile]:
     program, outcome = found.program, found.outcome
     days = outcome.decision_days(0.1, 0.5, 0.9)
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
@@ -118,14 +125,14 @@ def _tiles(found: Forecast) -> list[Tile]:
     ]
 
 
-def _alarms(found: Forecast) -> Block:
+def _alarms(found: ProgramForecast) -> Block:
     if not found.alarms:
         return Passage("Nothing: the forecast keeps the promises, and nothing is overdue.")
     rows = [(alarm.level, alarm.text) for alarm in found.alarms]
     return TitledTable("Alarms", "Raised by the forecast, before the overrun.", Table(("level", "what"), rows))
 
 
-def _limits(found: Forecast) -> Iterator[Block]:
+def _limits(found: ProgramForecast) -> Iterator[Block]:
     """What this forecast does not know."""
     if not found.is_conditioned():
         yield Passage(
@@ -141,7 +148,7 @@ def _limits(found: Forecast) -> Iterator[Block]:
         )
 
 
-def _burn_down(found: Forecast, spends: Sequence[Spend]) -> Block:
+def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     deadline = found.outcome.deadline_h() / 24
     last = int(max(deadline, *found.outcome.decision_days(0.9))) + 1
     planned, actual = left_by_day(found, spends, num_days=last)
@@ -166,7 +173,7 @@ def _burn_down(found: Forecast, spends: Sequence[Spend]) -> Block:
     )
 
 
-def _stage_table(found: Forecast) -> Block:
+def _stage_table(found: ProgramForecast) -> Block:
     rows = [
         (
             found.program.stages[stage.name].title,
@@ -182,7 +189,7 @@ def _stage_table(found: Forecast) -> Block:
     )
 
 
-def _hours_tables(found: Forecast) -> Iterator[Block]:
+def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
     yield _stage_table(found)
     by_phase: dict[str, float] = defaultdict(float)
     for run in _runs(found.progress):
@@ -201,7 +208,7 @@ def _hours_tables(found: Forecast) -> Iterator[Block]:
         )
 
 
-def _work(found: Forecast) -> Iterator[Block]:
+def _work(found: ProgramForecast) -> Iterator[Block]:
     nodes, told = found.program.nodes(), found.progress.activities
     going = [_line(found, name, actual) for name, actual in told.items() if actual.ended is None]
     done = [_line(found, name, actual) for name, actual in told.items() if actual.ended is not None]
@@ -217,12 +224,12 @@ def _work(found: Forecast) -> Iterator[Block]:
             yield Listing(lines, title=title)
 
 
-def _planned_for(found: Forecast, start_h: int) -> str:
+def _planned_for(found: ProgramForecast, start_h: int) -> str:
     text = f"planned for {day_text(found.program, start_h + 1)}"
     return f"overdue: {text}" if start_h < found.now_h else text
 
 
-def _line(found: Forecast, name: str, actual: Actual) -> str:
+def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
     hour_of, title = found.program.calendar.hour_of, found.program.nodes()[name].title
     parts = [f"since {day_text(found.program, hour_of(actual.started) + 1)}"]
     if actual.ended is not None:
@@ -240,7 +247,7 @@ def _line(found: Forecast, name: str, actual: Actual) -> str:
 # The review
 
 
-def _recommendation(found: Forecast) -> Verdict:
+def _recommendation(found: ProgramForecast) -> Verdict:
     program, progress = found.program, found.progress
     word = recommended(program, progress)
     spent = f"{found.spent:,.4g} of {program.budget.device_hours:,.0f} device-hours were spent"
@@ -260,7 +267,7 @@ def _recommendation(found: Forecast) -> Verdict:
     return Verdict("good" if word == "scale" else "bad" if word == "stop" else "open", word, sentence)
 
 
-def _review_tiles(found: Forecast, offer: Offer) -> list[Tile]:
+def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
     runs = _runs(found.progress)
     failed, attempts = sum(run.num_failed for run in runs), sum(run.num_attempts for run in runs)
     lost = sum(run.device_hours_lost for run in runs)
@@ -274,7 +281,7 @@ def _review_tiles(found: Forecast, offer: Offer) -> list[Tile]:
     ]
 
 
-def _gate_table(found: Forecast) -> Block:
+def _gate_table(found: ProgramForecast) -> Block:
     rows = []
     for name, gate in found.program.gates.items():
         said = found.progress.verdicts.get(name, ())
@@ -287,7 +294,7 @@ def _gate_table(found: Forecast) -> Block:
     return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
 
 
-def _costs(found: Forecast) -> Iterator[Block]:
+def _costs(found: ProgramForecast) -> Iterator[Block]:
     yield from _hours_tables(found)
     rows = [
         (
@@ -307,11 +314,11 @@ def _costs(found: Forecast) -> Iterator[Block]:
         yield TitledTable("By activity, from the ledger", "Device-hours.", Table(header, rows))
 
 
-def _planned(found: Forecast, name: str) -> int:
+def _planned(found: ProgramForecast, name: str) -> int:
     return next((item.device_hours() for item in found.plan.items if item.name == name), 0)
 
 
-def _not_done(found: Forecast) -> Block:
+def _not_done(found: ProgramForecast) -> Block:
     told = found.progress.activities
     titles = [node.title for name, node in found.program.nodes().items() if name not in told]
     return Listing(titles) if titles else Passage("Everything that was planned was done.")

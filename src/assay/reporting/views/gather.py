@@ -18,7 +18,7 @@ from assay.evaluation.evidence.classifier.predictions import (
 from assay.records.commit import Commit, CommitQuarantined, RunFinished
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt, Run
-from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage, Series
+from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage, Series
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import run_status
 from assay.store.metrics.curves import Curve, metric_series
@@ -69,7 +69,7 @@ def comparison_page(
     )
 
 
-def _candidate(ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float) -> Candidate:
+def _candidate(ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float) -> ComparedRun:
     if baseline.evaluation is None or page.evaluation is None:
         unfinished = baseline if baseline.evaluation is None else page
         raise DataError(
@@ -87,7 +87,7 @@ def _candidate(ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: f
         allowed_loss=allowed_loss,
     )
     ledger.record_comparison(comparison)
-    return Candidate(page=page, comparison=comparison, slices=compare_slices(before, after))
+    return ComparedRun(page=page, comparison=comparison, slices=compare_slices(before, after))
 
 
 def _predictions(run: Run, evaluation: ClassifierEvaluation) -> object:

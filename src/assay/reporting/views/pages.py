@@ -68,7 +68,7 @@ class RunPage:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ComparedRun:
     """A run beside the baseline."""
 
     page: RunPage
@@ -81,4 +81,4 @@ class ComparisonPage:
     """A baseline and its candidates."""
 
     baseline: RunPage
-    candidates: Sequence[Candidate]
+    candidates: Sequence[ComparedRun]

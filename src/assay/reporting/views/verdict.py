@@ -4,7 +4,7 @@ from typing import Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
 from assay.records.evaluation import Estimate
-from assay.reporting.views.pages import Candidate, ComparisonPage, RunPage
+from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage
 
 Tone = Literal["good", "bad", "open"]
 
@@ -119,13 +119,13 @@ def comparison_verdict(page: ComparisonPage) -> Verdict:
     return Verdict(tone, word, " ".join(_judged(each) for each in page.candidates))
 
 
-def throughput_ratio(page: ComparisonPage, candidate: Candidate) -> float | None:
+def throughput_ratio(page: ComparisonPage, candidate: ComparedRun) -> float | None:
     """Candidate's rows per second over the baseline's."""
     mine, base = candidate.page.rows_per_second, page.baseline.rows_per_second
     return mine / base if mine and base else None
 
 
-def _judged(candidate: Candidate) -> str:
+def _judged(candidate: ComparedRun) -> str:
     found = candidate.comparison
     name, points = found.candidate_run_id, f"{100 * found.allowed_loss:g} percentage point"
     points += "" if found.allowed_loss == 0.01 else "s"

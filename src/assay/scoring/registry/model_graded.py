@@ -54,7 +54,7 @@ class ModelGradedSpec(FrozenConfig):
     """Of each of several completions of one prompt."""
 
 
-class Judgement(NamedTuple):
+class ModelGrade(NamedTuple):
     """What a judge's answer means."""
 
     choice: str
@@ -100,7 +100,7 @@ def judgement(
     *,
     eval_type: str | None,
     match_rule: MatchRule = "starts_or_endswith",
-) -> Judgement:
+) -> ModelGrade:
     """The first line that matches a choice decides; from the end where the judge was to reason first."""
     parsed_as = spec.eval_type or eval_type
     if parsed_as is None:
@@ -108,7 +108,7 @@ def judgement(
             "neither the eval nor its modelgraded spec names an eval_type, so answers have no form."
         )
     choice = choice_in(answer, choices, last_first=parsed_as.startswith("cot_classify"), match_rule=match_rule)
-    return Judgement(choice, _score(choice, choices, spec.choice_scores))
+    return ModelGrade(choice, _score(choice, choices, spec.choice_scores))
 
 
 def choice_in(answer: str, choices: Sequence[str], *, last_first: bool, match_rule: MatchRule) -> str:
@@ -175,7 +175,7 @@ def chat_as_text(chat: Sequence[Mapping[str, str]]) -> str:
     return "".join(lines).lstrip()
 
 
-def summary(judgements: Sequence[Judgement], true_choices: Sequence[str | None]) -> dict[str, float]:
+def summary(judgements: Sequence[ModelGrade], true_choices: Sequence[str | None]) -> dict[str, float]:
     """`counts/CHOICE`, `score` where the spec has scores, `metascore` where the samples say the choice."""
     metrics: dict[str, float] = {
         f"counts/{choice}": count for choice, count in Counter(each.choice for each in judgements).items()

@@ -49,7 +49,7 @@ class MetricSummary(NamedTuple):
     maximum: float | None
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """A sentence that a rank wrote down."""
 
     at_s: float
@@ -136,13 +136,13 @@ def metric_summaries(ledger: Ledger, run_id: str, *, rank: int = 0) -> list[Metr
     ]
 
 
-def events(ledger: Ledger, run_id: str) -> list[Event]:
+def events(ledger: Ledger, run_id: str) -> list[RankEvent]:
     """What the ranks of a run wrote down, in the order in which it happened."""
     table = tables.metric_events
     query = select(table.c.at_s, table.c.path, table.c.text).where(table.c.run_id == run_id)
     with ledger.reading() as connection:
         rows = connection.execute(query.order_by(table.c.at_s, table.c.path, table.c.event_index)).all()
-    return [Event(at_s, *_attempt_and_rank(path), text) for at_s, path, text in rows]
+    return [RankEvent(at_s, *_attempt_and_rank(path), text) for at_s, path, text in rows]
 
 
 def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:

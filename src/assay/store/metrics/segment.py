@@ -190,7 +190,7 @@ class PhaseChanges(NamedTuple):
     phases: tuple[Phase, ...]
 
 
-class Event(NamedTuple):
+class TimedText(NamedTuple):
     """A sentence and its moment (monotonic seconds)."""
 
     at_s: float
@@ -205,7 +205,7 @@ class SegmentData(NamedTuple):
     step_ends: Points
     """One point per `log` call, its step and moment; the values are zeros."""
     phase_changes: PhaseChanges
-    events: tuple[Event, ...]
+    events: tuple[TimedText, ...]
     next: Position
     """Where to go on once the file has grown."""
     damaged_bytes: int
@@ -393,12 +393,12 @@ def _phase_changes(data: bytes, frames: _Frames, header: SegmentHeader | None) -
     return PhaseChanges(at_s, tuple(names[index] for index in frames.ids[chosen].tolist()))
 
 
-def _events(data: bytes, frames: _Frames) -> list[Event]:
+def _events(data: bytes, frames: _Frames) -> list[TimedText]:
     events = []
     for index in np.flatnonzero(frames.kinds == _EVENT).tolist():
         offset, size = int(frames.offsets[index]), int(frames.sizes[index])
         (at_s,) = struct.unpack_from("<d", data, offset + 16)
-        events.append(Event(at_s, json.loads(data[offset + 24 : offset + size])))
+        events.append(TimedText(at_s, json.loads(data[offset + 24 : offset + size])))
     return events
 
 

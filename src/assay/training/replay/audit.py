@@ -12,7 +12,7 @@ from torch import Tensor, from_numpy
 from torch.utils._pytree import tree_map
 
 from assay.training.replay.reference import NotAudited, Numbers, Reference, float64_of, references
-from assay.training.replay.watch import Call, Problem
+from assay.training.replay.watch import BadOutput, Call
 
 
 class OutsideBound:
@@ -34,7 +34,7 @@ class OutsideBound:
         arguments, keywords = tree_map(kept, (call.arguments, call.keywords))
         return Call(call.operator, arguments, keywords)
 
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> Problem | None:
+    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
         """The first output with a number too far off."""
         assert isinstance(remembered, Call)
         found = references(remembered, outputs)
@@ -47,7 +47,7 @@ class OutsideBound:
         return None
 
 
-def _compared(output: Tensor, reference: Reference) -> Problem | None:
+def _compared(output: Tensor, reference: Reference) -> BadOutput | None:
     seen = float64_of(output)
     with np.errstate(invalid="ignore", over="ignore"):
         error = np.abs(seen - reference.value)
@@ -62,7 +62,7 @@ def _compared(output: Tensor, reference: Reference) -> Problem | None:
         f"{int(wrong.sum())} of {wrong.size} numbers; at index {list(index)} it is {seen[worst]:.9g}, the "
         f"reference {reference.value[worst]:.9g}, the error bound {bound:.2g} ({reference.basis})"
     )
-    return Problem(output, from_numpy(np.atleast_1d(wrong)).reshape(output.shape), detail)
+    return BadOutput(output, from_numpy(np.atleast_1d(wrong)).reshape(output.shape), detail)
 
 
 def _can_be_judged(output: Tensor, reference: Reference) -> Numbers:

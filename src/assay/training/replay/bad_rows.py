@@ -76,7 +76,7 @@ def placed_rows(share: StepShare) -> list[PlacedRow]:
     ]
 
 
-class RowSearch:
+class RowSearcher:
     """Searches one step with the weights that its replayer stands at: those before the step."""
 
     def __init__(self, replayer: Replayer, share: StepShare) -> None:

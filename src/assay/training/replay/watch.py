@@ -52,7 +52,7 @@ class Call(NamedTuple):
         return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
 
 
-class Problem(NamedTuple):
+class BadOutput(NamedTuple):
     """What is wrong with an output."""
 
     output: Tensor
@@ -73,7 +73,7 @@ class Inspector(Protocol):
         """Remember of the inputs what the operator may change."""
         ...
 
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> Problem | None:
+    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
         """`outputs`: what it returned, and what it changed in place."""
         ...
 
@@ -156,7 +156,7 @@ class OperatorWatch(TorchDispatchMode):
         return module, "forward" if module or has_graph else "update"
 
     def _finding(
-        self, call: Call, problem: Problem, module: str, phase: Any, inputs: tuple[str, ...]
+        self, call: Call, problem: BadOutput, module: str, phase: Any, inputs: tuple[str, ...]
     ) -> OperatorFinding:
         lane, micro_batch = (None, None) if phase == "update" else self._where()
         parameters = [
@@ -196,7 +196,7 @@ class NotFinite:
         has_nan = any(bool(tensor.isnan().any()) for tensor in inputs)
         return _NotFiniteInputs(has_nan, has_nan or any(bool(tensor.isinf().any()) for tensor in inputs))
 
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> Problem | None:
+    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
         """The first output with a NaN or an infinity; it is the origin unless an input has such numbers
         too."""
         assert isinstance(remembered, _NotFiniteInputs)
@@ -216,7 +216,7 @@ class NotFinite:
                     if mask.any()
                 )
                 source = "all inputs are finite" if not (had_nan or had_inf) else "inputs have such numbers too"
-                return Problem(output, nan | inf, f"{what} of {output.numel()} numbers; {source}", is_origin)
+                return BadOutput(output, nan | inf, f"{what} of {output.numel()} numbers; {source}", is_origin)
         return None
 
 

@@ -21,7 +21,7 @@ from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import Stepper, StepTotals
 
 
-class Place(NamedTuple):
+class TrainingPosition(NamedTuple):
     """How far training is."""
 
     step: int
@@ -79,7 +79,7 @@ class Trainer:
         self._stop_asked = stop_asked
         self._lanes = lanes
 
-    def train(self, place: Place) -> Outcome:
+    def train(self, place: TrainingPosition) -> Outcome:
         """Go on from `place`; every step up to the returned outcome is in a commit."""
         last_step = num_steps(self._config, self._loader)
         committed_step, receipts = place.step, LaneReceipts()
@@ -96,7 +96,7 @@ class Trainer:
                     commit_asked=self._schedule.asks(),
                 )
                 self._refuse_not_finite(totals, place)
-                place = Place(place.step + 1, self._loader.next_cursor(share.cursor))
+                place = TrainingPosition(place.step + 1, self._loader.next_cursor(share.cursor))
                 self._add_receipts(receipts, share, place.step)
                 self._write_down(totals, place.step, self._clock.monotonic_s() - started_s)
                 if self._commits_now(totals, place.step, last_step):
@@ -114,7 +114,9 @@ class Trainer:
         is_verified = totals.is_verified and self._config.commit_every == "auto"
         return is_verified or totals.asks_for_commit() or self._schedule.is_due(step, last_step)
 
-    def _commit(self, place: Place, committed_step: int, receipts: LaneReceipts, *, is_verified: bool) -> None:
+    def _commit(
+        self, place: TrainingPosition, committed_step: int, receipts: LaneReceipts, *, is_verified: bool
+    ) -> None:
         metric = None
         if self._config.evaluate_every and place.step % self._config.evaluate_every == 0:
             self._recorder.phase("evaluation")
@@ -156,7 +158,7 @@ class Trainer:
             },
         )
 
-    def _refuse_not_finite(self, totals: StepTotals, place: Place) -> None:
+    def _refuse_not_finite(self, totals: StepTotals, place: TrainingPosition) -> None:
         if totals.is_made:
             return
         what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.planning.risk.network import Cut, Link, Network, working_time
+from assay.planning.risk.network import Cut, Network, PredecessorLink, working_time
 from assay.planning.risk.replay import Draws, replay
 
 WEEK = working_time(num_days=365, working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
@@ -15,7 +15,7 @@ def random_network(rng, num_activities=9):
     """Jobs and people's work in any order, some joined, one a gate that may say stop; two cuts."""
     predecessors = tuple(
         tuple(
-            Link(int(p), float(rng.choice([0, 0, 5.5])), bool(rng.random() < 0.2))
+            PredecessorLink(int(p), float(rng.choice([0, 0, 5.5])), bool(rng.random() < 0.2))
             for p in sorted(rng.choice(index, size=min(index, rng.integers(0, 3)), replace=False))
         )
         for index in range(num_activities)
@@ -76,7 +76,7 @@ def chain(*, demand=(8.0, 8.0), cuts=(), closing=None, longest_hold_h=np.inf):
     """Two jobs on 8 devices, the second after the first."""
     return Network(
         names=("first", "second"),
-        predecessors=((), (Link(0),)),
+        predecessors=((), (PredecessorLink(0),)),
         in_working_hours=(False, False),
         demand=np.array([[each] for each in demand]),
         not_before_h=np.zeros(2),

@@ -26,7 +26,7 @@ from assay.records.scaling import ScalingLaw, ScalingPrediction
 
 
 @dataclass(frozen=True)
-class Asked:
+class ExtrapolatedTarget:
     """A target and what the law says of it, or the reason why it does not."""
 
     target: Mapping[str, float]
@@ -47,7 +47,7 @@ class ScalingStudy:
     """None where there are too few points for one; then every target is refused with `untested`."""
     untested: AssayError | None
     task: TaskFit | None
-    asked: Sequence[Asked]
+    asked: Sequence[ExtrapolatedTarget]
     confidence: float
 
     def compute_optimal(self, compute: Floats) -> dict[str, Floats]:
@@ -111,17 +111,17 @@ def study(
     except AssayError as error:
         untested = error
 
-    def ask(target: Mapping[str, float]) -> Asked:
+    def ask(target: Mapping[str, float]) -> ExtrapolatedTarget:
         if tested is None:
-            return Asked(target, refusal=untested)
+            return ExtrapolatedTarget(target, refusal=untested)
         try:
             prediction = extrapolate(fit, replicates, tested, law, target, confidence=confidence)
             score = None
             if task_fit is not None and task_tested is not None:
                 score = extrapolate_task(task_fit, task_tested, target, confidence=confidence, seed=seed)
         except AssayError as error:
-            return Asked(target, refusal=error)
-        return Asked(target, prediction, score)
+            return ExtrapolatedTarget(target, refusal=error)
+        return ExtrapolatedTarget(target, prediction, score)
 
     asked = [ask(target) for target in targets]
     return ScalingStudy(fit, replicates, law, tested, untested, task_fit, asked, confidence)
