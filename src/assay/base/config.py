@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from assay.base.errors import ConfigError
+from assay.base.versioned import Versioned, stored_problem
 
 
-class FrozenConfig(BaseModel):
+class FrozenConfig(Versioned):
     """What a user may choose. Keyword-only, typed, immutable; each field's docstring is its documentation."""
 
     model_config = ConfigDict(
@@ -76,6 +77,18 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
             f"  {problem}" for problem in _problems(config_class, error.errors(), loaded.origins)
         )
         raise ConfigError(f"{config_class.__name__} is not valid:\n{problems}") from error
+
+
+def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, wrote: str = "") -> ConfigT:
+    """A configuration as a record holds it, of any version up to today's, or one `ConfigError`.
+
+    `where` names the record (`run lm-0312: the recipe`), `wrote` the assay that wrote it, where that is known.
+    """
+    try:
+        return config_class.from_stored(tree)
+    except ValidationError as error:
+        by = f", written by assay {wrote}" if wrote else ""
+        raise ConfigError(f"{where}{by}: {stored_problem(error, wrote=wrote)}.") from error
 
 
 def given_text(value: Any) -> str:

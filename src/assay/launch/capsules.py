@@ -18,7 +18,7 @@ from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.metrics.recorded import last_step_of
 from assay.store.objects import ObjectStore
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_of
 
 CAPSULE_PREFIX = "capsules/"
 CAPSULE_FILE = "capsule.json"
@@ -43,7 +43,7 @@ def save_capsule(
     clock: Clock | None = None,
 ) -> Capsule:
     """Copy the nearest commit before `step` and write the capsule; one of the same step is written anew."""
-    recipe = Recipe.model_validate(run.recipe)
+    recipe = recipe_of(run)
     folder = f"{CAPSULE_PREFIX}{step:08d}"
     commit = nearest_commit(log, step)
     if commit is not None:

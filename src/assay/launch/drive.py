@@ -27,6 +27,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
+from assay.training.recipe import recipe_of
 
 
 class RunResult(NamedTuple):
@@ -52,8 +53,9 @@ def drive(
 ) -> RunResult:
     """Train until done or asked to stop; then evaluate, audit and record. `nodes`: by default, here."""
     clock = clock or SystemClock()
-    check_world_sizes(run.recipe["loader"]["lanes"], [world_size, *policy.world_sizes])
-    check_parallel(run.recipe, [policy.parallel] if isinstance(policy.parallel, str) else policy.parallel)
+    recipe = recipe_of(run)
+    check_world_sizes(recipe.loader.lanes, [world_size, *policy.world_sizes])
+    check_parallel(recipe, [policy.parallel] if isinstance(policy.parallel, str) else policy.parallel)
     log = CommitLog(open_store(run.store_url))
     refuse_missing_log(run, log)
     ledger.record_run(run)

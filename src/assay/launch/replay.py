@@ -29,7 +29,7 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_of
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.bad_rows import RowSearcher, SuspectRows
 from assay.training.replay.replayer import Replayer
@@ -88,7 +88,7 @@ def replay(
     run: Run, log: CommitLog, request: ReplayRequest, *, progress: Progress = lambda *_: None
 ) -> ReplayReport:
     """Make the steps from the nearest commit to the one asked for, and compare."""
-    recipe = Recipe.model_validate(run.recipe)
+    recipe = recipe_of(run)
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = ClassifyMethod(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, method.columns)

@@ -1,10 +1,9 @@
 """A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -20,7 +19,7 @@ from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
 from assay.store.home import RUN_FILE, Home
 from assay.store.objects import open_store
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_of
 
 VALIDATION = "validation"
 
@@ -66,7 +65,7 @@ def planned_run(
         run_id=run_id,
         created_s=now_s,
         recipe=tree,
-        recipe_sha256=_recipe_sha256(tree, dataset.fingerprint),
+        recipe_sha256=recipe_sha256(recipe, dataset.fingerprint),
         dataset_fingerprint=dataset.fingerprint,
         code_version=code_version(),
         run_dir=str(run_dir),
@@ -96,7 +95,7 @@ def resolved_recipe(recipe_values: LoadedConfig) -> str:
 
 def planned_steps(run: Run) -> int:
     """Optimizer steps of the whole run."""
-    recipe = Recipe.model_validate(run.recipe)
+    recipe = recipe_of(run)
     view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
     everything = recipe.trainer.epochs * Loader(view, recipe.loader, ()).steps_per_epoch
     return min(everything, recipe.trainer.max_steps or everything)
@@ -105,20 +104,21 @@ def planned_steps(run: Run) -> int:
 def existing_run(home: Home, run_id: str) -> Run:
     """A run's own record; its dataset must still be the one that it began with."""
     run = home.run(run_id)
-    dataset = Dataset.open(Path(run.recipe["data"]["dataset"]))
+    folder = recipe_of(run).data.dataset
+    dataset = Dataset.open(Path(folder))
     if dataset.fingerprint != run.dataset_fingerprint:
         raise ConfigError(
             f"run '{run_id}' began on dataset {run.dataset_fingerprint[:12]}…, but "
-            f"{run.recipe['data']['dataset']} is now {dataset.fingerprint[:12]}…. Restore the manifest that "
+            f"{folder} is now {dataset.fingerprint[:12]}…. Restore the manifest that "
             "it began with, or start a new run."
         )
     return run
 
 
-def _recipe_sha256(tree: dict[str, Any], dataset_fingerprint: str) -> str:
+def recipe_sha256(recipe: Recipe, dataset_fingerprint: str) -> str:
     """Of what decides the weights: where the dataset lies does not, nor does what is evaluated on the way."""
-    decisive = {key: value for key, value in tree.items() if key != "evaluation"}
-    return sha256_of_json({**decisive, "data": {**tree["data"], "dataset": dataset_fingerprint}})
+    tree = recipe.model_dump(mode="json", exclude={"evaluation"})
+    return sha256_of_json({**tree, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 
 
 def _check_columns(recipe: Recipe, dataset: Dataset) -> None:
@@ -152,15 +152,15 @@ def check_world_sizes(num_lanes: int, world_sizes: Sequence[int]) -> None:
             raise ConfigError(f"--workers {world_size}: with loader.lanes={num_lanes} it is one of {sizes}.")
 
 
-def check_parallel(recipe: Mapping[str, Any], parallels: Sequence[str]) -> None:
+def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
     """Refuse sharded weights where the ranks' steps would not go side by side."""
     if "fsdp2" not in parallels:
         return
-    if recipe["loader"]["max_micro_batch_tokens"] is not None:
+    if recipe.loader.max_micro_batch_tokens is not None:
         raise ConfigError(
             "--parallel fsdp2 with loader.max_micro_batch_tokens: ranks would cut their lanes into different "
             "numbers of micro-batches and wait for each other's weights. Set max_micro_batch_tokens to null "
             "and use more lanes, or --parallel ddp."
         )
-    if recipe["trainer"]["gradient_sum"] != "tree":
+    if recipe.trainer.gradient_sum != "tree":
         raise ConfigError("--parallel fsdp2 sums gradients as a tree. Set trainer.gradient_sum to tree.")

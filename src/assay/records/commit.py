@@ -106,3 +106,11 @@ class RunFinished(Record):
 
 
 LogEntry = Annotated[AttemptBegan | Commit | CommitQuarantined | RunFinished, Field(discriminator="type")]
+
+ENTRY_CLASSES: dict[str, type[AttemptBegan | Commit | CommitQuarantined | RunFinished]] = {
+    "attempt": AttemptBegan,
+    "commit": Commit,
+    "quarantine": CommitQuarantined,
+    "finished": RunFinished,
+}
+"""By an entry's `type`."""

@@ -63,11 +63,16 @@ class Exercise(Record):
     """Empty where it passed."""
 
 
+def _without_parts(tree: dict[str, Any]) -> dict[str, Any]:
+    """A drill of version 1 says of no recipe what it was: it can be read, and speaks for none."""
+    return {**tree, "parts": {}}
+
+
 class DrillReport(Record):
     """All exercises of one recipe; the first is the undisturbed run."""
 
     kind: ClassVar[str] = "drill_report"
-    version: ClassVar[int] = 2
+    upgrades: ClassVar = (_without_parts,)
 
     recipe_sha256: str
     """Of the pilot: the recipe with fewer steps."""
@@ -105,6 +110,8 @@ class DrillReport(Record):
 
     def difference_from(self, recipe: Mapping[str, Any]) -> str | None:
         """The first key in which a resolved recipe differs from the one that was drilled, with both values."""
+        if not self.parts:
+            return "keys that it does not name"
         other = drilled_parts(recipe)
         for key in sorted({*self.parts, *other}):
             if self.parts.get(key) != other.get(key):

@@ -1,24 +1,26 @@
-"""What every record is: frozen, versioned JSON that names its inputs by digest."""
+"""What every record is: frozen, versioned JSON that names its inputs by digest.
+
+How a record changes without breaking what is on disk: see `assay.base.versioned`. Every kind and version has
+a file under `tests/golden/records`, which every later assay reads.
+"""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import DataError
+from assay.base.versioned import Versioned, stored_problem
 
 
-class Record(BaseModel):
+class Record(Versioned):
     """One fact that a stage hands to the next. Never edited: a correction is a new record."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: ClassVar[str]
     """The record's type, as written in its JSON."""
-
-    version: ClassVar[int] = 1
-    """Rises when the meaning of a field changes; older readers then refuse."""
 
     def to_json(self) -> str:
         """Canonical JSON with `kind` and `version`; equal records have equal text."""
@@ -34,21 +36,25 @@ class Record(BaseModel):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:
-        """Read one record; `source` is what an error names."""
+        """Read one record of any version up to today's; `source` is what an error names."""
         import json
 
         try:
             tree = json.loads(text)
         except ValueError as error:
             raise DataError(f"{source}: not JSON ({error}). The file was cut short or overwritten.") from error
-        if not isinstance(tree, dict) or tree.pop("kind", None) != cls.kind:
+        return cls.from_tree(tree, source=source)
+
+    @classmethod
+    def from_tree(cls, tree: Any, *, source: str | Path) -> Self:
+        """Likewise, of the JSON tree with `kind` and `version`."""
+        if not isinstance(tree, dict) or tree.get("kind") != cls.kind or "version" not in tree:
             raise DataError(f"{source}: not a '{cls.kind}' record.")
-        if (version := tree.pop("version", None)) != cls.version:
-            raise DataError(
-                f"{source}: '{cls.kind}' version {version}; this assay reads version {cls.version}. "
-                "Use the assay that wrote it, or write it anew."
-            )
         try:
-            return cls.model_validate(tree)
+            return cls.from_stored({key: value for key, value in tree.items() if key != "kind"})
         except ValidationError as error:
-            raise DataError(f"{source}: a '{cls.kind}' record with wrong fields: {error}") from error
+            wrote = str(tree.get("code_version", ""))
+            raise DataError(
+                f"{source}: a '{cls.kind}' record, version {tree['version']}: "
+                f"{stored_problem(error, wrote=wrote)}."
+            ) from error

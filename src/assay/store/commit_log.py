@@ -10,17 +10,22 @@ import hashlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from pydantic import TypeAdapter, ValidationError
-
 from assay.base.digest import canonical_json
 from assay.base.errors import DataError, FencedError, StoreError
-from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
+from assay.records.commit import (
+    ENTRY_CLASSES,
+    AttemptBegan,
+    Commit,
+    CommitQuarantined,
+    FileDigest,
+    LogEntry,
+    RunFinished,
+)
 from assay.store.objects import ObjectStore
 
 LOG_PREFIX = "log/"
 CHECKPOINT_PREFIX = "checkpoints/"
 _READ_BYTES = 8 << 20
-_ENTRY: TypeAdapter[LogEntry] = TypeAdapter(LogEntry)
 
 
 class CommitLog:
@@ -203,10 +208,10 @@ def _parse(data: bytes, key: str) -> LogEntry:
 
     try:
         tree = json.loads(data)
-        tree.pop("kind"), tree.pop("version")
-        return _ENTRY.validate_python(tree)
-    except (ValueError, KeyError, AttributeError, ValidationError) as error:
+        entry_class = ENTRY_CLASSES[tree["type"]]
+    except (ValueError, KeyError, TypeError) as error:
         raise StoreError(
             f"{key}: not an entry of a commit log ({error}). The file was changed after it was put; "
             "restore it from a backup of the run's store."
         ) from error
+    return entry_class.from_tree(tree, source=key)

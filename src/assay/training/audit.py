@@ -29,7 +29,7 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.store.missing_log import missing_log
-from assay.training.recipe import Recipe
+from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100
 """Rows that a report names at most; it counts them all."""
@@ -57,7 +57,7 @@ class _Window(NamedTuple):
 
 def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True) -> AuditReport:
     """Check every committed step; with `check_shards` also that the shards are still what was indexed."""
-    recipe = Recipe.model_validate(run.recipe)
+    recipe = recipe_of(run)
     dataset = Dataset.open(Path(recipe.data.dataset))
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
     commits = effective_commits(log)

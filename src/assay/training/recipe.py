@@ -5,9 +5,10 @@ The number of ranks is not in it, nor where it runs: those may change at every r
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig
+from assay.base.config import FrozenConfig, stored
 from assay.data.dataset.split import SplitConfig
 from assay.data.loader.config import LoaderConfig
+from assay.records.run import Run
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.trainer.config import TrainerConfig
@@ -81,3 +82,11 @@ class Recipe(FrozenConfig):
                 "only commits can be evaluated"
             )
         return self
+
+
+def recipe_of(run: Run) -> Recipe:
+    """What a run was asked to do, whichever assay wrote it down.
+
+    A `ConfigError` names the key that can not be read here, and the version that can.
+    """
+    return stored(Recipe, run.recipe, where=f"run '{run.run_id}': its recipe", wrote=run.code_version)

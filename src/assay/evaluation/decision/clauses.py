@@ -259,7 +259,7 @@ def audit_clause(facts: Facts) -> Clause:
 def drill_clause(path: Path, facts: Facts) -> Clause:
     """Whether the drill that `assay drill --out` recorded has passed, and was one of this recipe."""
     tree, source = _record_file(path, "the record of a drill ('assay drill RECIPE --out FILE')")
-    report = DrillReport.from_json(json.dumps(tree), source=path)
+    report = DrillReport.from_tree(tree, source=path)
     failed = [exercise for exercise in report.exercises if exercise.problem]
     survived = len(report.exercises) - len(failed)
     other = report.difference_from(facts.recipe)
@@ -289,7 +289,7 @@ def _drill_again(report: DrillReport, other: str | None) -> MoreEvidence | None:
 def coverage_clause(path: Path) -> Clause:
     """Whether every failure mode has a benchmark of known power."""
     tree, source = _record_file(path, "the coverage matrix")
-    holes = Coverage.from_json(json.dumps(tree), source=path).holes
+    holes = Coverage.from_tree(tree, source=path).holes
     names = [f"{mode.name} ({mode.owner})" for mode in holes]
     return Clause(
         name="coverage",

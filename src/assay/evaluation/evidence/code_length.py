@@ -29,6 +29,7 @@ from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits
 from assay.store.metrics.curves import Curve, metric_series
+from assay.training.recipe import recipe_of
 
 CONFIDENCE = 0.95
 
@@ -189,9 +190,9 @@ def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Floats:
 
 
 def _order(run: Run) -> dict[str, Any]:
-    loader = run.recipe.get("loader", {})
+    recipe = recipe_of(run)
     return {
         "dataset": run.dataset_fingerprint,
-        "split": run.recipe.get("data", {}).get("split"),
-        **{f"loader.{key}": loader.get(key) for key in _ORDER_KEYS},
+        "split": recipe.data.split,
+        **{f"loader.{key}": getattr(recipe.loader, key) for key in _ORDER_KEYS},
     }

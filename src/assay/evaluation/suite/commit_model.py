@@ -30,7 +30,7 @@ from assay.store.objects import ObjectStore
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import StoreReader
 from assay.training.methods.classify.method import ClassifyMethod
-from assay.training.recipe import Recipe
+from assay.training.recipe import recipe_of
 
 SMALLEST_PROBABILITY = 2.0**-52
 """A sure mistake costs 36 nats, not infinity."""
@@ -42,7 +42,7 @@ def load_classifier(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. It is not evaluated."
         )
-    model = ClassifyMethod(Recipe.model_validate(run.recipe).method).build_model()
+    model = ClassifyMethod(recipe_of(run).method).build_model()
     state = {"model": get_model_state_dict(model)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
@@ -61,7 +61,7 @@ class ClassificationScorer:
 
     def __init__(self, config: Classification, run: Run, model: nn.Module) -> None:
         """Opens the run's dataset at its own split."""
-        recipe = Recipe.model_validate(run.recipe)
+        recipe = recipe_of(run)
         self._config = config
         self._model = model
         self._method = ClassifyMethod(recipe.method)

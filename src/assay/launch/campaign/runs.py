@@ -25,7 +25,7 @@ from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
 from assay.launch.evaluation.queue import debit, queue_of, record_results, work
 from assay.launch.ranks.supervisor import RestartPolicy, Watcher
-from assay.launch.run import VALIDATION, check_world_sizes, checked, existing_run, new_run
+from assay.launch.run import VALIDATION, check_world_sizes, checked, existing_run, new_run, recipe_sha256
 from assay.records.campaign import CampaignRun
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Run
@@ -35,7 +35,7 @@ from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_of
 
 NEVER = 10**12
 """Steps: no commit but the last is a multiple of it."""
@@ -109,9 +109,8 @@ def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
     if not campaign.home.has_run(run_id):
         return new_run(campaign.home, recipe, world_size=campaign.config.workers, run_id=run_id)
     run = existing_run(campaign.home, run_id)
-    tree = checked(recipe)[0].model_dump(mode="json")
-    tree["data"]["dataset"] = run.recipe["data"]["dataset"]
-    if tree != run.recipe:
+    wanted, dataset = checked(recipe)
+    if recipe_sha256(wanted, dataset.fingerprint) != recipe_sha256(recipe_of(run), run.dataset_fingerprint):
         raise ConfigError(
             f"run '{run_id}' exists with another recipe than arm '{arm}' of campaign "
             f"'{campaign.config.name}' has. Give the campaign another name, or remove the run's folder."

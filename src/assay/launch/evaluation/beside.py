@@ -12,6 +12,7 @@ from pathlib import Path
 from assay.base.errors import TrainingError
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
+from assay.training.recipe import recipe_of
 
 MAX_STARTS = 5
 LOG_FILE = "evaluation.log"
@@ -26,7 +27,7 @@ class EvaluationBeside:
     def __init__(self, home: Home, run: Run) -> None:
         self._home = home
         self._run = run
-        self._is_wanted = bool(run.recipe.get("evaluation"))
+        self._is_wanted = recipe_of(run).evaluation is not None
         self._worker: subprocess.Popen[bytes] | None = None
         self._num_starts = 0
 

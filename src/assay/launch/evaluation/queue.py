@@ -39,7 +39,7 @@ from assay.store.home import Home
 from assay.store.leases import PATIENCE_S, holding, take_lease
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore, open_store
-from assay.training.recipe import EvaluationConfig, Recipe
+from assay.training.recipe import EvaluationConfig, recipe_of
 
 POLL_S = 1.0
 
@@ -59,7 +59,7 @@ class Queue(NamedTuple):
 
 def queue_of(run: Run, *, suite: str | None = None, patience_s: float = PATIENCE_S) -> Queue:
     """A run's queue by its recipe, or by another suite at every commit."""
-    config = Recipe.model_validate(run.recipe).evaluation
+    config = recipe_of(run).evaluation
     if suite is not None:
         config = EvaluationConfig(suite=suite)
     if config is None:
@@ -139,6 +139,7 @@ def record_results(queue: Queue, ledger: Ledger) -> list[BenchmarkResult]:
 
 def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chunk: OnChunk) -> bool:
     """Evaluate one commit, unless somebody else is at it; whether it is done now."""
+    recipe = recipe_of(queue.run)
     folder = checkpoint_results(commit.step, commit.weights_digest)
     worker = f"{socket.gethostname()}-{os.getpid()}"
     lease = take_lease(queue.store, folder, worker=worker, clock=clock, patience_s=queue.patience_s)
@@ -146,8 +147,8 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
         return False
     checkpoint = Checkpoint(
         run_id=queue.run.run_id,
-        candidate=str(queue.run.recipe.get("name", "")),
-        seed=int(queue.run.recipe.get("seed", 0)),
+        candidate=recipe.name,
+        seed=recipe.seed,
         step=commit.step,
         weights_digest=commit.weights_digest,
     )

@@ -23,6 +23,7 @@ from assay.launch.places.launcher import Launched, LaunchState, resume_command
 from assay.launch.ranks.node_link import link_key
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.training.recipe import recipe_of
 
 STOPPED_EARLY = 75
 """Exit code of a supervisor on an allocation that committed and left before the end (EX_TEMPFAIL)."""
@@ -80,7 +81,7 @@ def job_script(
     """The script that sbatch is given; `options` are more of `assay train`."""
     config.check_world_size(world_size)
     command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
-    threads = run.recipe["trainer"]["threads_per_rank"]
+    threads = recipe_of(run).trainer.threads_per_rank
     directives = [
         f"--job-name=assay-{run.run_id}",
         *([f"--partition={config.partition}"] if config.partition else []),

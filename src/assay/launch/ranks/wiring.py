@@ -27,7 +27,7 @@ from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
-from assay.training.recipe import EvaluationConfig, Recipe
+from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
@@ -38,7 +38,7 @@ from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]:
     """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end."""
-    recipe = Recipe.model_validate(task.run.recipe)
+    recipe = recipe_of(task.run)
     faults = _faults(task)
     clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
     recorder = _recorder(task, clock, faults)

@@ -19,7 +19,7 @@ from assay.base.errors import ConfigError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import Campaign
-from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, LogEntry, RunFinished
+from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation
 from assay.records.record import Record
@@ -28,13 +28,6 @@ from assay.records.suspect import Suspect
 from assay.store.ledger import database, tables
 
 RecordT = TypeVar("RecordT", bound=Record)
-
-_ENTRY_CLASSES: dict[str, type[AttemptBegan | Commit | CommitQuarantined | RunFinished]] = {
-    "attempt": AttemptBegan,
-    "commit": Commit,
-    "quarantine": CommitQuarantined,
-    "finished": RunFinished,
-}
 
 
 def open_ledger(url: str) -> "Ledger":
@@ -210,7 +203,7 @@ class Ledger:
         rows = self._rows(
             select(table.c.type, table.c.record).where(table.c.run_id == run_id).order_by(table.c.entry_index)
         )
-        return [_ENTRY_CLASSES[kind].from_json(text, source=f"ledger, run {run_id}") for kind, text in rows]
+        return [ENTRY_CLASSES[kind].from_json(text, source=f"ledger, run {run_id}") for kind, text in rows]
 
     def phase_seconds(self, run_id: str) -> list[PhaseSeconds]:
         """What a run cost, by attempt and rank."""

@@ -13,6 +13,7 @@ from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from tiny_recipe import tiny_recipe
 
 
 class StillClock:
@@ -47,7 +48,7 @@ def record(
     run = Run(
         run_id=run_id,
         created_s=0.0,
-        recipe={"loader": {"seed": 1}},
+        recipe=tiny_recipe(loader={"seed": 1}),
         recipe_sha256="r",
         dataset_fingerprint="d",
         code_version="0",

@@ -16,6 +16,7 @@ from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.recipe import EvaluationConfig
+from tiny_recipe import tiny_recipe
 
 
 def commit(step: int) -> Commit:
@@ -73,8 +74,8 @@ def test_a_queue_that_grows_too_long_gives_the_oldest_up(suite):
 
 def a_run(folder: Path, **recipe: object) -> Run:
     return Run(
-        run_id="nothing-there", created_s=0, recipe=recipe, recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir=str(folder), store_url=str(folder),
+        run_id="nothing-there", created_s=0, recipe=tiny_recipe(**recipe), recipe_sha256="",
+        dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, job_script
 from assay.launch.places.slurm_allocation import Allocation
 from assay.records.run import Run
 from assay.store.home import Home
+from tiny_recipe import tiny_recipe
 
 STEP = {
     "SLURM_NTASKS": "2",
@@ -26,7 +27,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run(
         run_id="long",
         created_s=0.0,
-        recipe={"trainer": {"threads_per_rank": 3}},
+        recipe=tiny_recipe(trainer={"threads_per_rank": 3}),
         recipe_sha256="",
         dataset_fingerprint="",
         code_version="",

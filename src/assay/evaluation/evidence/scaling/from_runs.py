@@ -8,8 +8,6 @@ curve, so all runs must be evaluated on one split of one dataset.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from assay.base.errors import DataError
 from assay.evaluation.evidence.scaling.points import (
     FLOP_PER_PARAMETER_AND_TOKEN,
@@ -21,7 +19,7 @@ from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import metric_series
 from assay.training.methods.classify.size import num_parameters
-from assay.training.recipe import Recipe
+from assay.training.recipe import recipe_of
 
 _EVERY_POINT = 1_000_000_000
 
@@ -37,7 +35,7 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
     """One point per run. Raises `DataError` where a run lacks one of its numbers, or the splits differ."""
     finished = [_finished(ledger, run_id) for run_id in run_ids]
     rows = {each.evaluation.overall.num_rows for each in finished}
-    splits = {str(each.run.recipe["data"]["split"]) for each in finished}
+    splits = {str(recipe_of(each.run).data.split) for each in finished}
     if len(rows) > 1 or len(splits) > 1:
         raise DataError(
             f"the runs were evaluated on different rows: {len(splits)} splits, with "
@@ -84,10 +82,7 @@ def _tokens(ledger: Ledger, run_id: str, step: int) -> float:
 
 
 def _parameters(run: Run) -> int:
-    try:
-        parameters = num_parameters(Recipe.model_validate(run.recipe).method)
-    except ValidationError as error:
-        raise DataError(f"run {run.run_id}: another version of assay wrote its recipe: {error}") from error
+    parameters = num_parameters(recipe_of(run).method)
     if parameters is None:
         raise DataError(
             f"run {run.run_id} began with a pretrained encoder, whose size is not in the recipe. Write the "

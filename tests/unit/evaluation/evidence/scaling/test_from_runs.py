@@ -13,6 +13,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.training.methods.classify.size import num_parameters
 from assay.training.recipe import Recipe
+from tiny_recipe import tiny_recipe
 
 
 class StillClock:
@@ -30,14 +31,8 @@ def record(
 ) -> Recipe:
     """A run of six steps with 100 tokens each, evaluated at step 5."""
     encoder = {"type": "new", "vocab_size": 99, "hidden_size": width}
-    recipe = Recipe.model_validate(
-        {
-            "name": "tiny",
-            "data": {"dataset": "d", "split": {"type": "hash", "validation_fraction": fraction}},
-            "loader": {},
-            "method": {"encoder": encoder},
-        }
-    )
+    data = {"dataset": "d", "split": {"type": "hash", "validation_fraction": fraction}}
+    recipe = Recipe.model_validate(tiny_recipe(data=data, method={"encoder": encoder}))
     run = Run(
         run_id=run_id,
         created_s=0.0,

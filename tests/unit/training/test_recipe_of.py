@@ -1,0 +1,43 @@
+"""The recipe of a run that was begun before."""
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.records.run import Run
+from assay.training.recipe import Recipe, recipe_of
+from tiny_recipe import tiny_recipe
+
+
+def a_run(**recipe: object) -> Run:
+    return Run(
+        run_id="lm-0312", created_s=0, recipe=tiny_recipe() | recipe, recipe_sha256="", dataset_fingerprint="",
+        code_version="7.1+gabc", run_dir="", store_url="",
+    )  # fmt: skip
+
+
+def test_a_runs_recipe_is_read_as_it_was_written():
+    assert recipe_of(a_run(seed=7)) == Recipe.model_validate(tiny_recipe(seed=7))
+
+
+def test_an_unknown_key_is_one_sentence_that_names_the_run_the_key_and_who_wrote_it():
+    with pytest.raises(ConfigError) as raised:
+        recipe_of(a_run(trainer={"optimiser": {}}))
+    assert str(raised.value).startswith(
+        "run 'lm-0312': its recipe, written by assay 7.1+gabc: key 'trainer.optimiser' is unknown here; "
+    )
+    assert "use assay 7.1+gabc, or a newer one" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_earlier_version_of_the_recipe_is_upgraded(monkeypatch):
+    def renamed(tree):
+        return {"name": tree.pop("title"), **tree}
+
+    monkeypatch.setattr(Recipe, "upgrades", (renamed,))
+    monkeypatch.setattr(Recipe, "version", 2)
+    tree = tiny_recipe()
+    tree["title"] = tree.pop("name")
+    del tree["version"]
+    run = a_run().model_copy(update={"recipe": tree})
+    assert recipe_of(run).name == "tiny"
+    assert recipe_of(run).model_dump(mode="json")["version"] == 2
