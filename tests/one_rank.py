@@ -10,7 +10,7 @@ from torch import Tensor
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
-from assay.evaluation.suite.commit_model import load_classifier
+from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.ranks.faults import NO_FAULTS
 from assay.launch.ranks.task import RankTask
 from assay.launch.ranks.wiring import train_rank
@@ -20,7 +20,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
-from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.methods.registry import method_of
 from assay.training.recipe import Recipe
 from assay.training.trainer.step import initial_model
 
@@ -60,7 +60,7 @@ def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
             torch.distributed.destroy_process_group()
     recorded = recorded_steps(folder)
     assert sorted(recorded) == list(range(1, len(recorded) + 1))
-    model = load_classifier(run, log.commits()[-1], log.store)
+    model = load_committed(run, log.commits()[-1], log.store)
     return Trained([recorded[step].values for step in sorted(recorded)], dict(model.state_dict()))
 
 
@@ -83,7 +83,7 @@ def _task(run: Run, folder: Path) -> RankTask:
 def starting_model(tree: dict[str, Any]) -> torch.nn.Module:
     """The model of a recipe before its first step."""
     recipe = Recipe.model_validate(tree)
-    return initial_model(ClassifyMethod(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
+    return initial_model(method_of(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
 
 
 def rows_of_steps(tree: dict[str, Any], num_steps: int) -> list[list[list[int]]]:

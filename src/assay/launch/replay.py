@@ -28,7 +28,7 @@ from assay.records.replay import Compared, OperatorWatchReport, ReplayReport, Ro
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import RecordedStep, recorded_steps
-from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.methods.registry import method_of
 from assay.training.recipe import Recipe, recipe_of
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.bad_rows import RowSearcher, SuspectRows
@@ -90,7 +90,7 @@ def replay(
     """Make the steps from the nearest commit to the one asked for, and compare."""
     recipe = recipe_of(run)
     dataset = Dataset.open(Path(recipe.data.dataset))
-    method = ClassifyMethod(recipe.method)
+    method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, method.columns)
     through = request.step if request.through_step is None else request.through_step
     _check(request, recipe, through, num_steps(recipe.trainer, loader))

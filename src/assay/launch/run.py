@@ -77,7 +77,7 @@ def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
     """The recipe and its dataset, or an error about the first thing that can not work."""
     recipe = validated(Recipe, recipe_values)
     dataset = Dataset.open(Path(recipe.data.dataset))
-    _check_columns(recipe, dataset)
+    _check_dataset(recipe, dataset)
     if recipe.evaluation is not None:
         read_suite(Path(recipe.evaluation.suite))
     for part in ("train", "validation"):
@@ -121,27 +121,15 @@ def recipe_sha256(recipe: Recipe, dataset_fingerprint: str) -> str:
     return sha256_of_json({**tree, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 
 
-def _check_columns(recipe: Recipe, dataset: Dataset) -> None:
+def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     present = dataset.manifest.columns
-    for column in (*recipe.method.metadata_columns, "label"):
+    for column in recipe.method.columns:
         if column not in present:
             raise ConfigError(
                 f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
                 f"{', '.join(present)}."
             )
-    encoder = recipe.method.encoder
-    longest = dataset.manifest.lengths.max
-    if encoder.type == "new" and longest > encoder.max_tokens:
-        raise ConfigError(
-            f"method.encoder.max_tokens={encoder.max_tokens}, but the longest row of dataset "
-            f"'{dataset.manifest.name}' has {longest} tokens. Use max_tokens={longest} or more."
-        )
-    largest = dataset.manifest.max_token_id
-    if encoder.type == "new" and largest >= encoder.vocab_size:
-        raise ConfigError(
-            f"method.encoder.vocab_size={encoder.vocab_size}, but dataset '{dataset.manifest.name}' holds "
-            f"token {largest}. Use the vocabulary size of its tokenizer, {largest + 1} or more."
-        )
+    recipe.method.check_dataset(dataset.manifest)
 
 
 def check_world_sizes(num_lanes: int, world_sizes: Sequence[int]) -> None:

@@ -21,6 +21,18 @@ class Estimate(Record):
     """How the interval was made: `DeLong`, `paired bootstrap, 2000 resamples`, ..."""
 
 
+class Metric(Record):
+    """What a number measures, and which way is better."""
+
+    kind: ClassVar[str] = "metric"
+
+    name: str
+    """As in columns and curves: `auc`, `squared_error`."""
+    unit: str
+    """`share`, `AUC`, `nats per row`, ..."""
+    higher_is_better: bool
+
+
 class CalibrationBin(Record):
     """Rows whose predicted probability fell into one bin."""
 

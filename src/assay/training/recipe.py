@@ -10,7 +10,7 @@ from assay.data.dataset.split import SplitConfig
 from assay.data.loader.config import LoaderConfig
 from assay.records.run import Run
 from assay.training.checkpoint.retention import RetentionConfig
-from assay.training.methods.classify.config import ClassifyConfig
+from assay.training.methods.registry import AnyMethodConfig
 from assay.training.trainer.config import TrainerConfig
 
 
@@ -56,7 +56,7 @@ class Recipe(FrozenConfig):
 
     loader: LoaderConfig
 
-    method: ClassifyConfig
+    method: AnyMethodConfig
 
     trainer: TrainerConfig = TrainerConfig()
 
@@ -67,9 +67,10 @@ class Recipe(FrozenConfig):
 
     @model_validator(mode="after")
     def _the_method_takes_the_layout(self) -> "Recipe":
-        if self.loader.layout.type == "packed":
+        if self.loader.layout.type == "packed" and not self.method.takes_packed_rows:
             raise ValueError(
-                "loader.layout.type=packed: the classifier takes one row a line. Use bucketed instead"
+                f"loader.layout.type=packed: method '{self.method.type}' takes one row a line. Use bucketed "
+                "instead"
             )
         return self
 

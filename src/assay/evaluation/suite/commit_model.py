@@ -1,4 +1,4 @@
-"""A classifier as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
+"""A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
 
 import warnings
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DamagedDataError, TrainingError
-from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.batch import MicroBatch
@@ -29,20 +28,20 @@ from assay.store.commit_log import first_problem
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import StoreReader
-from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
 
 SMALLEST_PROBABILITY = 2.0**-52
 """A sure mistake costs 36 nats, not infinity."""
 
 
-def load_classifier(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
+def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
     """The model with a commit's weights; `DamagedDataError` if its files are not those that were committed."""
     if (problem := first_problem(store, commit)) is not None:
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. It is not evaluated."
         )
-    model = ClassifyMethod(recipe_of(run).method).build_model()
+    model = method_of(recipe_of(run).method).build_model()
     state = {"model": get_model_state_dict(model)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
@@ -64,7 +63,7 @@ class ClassificationScorer:
         recipe = recipe_of(run)
         self._config = config
         self._model = model
-        self._method = ClassifyMethod(recipe.method)
+        self._method = method_of(recipe.method)
         split = recipe.data.split
         view = split_view(Dataset.open(Path(recipe.data.dataset)), split, "validation")
         by_key = split.type == "hash"
@@ -119,9 +118,8 @@ class ClassificationScorer:
     @torch.inference_mode()
     def _scores(self, batch: MicroBatch) -> list[ItemScore]:
         device = next(self._model.parameters()).device
-        logits = self._method.logits(self._model, self._method.tensors(batch, device))
-        probabilities = torch.sigmoid(logits.double()).cpu().numpy()
-        labels = batch.columns[LABEL].to_numpy(zero_copy_only=False).astype(np.float64)
+        predicted = self._method.predictions(self._model, self._method.tensors(batch, device))
+        probabilities, labels = (predicted[name].cpu().numpy() for name in ("probability", "label"))
         if self._config.score == "correct":
             scores = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
         else:

@@ -40,6 +40,8 @@ from assay.store.home import Home
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore
+from assay.training.recipe import recipe_of
+from assay.training.trainer.method_config import BinaryPredictions
 
 if TYPE_CHECKING:
     from assay.training.model.local_model import LocalModel
@@ -48,15 +50,17 @@ if TYPE_CHECKING:
 def scorers_of_commit(
     suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
 ) -> Iterator[Scorer]:
-    """A scorer for each benchmark, on a classifier's commit; made one after another."""
-    from assay.evaluation.suite.commit_model import ClassificationScorer, load_classifier
+    """A scorer for each benchmark, on a run's commit; made one after another."""
+    from assay.evaluation.suite.commit_model import ClassificationScorer, load_committed
 
-    model = load_classifier(run, commit, store)
+    model = load_committed(run, commit, store)
+    is_classifier = isinstance(recipe_of(run).method.predictions, BinaryPredictions)
     for benchmark in suite.benchmarks:
-        if not isinstance(benchmark, Classification):
+        if not isinstance(benchmark, Classification) or not is_classifier:
+            answers = "answers only those of type classification" if is_classifier else "answers none"
             raise ConfigError(
                 f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but run "
-                f"'{run.run_id}' trains a classifier, which answers only those of type classification."
+                f"'{run.run_id}' is of method '{run.recipe['method']['type']}', which {answers}."
             )
         yield ClassificationScorer(benchmark, run, model)
 

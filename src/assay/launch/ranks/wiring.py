@@ -10,7 +10,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
-from assay.evaluation.suite.classification import predict, validation_auc, write_predictions
+from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
 from assay.launch.ranks.faults import RankFaults
 from assay.launch.ranks.recorder import RankRecorder
 from assay.launch.ranks.task import RankTask, StopFlag
@@ -22,7 +22,7 @@ from assay.store.home import Home
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
 from assay.training.checkpoint.saver import Saver
-from assay.training.methods.classify.method import ClassifyMethod
+from assay.training.methods.registry import method_of
 from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
@@ -30,6 +30,8 @@ from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
+from assay.training.trainer.method import Method, PredictingMethod
+from assay.training.trainer.method_config import Predictions
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -50,7 +52,7 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
         rendezvous=task.rendezvous,
         num_threads=recipe.trainer.threads_per_rank,
     )
-    method = ClassifyMethod(recipe.method)
+    method = method_of(recipe.method)
     loader = _loader(recipe, method, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
     lane_sum = _lane_sum(task, recipe, model, ranks, recorder)
@@ -59,7 +61,9 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
     awaited = partial(_awaited, recipe.evaluation, log)
     saver = Saver(model, optimizer, ranks, log, recipe.retention, clock, awaited=awaited)
     place = _restored(saver, task)
-    evaluator = _Evaluator(task, model, method, _loader(recipe, method, "validation"), ranks, recorder)
+    evaluator = _Evaluator(
+        task, model, method, recipe.method.predictions, _loader(recipe, method, "validation"), ranks, recorder
+    )
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
         method,
@@ -133,7 +137,8 @@ class _Evaluator:
         self,
         task: RankTask,
         model: Network,
-        method: ClassifyMethod,
+        method: PredictingMethod,
+        predictions: Predictions,
         validation: Loader,
         ranks: Ranks,
         recorder: RankRecorder,
@@ -141,20 +146,21 @@ class _Evaluator:
         self._run_dir = Path(task.run.run_dir)
         self._model = model
         self._method = method
+        self._predictions = predictions
         self._validation = validation
         self._ranks = ranks
         self._recorder = recorder
 
     def evaluate(self, step: int) -> float | None:
-        """Write the predictions of `step`; the validation AUC, on rank 0 only."""
+        """Write the predictions of `step`; the validation metric, on rank 0 only."""
         table = predict(self._model, self._method, self._validation, self._ranks)
         if table is None:
             return None
         folder = evaluation_folder(self._run_dir, step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
-        metric = validation_auc(table)
+        metric = validation_metric(table, self._predictions)
         if metric is not None:
-            self._recorder.log(step, {"validation_auc": metric})
+            self._recorder.log(step, {f"validation_{self._predictions.metric.name}": metric})
         return metric
 
 
@@ -176,13 +182,13 @@ def _recorder(task: RankTask, clock: Clock, faults: RankFaults) -> RankRecorder:
     )
 
 
-def _loader(recipe: Recipe, method: ClassifyMethod, part: Part) -> Loader:
+def _loader(recipe: Recipe, method: Method, part: Part) -> Loader:
     dataset = Dataset.open(Path(recipe.data.dataset))
     return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, method.columns)
 
 
 def _spot_check(
-    recipe: Recipe, method: ClassifyMethod, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
+    recipe: Recipe, method: Method, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
 ) -> SpotCheck | None:
     """None where nothing is checked."""
     trainer, seed = recipe.trainer, recipe.seed

@@ -36,3 +36,11 @@ class Method(Protocol):
     def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         """The sum of the rows' losses; scalar, float32."""
         ...
+
+
+class PredictingMethod(Method, Protocol):
+    """A method whose model can be asked about rows: what runs are evaluated and compared by."""
+
+    def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Columns by name, one value a row, as the configuration's `predictions` says; in evaluation mode."""
+        ...

@@ -18,7 +18,6 @@ from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import metric_series
-from assay.training.methods.classify.size import num_parameters
 from assay.training.recipe import recipe_of
 
 _EVERY_POINT = 1_000_000_000
@@ -82,7 +81,7 @@ def _tokens(ledger: Ledger, run_id: str, step: int) -> float:
 
 
 def _parameters(run: Run) -> int:
-    parameters = num_parameters(recipe_of(run).method)
+    parameters = recipe_of(run).method.num_parameters()
     if parameters is None:
         raise DataError(
             f"run {run.run_id} began with a pretrained encoder, whose size is not in the recipe. Write the "

@@ -4,14 +4,17 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig
-from assay.training.model.config import EncoderConfig
+from assay.base.errors import ConfigError
+from assay.records.dataset import DatasetManifest
+from assay.training.model.config import EncoderConfig, NewEncoderConfig
+from assay.training.trainer.method_config import BinaryPredictions, MethodConfig
 
 NUMERIC_BUCKETS = 129
 """0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""
+_TOKEN_TYPES = 2
 
 
-class ClassifyConfig(FrozenConfig):
+class ClassifyConfig(MethodConfig):
     """A transformer encoder over the tokens, embeddings of metadata, and one logit."""
 
     type: Literal["classify"] = "classify"
@@ -34,8 +37,54 @@ class ClassifyConfig(FrozenConfig):
         """All metadata columns that the model reads."""
         return (*self.categorical_columns, *self.numeric_columns)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `MethodConfig`."""
+        return ("input_ids", "label", *self.metadata_columns)
+
+    @property
+    def predictions(self) -> BinaryPredictions:
+        """See `MethodConfig`."""
+        return BinaryPredictions()
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`: the encoder's position and token tables must be large enough."""
+        if not isinstance(self.encoder, NewEncoderConfig):
+            return
+        if (longest := manifest.lengths.max) > self.encoder.max_tokens:
+            raise ConfigError(
+                f"method.encoder.max_tokens={self.encoder.max_tokens}, but the longest row of dataset "
+                f"'{manifest.name}' has {longest} tokens. Use max_tokens={longest} or more."
+            )
+        if (largest := manifest.max_token_id) >= self.encoder.vocab_size:
+            raise ConfigError(
+                f"method.encoder.vocab_size={self.encoder.vocab_size}, but dataset '{manifest.name}' holds "
+                f"token {largest}. Use the vocabulary size of its tokenizer, {largest + 1} or more."
+            )
+
+    def num_parameters(self) -> int | None:
+        """All trained numbers, embeddings and head included; None for a pretrained encoder."""
+        encoder = self.encoder
+        if not isinstance(encoder, NewEncoderConfig):
+            return None
+        width = encoder.hidden_size
+        norm = 2 * width
+        embeddings = (encoder.vocab_size + encoder.max_tokens + _TOKEN_TYPES) * width + norm
+        attention = 4 * _linear(width, width) + norm
+        feed_forward = (
+            _linear(width, encoder.intermediate_size) + _linear(encoder.intermediate_size, width) + norm
+        )
+        buckets = len(self.categorical_columns) * (self.category_buckets + 1)
+        buckets += len(self.numeric_columns) * NUMERIC_BUCKETS
+        head = _linear(width, width) + _linear(width, 1)
+        return embeddings + encoder.num_layers * (attention + feed_forward) + buckets * width + head
+
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "ClassifyConfig":
         if len(set(self.metadata_columns)) < len(self.metadata_columns):
             raise ValueError("a metadata column is named twice among categorical_columns and numeric_columns")
         return self
+
+
+def _linear(inputs: int, outputs: int) -> int:
+    return inputs * outputs + outputs

@@ -21,7 +21,7 @@ class ClassifyMethod:
     @property
     def columns(self) -> tuple[str, ...]:
         """Dataset columns to read."""
-        return ("input_ids", "label", *self.config.metadata_columns)
+        return self.config.columns
 
     def build_model(self) -> nn.Module:
         """The network; its random weights come from torch's generator."""
@@ -44,6 +44,11 @@ class ClassifyMethod:
     def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         """Sum of the rows' cross-entropies, in nats."""
         return cross_entropy_sum(self.logits(model, tensors), tensors["labels"])
+
+    def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The rows' labels, and their probabilities of label 1."""
+        probabilities = torch.sigmoid(self.logits(model, tensors).double())
+        return {"label": tensors["labels"].to(torch.int8), "probability": probabilities}
 
     def logits(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
         """The rows' log-odds of label 1."""

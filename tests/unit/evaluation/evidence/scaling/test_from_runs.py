@@ -11,7 +11,6 @@ from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.training.methods.classify.size import num_parameters
 from assay.training.recipe import Recipe
 from tiny_recipe import tiny_recipe
 
@@ -92,7 +91,7 @@ def test_a_run_is_a_point(ledger, tmp_path):
     points = points_of_runs(ledger, ["small", "large"])
     assert points.loss.tolist() == [0.6, 0.5]
     assert points.variables["tokens"].tolist() == [500.0, 500.0]
-    assert points.variables["parameters"].tolist() == [num_parameters(recipe.method) for recipe in recipes]
+    assert points.variables["parameters"].tolist() == [recipe.method.num_parameters() for recipe in recipes]
 
 
 def test_a_run_without_a_held_out_loss_is_refused(ledger, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.methods.classify.size import num_parameters
 from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig
 
 
@@ -14,8 +13,9 @@ def test_the_count_is_that_of_the_network(columns):
         vocab_size=50, hidden_size=12, num_layers=3, num_heads=2, intermediate_size=20, max_tokens=9
     )
     config = ClassifyConfig(encoder=encoder, categorical_columns=columns[0], numeric_columns=columns[1])
-    assert num_parameters(config) == sum(weights.numel() for weights in ClassifierNetwork(config).parameters())
+    assert config.num_parameters() == sum(weights.numel() for weights in ClassifierNetwork(config).parameters())
 
 
 def test_a_pretrained_encoder_is_not_guessed_at():
-    assert num_parameters(ClassifyConfig(encoder=PretrainedEncoderConfig(type="pretrained", path="x"))) is None
+    config = ClassifyConfig(encoder=PretrainedEncoderConfig(type="pretrained", path="x"))
+    assert config.num_parameters() is None

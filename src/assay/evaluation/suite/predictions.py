@@ -1,6 +1,6 @@
-"""A classifier's probability for every row of a split.
+"""What a method's model predicts of every row of a split.
 
-The rows are cut into micro-batches by the same lanes as in training, so a row's probability has the same bits
+The rows are cut into micro-batches by the same lanes as in training, so a row's prediction has the same bits
 on any number of ranks.
 """
 
@@ -14,17 +14,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from assay.data.dataset.columns import LABEL
 from assay.data.loader.batch import MicroBatch
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
-from assay.training.methods.classify.method import ClassifyMethod
 from assay.training.parallel.ranks import Ranks, lanes_of_rank
+from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.method_config import BinaryPredictions, Predictions
 
 
 @torch.no_grad()
-def predict(model: nn.Module, method: ClassifyMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
-    """On rank 0 a table of row_id, label, probability and the metadata columns, by row_id; None elsewhere."""
+def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
+    """On rank 0 a table of row_id, the method's predictions and the metadata columns, by row_id; else None."""
     was_training = model.training
     model.eval()
     lanes = lanes_of_rank(ranks.rank, ranks.world_size, loader.config.lanes)
@@ -33,7 +33,7 @@ def predict(model: nn.Module, method: ClassifyMethod, loader: Loader, ranks: Ran
         for lane in share.lanes:
             parts += [_scored(model, method, batch, ranks.device) for batch in lane.micro_batches]
             if not lane.micro_batches:  # where weights are sharded, every forward pass takes all ranks
-                method.logits(model, method.blank(ranks.device))
+                method.predictions(model, method.blank(ranks.device))
     model.train(was_training)
     mine = pa.concat_tables(parts) if parts else None
     gathered: list[Any] | None = [None] * ranks.world_size if ranks.rank == 0 else None
@@ -51,19 +51,17 @@ def write_predictions(table: pa.Table, path: Path) -> None:
     unfinished.replace(path)
 
 
-def _scored(model: nn.Module, method: ClassifyMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
-    logits = method.logits(model, method.tensors(batch, device))
-    columns = {
-        "row_id": pa.array(batch.row_ids, pa.uint64()),
-        "label": batch.columns[LABEL].cast(pa.int8()),
-        "probability": pa.array(torch.sigmoid(logits.double()).cpu().numpy(), pa.float64()),
-    }
-    metadata = {name: column for name, column in batch.columns.items() if name != LABEL}
-    return pa.table({**columns, **metadata})
+def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
+    predicted = method.predictions(model, method.tensors(batch, device))
+    columns = {name: pa.array(values.cpu().numpy()) for name, values in predicted.items()}
+    metadata = {name: column for name, column in batch.columns.items() if name not in columns}
+    return pa.table({"row_id": pa.array(batch.row_ids, pa.uint64()), **columns, **metadata})
 
 
-def validation_auc(table: pa.Table) -> float | None:
-    """The metric by which commits are best; None where the split has one class only."""
+def validation_metric(table: pa.Table, predictions: Predictions) -> float | None:
+    """The metric by which commits are best; None where an AUC has one class only."""
+    if not isinstance(predictions, BinaryPredictions):
+        return float(np.mean(np.asarray(table[predictions.metric.name], np.float64)))
     from assay.evaluation.evidence.classifier.auc import auc
 
     labels = np.asarray(table["label"])

@@ -1,0 +1,55 @@
+"""The methods that there are. Adding one takes a folder beside this file, and one line of it.
+
+    folder `dpo`:  config.py   its `MethodConfig`; imports no torch, and is read at once: recipes are checked,
+                               planned with and judged where there is no torch
+                   method.py   its `PredictingMethod`, the only other file that is asked for from outside
+
+Nobody else names a method: whoever has a recipe asks `method_of`.
+"""
+
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import Field
+
+from assay.training.trainer.method_config import MethodConfig
+
+if TYPE_CHECKING:
+    from assay.training.trainer.method import PredictingMethod
+
+
+class Entry(NamedTuple):
+    """Where a method is found."""
+
+    folder: str
+    """Its name, too: the `type` of its configuration."""
+    config: str
+    """Class in the folder's `config.py`."""
+    method: str
+    """Class in the folder's `method.py`, made from the configuration."""
+
+
+METHODS = (
+    Entry("classify", config="ClassifyConfig", method="ClassifyMethod"),
+)  # fmt: skip
+
+
+def method_of(config: MethodConfig) -> "PredictingMethod":
+    """The method that a recipe chose."""
+    (entry,) = (each for each in METHODS if each.folder == config.type)
+    method: PredictingMethod = getattr(_module(entry, "method"), entry.method)(config)
+    return method
+
+
+def _module(entry: Entry, name: str) -> object:
+    return import_module(f"assay.training.methods.{entry.folder}.{name}")
+
+
+if TYPE_CHECKING:
+    AnyMethodConfig = MethodConfig
+else:
+    AnyMethodConfig = reduce(or_, (getattr(_module(each, "config"), each.config) for each in METHODS))
+    if len(METHODS) > 1:  # where there is one, there is nothing to tell apart
+        AnyMethodConfig = Annotated[AnyMethodConfig, Field(discriminator="type")]

@@ -1,0 +1,67 @@
+"""What a method's configuration must say before anything starts; imports no torch.
+
+    recipe --> MethodConfig --> does the dataset suit it? how large is its model? what will its predictions be?
+
+What is said here is checked, planned with and evaluated by code that does not know which method it is.
+"""
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from assay.base.config import FrozenConfig
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import Metric
+
+AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
+
+
+class BinaryPredictions(NamedTuple):
+    """Columns `label` (0 or 1) and `probability` (of label 1): ranked, calibrated, and compared by AUC."""
+
+    @property
+    def metric(self) -> Metric:
+        """By which commits are best and runs are compared."""
+        return AUC
+
+
+class RowScores(NamedTuple):
+    """A column of each metric's name with every row's own value; runs are compared by the mean of the first."""
+
+    metrics: tuple[Metric, ...]
+
+    @property
+    def metric(self) -> Metric:
+        """By which commits are best and runs are compared."""
+        return self.metrics[0]
+
+
+Predictions = BinaryPredictions | RowScores
+
+
+class MethodConfig(FrozenConfig, ABC):
+    """What a user chooses about a method. `type`, a literal, is its folder's name."""
+
+    type: str
+
+    @property
+    @abstractmethod
+    def columns(self) -> tuple[str, ...]:
+        """Dataset columns that it reads."""
+
+    @property
+    @abstractmethod
+    def predictions(self) -> Predictions:
+        """What its model says of each validation row."""
+
+    @property
+    def takes_packed_rows(self) -> bool:
+        """Whether several rows may share a sequence."""
+        return False
+
+    @abstractmethod
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """Raise a `ConfigError` about rows that its model can not take; the columns are known to be there."""
+
+    @abstractmethod
+    def num_parameters(self) -> int | None:
+        """Trained numbers of the model; None where only a folder of weights knows."""
