@@ -16,7 +16,7 @@ from assay.evaluation.decision.config import SuiteBenchmark
 from assay.evaluation.evidence.benchmark_items import load_result
 from assay.launch.campaign.folder import find_campaign
 from assay.launch.campaign.memo import newest_decisions
-from assay.launch.campaign.runs import finished_runs
+from assay.launch.campaign.scores import finished_runs
 from assay.launch.campaign.seal import score_sealed
 from assay.launch.rebuild import rebuild_all
 from assay.records.campaign import CampaignRun

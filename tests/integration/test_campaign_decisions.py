@@ -30,11 +30,12 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.launch.campaign.arms import arm_run
 from assay.launch.campaign.campaign import CampaignResult, run_campaign
-from assay.launch.campaign.decide import decide_again, look_now
 from assay.launch.campaign.folder import OpenCampaign, declare, find_campaign, read_campaign_file
+from assay.launch.campaign.look import decide_again, look_now
 from assay.launch.campaign.memo import write_memo
-from assay.launch.campaign.runs import arm_run, scored_run
+from assay.launch.campaign.scores import scored_run
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening

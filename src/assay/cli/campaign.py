@@ -48,10 +48,10 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
     """
     from assay.base.clock import SystemClock
     from assay.cli.screens.progress import ProgressBar
+    from assay.launch.campaign.arms import absent_files, check_arms
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
-    from assay.launch.campaign.runs import absent_files, check_arms
     from assay.store.home import Home
 
     config = read_campaign_file(file, overrides)

@@ -20,8 +20,8 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     """
     from assay.base.clock import SystemClock
     from assay.cli.campaign import print_decisions
-    from assay.launch.campaign.decide import decide_again, look_now
     from assay.launch.campaign.folder import find_campaign
+    from assay.launch.campaign.look import decide_again, look_now
     from assay.launch.campaign.memo import write_memo
     from assay.store.home import Home
 

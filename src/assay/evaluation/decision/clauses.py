@@ -6,16 +6,12 @@ Verdicts have three values. `fail` is evidence against; `undecided` is a lack of
 pass, but only the second is cured by more of it.
 """
 
-import json
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 
-from assay.base.digest import sha256_of_json
-from assay.base.errors import DataError
 from assay.evaluation.decision.config import (
     CampaignConfig,
     Condition,
@@ -24,12 +20,11 @@ from assay.evaluation.decision.config import (
     PlanRule,
     RateCondition,
     SafetyRule,
-    ScalingRule,
     SealedRule,
     SpentCondition,
 )
 from assay.evaluation.decision.coverage import hole_text
-from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts
+from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -52,26 +47,28 @@ from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
 from assay.records.drill import DrillReport
 
+FactT = TypeVar("FactT")
+
 CONFIDENCE = 0.95
 """One-sided, of guardrails and safety bounds. All must pass, so they share no error (intersection-union
 test)."""
 
 
-def needed_clauses(config: CampaignConfig, facts: Facts, folder: Path) -> Iterator[Clause]:
-    """What `scale` needs beside the gain; `folder` is what the rule's files are relative to."""
-    rule = config.rule
+def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
+    """What `scale` needs beside the gain."""
+    rule, files = config.rule, facts.files
     yield from (guardrail_clause(each, config, facts) for each in rule.guardrails)
     yield from (safety_clause(each, facts) for each in rule.safety)
     if rule.coverage is not None:
-        yield coverage_clause(folder / rule.coverage)
+        yield coverage_clause(*_gathered(files.coverage))
     if rule.drill is not None:
-        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(folder / rule.drill, facts)
+        yield audit_clause(facts) if rule.drill == "audit" else drill_clause(*_gathered(files.drill), facts)
     if rule.sealed is not None:
         yield sealed_clause(rule.sealed, facts)
     if rule.scaling is not None:
-        yield scaling_clause(rule.scaling, rule.least_effect, facts, folder)
+        yield scaling_clause(_gathered(facts.forecast), rule.least_effect, facts.unit)
     if rule.plan is not None:
-        yield plan_clause(rule.plan, folder)
+        yield plan_clause(rule.plan, _gathered(files.plan))
     yield budget_clause(facts)
 
 
@@ -256,10 +253,8 @@ def audit_clause(facts: Facts) -> Clause:
     )
 
 
-def drill_clause(path: Path, facts: Facts) -> Clause:
+def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
     """Whether the drill that `assay drill --out` recorded has passed, and was one of this recipe."""
-    tree, source = _record_file(path, "the record of a drill ('assay drill RECIPE --out FILE')")
-    report = DrillReport.from_tree(tree, source=path)
     failed = [exercise for exercise in report.exercises if exercise.problem]
     survived = len(report.exercises) - len(failed)
     other = report.difference_from(facts.recipe)
@@ -286,10 +281,9 @@ def _drill_again(report: DrillReport, other: str | None) -> MoreEvidence | None:
     return MoreEvidence(what="repair what the drill found, and repeat it until it passes")
 
 
-def coverage_clause(path: Path) -> Clause:
+def coverage_clause(coverage: Coverage, source: Source) -> Clause:
     """Whether every failure mode has a benchmark of known power."""
-    tree, source = _record_file(path, "the coverage matrix")
-    holes = Coverage.from_tree(tree, source=path).holes
+    holes = coverage.holes
     names = [f"{mode.name} ({mode.owner})" for mode in holes]
     return Clause(
         name="coverage",
@@ -346,17 +340,16 @@ def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     )
 
 
-def scaling_clause(rule: ScalingRule, least_effect: float, facts: Facts, folder: Path) -> Clause:
+def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clause:
     """Whether the calibrated lower bound of the gain at the target scale is worth having."""
-    unit, found = facts.unit, facts.forecast
     asks = f"80% lower bound of the gain at the target scale at least {bound_text(least_effect, unit)}"
-    if found is not None and found.forecast is None:
+    if found.gain is None:
         return Clause(
             name="target scale", type="scaling", verdict="undecided", asks=asks, seen="no forecast",
             reason=found.problem, evidence=found.sources,
             more=MoreEvidence(what="campaigns of this candidate at other scales"),
         )  # fmt: skip
-    low, value, sources = _forecast_of(rule, found, folder)
+    low, value = found.gain
     is_met = low >= least_effect
     return Clause(
         name="target scale",
@@ -369,34 +362,14 @@ def scaling_clause(rule: ScalingRule, least_effect: float, facts: Facts, folder:
         reason="The gain holds at the target scale."
         if is_met
         else "The gain may not hold at the target scale.",
-        evidence=sources,
+        evidence=found.sources,
         more=None if is_met else MoreEvidence(what="a run at a scale between this one and the target"),
     )
 
 
-def _forecast_of(
-    rule: ScalingRule, found: ForecastFacts | None, folder: Path
-) -> tuple[float, float, tuple[Source, ...]]:
-    """The gain's lower bound and value at the target, and where they come from."""
-    if found is not None and found.forecast is not None:
-        gain = found.forecast.gain
-        assert gain.low is not None, "a forecast has a band"
-        return gain.low, gain.value, found.sources
-    assert rule.record is not None, "a rule without a target names a record"
-    tree, source = _record_file(folder / rule.record, "the forecast")
-    return _number(tree, "low", source), _number(tree, "value", source), (source,)
-
-
-def plan_clause(rule: PlanRule, folder: Path) -> Clause:
+def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
     """Whether the plan's simulation is in time and in budget often enough."""
-    tree, source = _record_file(folder / rule.record, "the plan's simulation")
-    safety = tree.get("safety")
-    if not isinstance(safety, dict):
-        raise DataError(
-            f"{source.path}: not an offer of a plan: it has no 'safety'. Write it with 'assay plan'."
-        )
-    on_time = _number(safety, "p_on_time", source)
-    in_budget = 1.0 - _number(safety, "p_over_budget", source)
+    on_time, in_budget, source = plan
     is_met = on_time >= rule.p_on_time and in_budget >= rule.p_in_budget
     return Clause(
         name="plan",
@@ -454,24 +427,10 @@ def _standard_error_at(num_seeds: int, benchmark: BenchmarkFacts, facts: Facts) 
     return math.sqrt(items + float(effect.seed_variance) * facts.num_seeds / num_seeds)
 
 
-def _record_file(path: Path, name: str) -> tuple[dict[str, Any], Source]:
-    """The JSON object and where it lies; `DataError` if it is not there or not JSON."""
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: {name} is not there, and a gate asks for it. Make it first.") from error
-    except ValueError as error:
-        raise DataError(f"{path}: not JSON ({error}); expected {name}.") from error
-    if not isinstance(tree, dict):
-        raise DataError(f"{path}: expected {name}, a JSON object, found {type(tree).__name__}.")
-    return tree, Source(path=str(path), sha256=sha256_of_json(tree))
-
-
-def _number(tree: Mapping[str, Any], key: str, source: Source) -> float:
-    value = tree.get(key)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{source.path}: '{key}' is {value!r}; expected a number.")
-    return float(value)
+def _gathered(fact: FactT | None) -> FactT:
+    """A clause that the rule asks for is never left out because nobody has gathered what it needs."""
+    assert fact is not None, "what the rule asks for is gathered before it is judged"
+    return fact
 
 
 def _finite(value: float) -> float | None:

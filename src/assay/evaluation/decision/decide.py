@@ -6,14 +6,13 @@ what flips is listed.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from assay.evaluation.decision.candidate import warning_of_patch
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts
-from assay.evaluation.decision.gates import Judgement, blocking_clause, judge_gates
+from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_gates
 from assay.evaluation.decision.sensitivity import variations
 from assay.evaluation.decision.words import (
     chance_text,
@@ -22,23 +21,22 @@ from assay.evaluation.decision.words import (
     effect_text,
     interval_words,
 )
-from assay.evaluation.evidence.benchmark_items import RESULT_FILE, load_result
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
 from assay.records.campaign import Campaign
-from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation, Source
+from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 
 FEW_SEEDS = 5
 
 
-def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: Path, home: Path) -> Decision:
-    """The decision on one candidate. `folder`: what the rule's files are relative to; `home`: of all runs."""
-    found = judge_gates(config, facts, folder=folder)
+def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision:
+    """The decision on one candidate: a function of what was declared and what was gathered."""
+    found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
     blocking = blocking_clause(found.scale.clauses) if found.recommendation == "narrow" else None
     cheapest = blocking.more if blocking is not None else None
     effect = estimate_of(facts.composite)
-    changes = list(variations(config, facts, folder=folder, recommendation=found.recommendation))
+    changes = list(variations(config, facts, recommendation=found.recommendation))
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
     warning = warning_of_patch(candidate.name, candidate.patch)
     return Decision(
@@ -58,7 +56,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts, *, folder: 
         effect=effect,
         unit=facts.unit,
         least_effect=config.rule.least_effect,
-        effects=tuple(_effect_record(each, home) for each in _measured(facts)),
+        effects=tuple(_effect_record(each) for each in _measured(facts)),
         gates=found.gates,
         cheapest=cheapest,
         blocking=blocking.name if blocking else None,
@@ -81,7 +79,7 @@ def _measured(facts: Facts) -> list[BenchmarkFacts]:
     return [*facts.benchmarks.values(), *([sealed] if sealed is not None else [])]
 
 
-def _is_final(config: CampaignConfig, facts: Facts, found: Judgement) -> bool:
+def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
     """Decided; or at the last look; or open for a reason that no further seed can cure."""
     if not facts.look.is_gate:
         return False
@@ -91,7 +89,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: Judgement) -> bool:
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
 
 
-def _decided_by(found: Judgement, blocking: Clause | None) -> str:
+def _decided_by(found: JudgedGates, blocking: Clause | None) -> str:
     if found.recommendation == "scale":
         return "gate scale"
     stopped = found.passed_stop()
@@ -101,7 +99,7 @@ def _decided_by(found: Judgement, blocking: Clause | None) -> str:
     return f"gate scale: {blocking.name}"
 
 
-def _sentence(facts: Facts, found: Judgement, blocking: Clause | None) -> str:
+def _sentence(facts: Facts, found: JudgedGates, blocking: Clause | None) -> str:
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
     over = f"over {count_words(facts.num_seeds, 'seed')}"
     if found.recommendation == "scale":
@@ -129,7 +127,7 @@ def _price(more: MoreEvidence) -> str:
     return f"{more.what}{cost}{chance}"
 
 
-def _next_s(found: Judgement, cheapest: MoreEvidence | None) -> float | None:
+def _next_s(found: JudgedGates, cheapest: MoreEvidence | None) -> float | None:
     """Device time of what is recommended next; None where it is not known here (scaling is the plan's to
     price)."""
     if found.recommendation == "stop":
@@ -137,17 +135,10 @@ def _next_s(found: Judgement, cheapest: MoreEvidence | None) -> float | None:
     return cheapest.device_s if cheapest is not None else None
 
 
-def _effect_record(benchmark: BenchmarkFacts, home: Path) -> BenchmarkEffect:
+def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
     num_seeds, num_items = benchmark.differences.shape
     error = float(benchmark.effect.standard_error)
-    results = [load_result(folder) for folder in (*benchmark.baseline_folders, *benchmark.candidate_folders)]
-    scores = [result.score.value for result in results]
-    sources = tuple(
-        Source(path=_path_in(home, folder / RESULT_FILE), sha256=result.digest())
-        for folder, result in zip(
-            (*benchmark.baseline_folders, *benchmark.candidate_folders), results, strict=True
-        )
-    )
+    scores = [result.score.value for result in benchmark.results]
     return BenchmarkEffect(
         benchmark=benchmark.name,
         role=benchmark.role,
@@ -161,8 +152,8 @@ def _effect_record(benchmark: BenchmarkFacts, home: Path) -> BenchmarkEffect:
         num_clusters=benchmark.num_clusters,
         num_dropped=benchmark.num_dropped,
         could_detect=_could_detect(benchmark),
-        baseline_results=sources[:num_seeds],
-        candidate_results=sources[num_seeds:],
+        baseline_results=benchmark.sources[:num_seeds],
+        candidate_results=benchmark.sources[num_seeds:],
     )
 
 
@@ -171,10 +162,6 @@ def _could_detect(benchmark: BenchmarkFacts) -> float:
     num_seeds, num_items = benchmark.differences.shape
     components = variance_components(benchmark.differences, benchmark.clusters)
     return minimum_detectable_effect(components, num_seeds=num_seeds, num_items=num_items)
-
-
-def _path_in(home: Path, path: Path) -> str:
-    return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
 
 
 def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:

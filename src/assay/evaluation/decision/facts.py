@@ -1,14 +1,14 @@
 """What a candidate's gates are judged from: per-item results of paired seeds, and what they cost.
 
-    result folders of baseline and candidate, by seed
-        --> scores[seed, item] of the items that all of them scored, turned so that higher is better
-        --> differences, effects, breadth; failures for safety; audits and device time
+    scores[seed, item] of the items that baseline and candidate both scored, turned so that higher is better
+        --> differences, effects, breadth; failures for safety
+    audits and device time of the runs; the records that a clause asks for; forecast; sealed holdout
 
-Facts are gathered once and judged by pure functions: a condition that wants to look at anything else can not.
+Plain values, gathered once (`launch.campaign.gather`) and judged by pure functions, as often as assumptions are
+varied: a condition that wants to look at anything else can not.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,25 +17,28 @@ import numpy.typing as npt
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
 from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.evidence.benchmark_items import ScoreMatrix, load_result, read_score_matrix
+from assay.evaluation.evidence.benchmark_items import ScoreMatrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
+from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
+from assay.records.coverage import Coverage
 from assay.records.decision import Source
+from assay.records.drill import DrillReport
 from assay.records.evidence import Look
-from assay.records.scaling import GainForecast
 
 Role = Literal["primary", "guardrail", "safety", "sealed", "other"]
 Floats = npt.NDArray[np.float64]
 
 
-class ScoredRun(NamedTuple):
-    """A finished run and its results."""
+class BenchmarkScores(NamedTuple):
+    """What the runs of both arms got on one benchmark: the baseline's first, by seed."""
 
-    record: CampaignRun
-    folders: dict[str, Path]
-    """Benchmark -> folder of its result."""
+    matrix: ScoreMatrix
+    results: tuple[BenchmarkResult, ...]
+    sources: tuple[Source, ...]
+    """Where each result lies."""
 
 
 class BenchmarkFacts(NamedTuple):
@@ -56,8 +59,9 @@ class BenchmarkFacts(NamedTuple):
     failed: npt.NDArray[np.bool_]
     """[item]: not full marks, of the candidate's worst seed. Seeds see the same items, so their trials are not
     independent, and the worst one is taken alone."""
-    baseline_folders: tuple[Path, ...]
-    candidate_folders: tuple[Path, ...]
+    results: tuple[BenchmarkResult, ...]
+    """The baseline's first, by seed."""
+    sources: tuple[Source, ...]
     items: ItemCollection | None = None
     """What the items are, to find those that another benchmark scores, too; None: no other does."""
 
@@ -86,14 +90,40 @@ class BenchmarkFacts(NamedTuple):
         return means
 
 
-class ForecastFacts(NamedTuple):
-    """What campaigns at other scales say of the gain at the target."""
+class TargetGain(NamedTuple):
+    """The gain at the target scale."""
 
-    forecast: GainForecast | None
+    low: float
+    """80% lower bound."""
+    value: float
+
+
+class ForecastFacts(NamedTuple):
+    """What campaigns at other scales, or a record from elsewhere, say of the gain at the target."""
+
+    gain: TargetGain | None
     problem: str
     """Why there is no forecast; empty where there is one."""
     sources: tuple[Source, ...]
-    """The decisions of the other campaigns."""
+    """The decisions of the other campaigns, or the record."""
+
+
+class PlanFacts(NamedTuple):
+    """What a plan's simulation says."""
+
+    on_time: float
+    """Probability."""
+    in_budget: float
+    """Likewise."""
+    source: Source
+
+
+class FileFacts(NamedTuple):
+    """The records that the rule's clauses ask for; None for what it does not ask for."""
+
+    coverage: tuple[Coverage, Source] | None = None
+    drill: tuple[DrillReport, Source] | None = None
+    plan: PlanFacts | None = None
 
 
 class SealFacts(NamedTuple):
@@ -121,8 +151,9 @@ class Facts(NamedTuple):
     budget_s: float
     recipe: Mapping[str, Any]
     """The candidate's, resolved."""
+    files: FileFacts = FileFacts()
     forecast: ForecastFacts | None = None
-    """None where the rule asks for none, or for a file."""
+    """None where the rule asks for none."""
     seal: SealFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
@@ -168,28 +199,23 @@ class Facts(NamedTuple):
         return self._replace(breadth=_breadth(others))
 
 
-def gather_facts(
+def facts_of(
     config: CampaignConfig,
     candidate: str,
     look: Look,
-    baseline_runs: Sequence[ScoredRun],
-    candidate_runs: Sequence[ScoredRun],
+    scores: Mapping[str, BenchmarkScores],
+    runs: Sequence[CampaignRun],
     *,
     recipe: Mapping[str, Any],
+    files: FileFacts,
 ) -> Facts:
-    """Read the results of the paired seeds; `recipe` is the candidate's, resolved.
-
-    Errors are those of `read_score_matrix`, and of unequal units.
-    """
-    seeds = [run.record.seed for run in baseline_runs]
-    assert seeds == [run.record.seed for run in candidate_runs], "arms are paired by seed"
+    """What the scores of the open benchmarks say. `runs`: the baseline's, then the candidate's, by seed;
+    `recipe` is the candidate's, resolved. `DataError` where the primary benchmarks have several units."""
+    seeds = [run.seed for run in runs]
+    assert seeds[: look.num_seeds] == seeds[look.num_seeds :], "arms are paired by seed"
     found = {
         benchmark.name: benchmark_facts(
-            benchmark.name,
-            role_of(config, benchmark.name),
-            baseline_runs,
-            candidate_runs,
-            kind=benchmark.type,
+            benchmark.name, role_of(config, benchmark.name), scores[benchmark.name], kind=benchmark.type
         )
         for benchmark in config.open_benchmarks
     }
@@ -200,9 +226,10 @@ def gather_facts(
         benchmarks=found,
         breadth=_breadth(list(primary.values())),
         unit=_one_unit(primary),
-        runs=tuple(run.record for run in (*baseline_runs, *candidate_runs)),
+        runs=tuple(runs),
         budget_s=config.budget_device_hours * 3600.0,
         recipe=recipe,
+        files=files,
     )
 
 
@@ -218,25 +245,18 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
 
 
 def benchmark_facts(
-    name: str,
-    role: Role,
-    baseline_runs: Sequence[ScoredRun],
-    candidate_runs: Sequence[ScoredRun],
-    *,
-    kind: Literal["predictions", "suite"],
+    name: str, role: Role, scores: BenchmarkScores, *, kind: Literal["predictions", "suite"]
 ) -> BenchmarkFacts:
-    """One benchmark, read from the runs' result folders; `kind` is its type in the campaign's file."""
-    before = tuple(run.folders[name] for run in baseline_runs)
-    after = tuple(run.folders[name] for run in candidate_runs)
-    matrix = read_score_matrix([*before, *after])
+    """One benchmark; `kind` is its type in the campaign's file."""
+    matrix, result = scores.matrix, scores.results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
-            f"benchmark '{name}': no item was scored by all {len(before) + len(after)} runs, so nothing can be "
+            f"benchmark '{name}': no item was scored by all {len(scores.results)} runs, so nothing can be "
             "compared. Evaluate the runs again."
         )
-    result = load_result(before[0])
-    scores = matrix.scores if result.higher_is_better else -matrix.scores
-    baseline, candidate = scores[: len(before)], scores[len(before) :]
+    num_seeds = len(scores.results) // 2
+    turned = matrix.scores if result.higher_is_better else -matrix.scores
+    baseline, candidate = turned[:num_seeds], turned[num_seeds:]
     return BenchmarkFacts(
         name=name,
         role=role,
@@ -247,9 +267,9 @@ def benchmark_facts(
         weights=matrix.weights,
         effect=paired_effect(candidate - baseline, matrix.clusters, matrix.weights),
         num_dropped=matrix.num_dropped,
-        failed=_failed_in_worst_seed(matrix.scores[len(before) :], higher_is_better=result.higher_is_better),
-        baseline_folders=before,
-        candidate_folders=after,
+        failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
+        results=scores.results,
+        sources=scores.sources,
         items=_collection(kind, matrix),
     )
 

@@ -11,7 +11,6 @@ campaigns vouches for. Here its numbers get words, a verdict of three values, an
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -28,7 +27,7 @@ from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence
 CURED_BY_SEEDS = frozenset({"gain", "worth", "replication", "left out", "breadth"})
 
 
-class Judgement(NamedTuple):
+class JudgedGates(NamedTuple):
     """What the gates say of a candidate."""
 
     recommendation: Recommendation
@@ -48,13 +47,10 @@ class Judgement(NamedTuple):
         return None
 
 
-def judge_gates(
-    config: CampaignConfig, facts: Facts, *, folder: Path, rule: CampaignRule | None = None
-) -> Judgement:
-    """Judge all gates; `folder` is what the campaign's files are relative to, `rule` replaces the
-    thresholds."""
+def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> JudgedGates:
+    """Judge all gates; `rule` replaces the thresholds."""
     rule = rule or config.rule.thresholds()
-    needed = list(needed_clauses(config, facts, folder))
+    needed = list(needed_clauses(config, facts))
     stops = list(stopping_clauses(config, facts))
     others = [_other_gate(gate, facts) for gate in config.gates]
     found = campaign_rule.judge(
@@ -78,7 +74,17 @@ def judge_gates(
     futile = [_stopping(each, config, facts, rule) for each in found.stop_clauses if each.name in _STOP_WORDS]
     gates = (_scale_gate([*statistical, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
     recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
-    return Judgement(recommendation, gates)
+    return JudgedGates(recommendation, gates)
+
+
+def all_but_the_seal_holds(config: CampaignConfig, facts: Facts) -> bool:
+    """Whether the sealed benchmark is all that still stands between the candidate and `scale`."""
+    return judge_gates(without_seal(config), facts).recommendation == "scale"
+
+
+def without_seal(config: CampaignConfig) -> CampaignConfig:
+    """The campaign as if nothing were sealed."""
+    return config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
 
 
 def _scale_gate(clauses: Sequence[Clause]) -> GateResult:
@@ -137,12 +143,12 @@ def _other_gate(gate: Gate, facts: Facts) -> GateResult:
     )
 
 
-def _as_flag(name: str, verdict: GateVerdict) -> campaign_rule.Clause:
+def _as_flag(name: str, verdict: GateVerdict) -> campaign_rule.Criterion:
     nothing = np.asarray(np.nan)
-    return campaign_rule.Clause(name, nothing, nothing, np.asarray(verdict == "pass"))
+    return campaign_rule.Criterion(name, nothing, nothing, np.asarray(verdict == "pass"))
 
 
-def _needed(found: campaign_rule.Clause, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
+def _needed(found: campaign_rule.Criterion, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
     """A statistical clause of `scale` in words."""
     value, bound, unit = float(found.value), float(found.limit), facts.unit
     is_chance = found.name in ("worth", "replication")
@@ -208,7 +214,9 @@ _STOP_WORDS = {
 }
 
 
-def _stopping(found: campaign_rule.Clause, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
+def _stopping(
+    found: campaign_rule.Criterion, config: CampaignConfig, facts: Facts, rule: CampaignRule
+) -> Clause:
     """A clause of futility in words."""
     value = float(found.value)
     is_met = bool(found.is_met)

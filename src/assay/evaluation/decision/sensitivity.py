@@ -5,29 +5,26 @@ probability says. The variations are fixed, so nobody can choose the ones that a
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.gates import judge_gates
+from assay.evaluation.decision.gates import judge_gates, without_seal
 from assay.evaluation.decision.more_evidence import replication_variance
 from assay.evaluation.decision.words import effect_text
 from assay.evaluation.evidence.campaign.rule import CampaignRule, least_scaling_effect
 from assay.records.decision import Recommendation
 
 
-def variations(
-    config: CampaignConfig, facts: Facts, *, folder: Path, recommendation: Recommendation
-) -> Iterator[str]:
+def variations(config: CampaignConfig, facts: Facts, *, recommendation: Recommendation) -> Iterator[str]:
     """Sentences: each variation that gives another recommendation; then the gain at which it would turn."""
     if facts.seal is None:
         # What is closed says neither yes nor no; else every variation would end in narrow.
-        config = config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
+        config = without_seal(config)
     flips: dict[Recommendation, list[str]] = {}
     num_tried = 0
     for name, other, rule in _variations(config, facts):
         num_tried += 1
-        found = judge_gates(config, other, folder=folder, rule=rule).recommendation
+        found = judge_gates(config, other, rule=rule).recommendation
         if found != recommendation:
             flips.setdefault(found, []).append(name)
     for found, names in flips.items():

@@ -15,12 +15,13 @@ from typing import NamedTuple, Protocol
 from assay.base.clock import Clock, SystemClock
 from assay.base.units import duration_text
 from assay.evaluation.decision.candidate import BASELINE, warning_of_patch
-from assay.evaluation.decision.facts import ScoredRun
 from assay.evaluation.evidence.benchmark_items import load_result
+from assay.launch.campaign.arms import arm_run
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.campaign.judge import judge, record_decision
-from assay.launch.campaign.runs import arm_run, scored_run, settle, train_arm
+from assay.launch.campaign.look import look_at
+from assay.launch.campaign.scores import ScoredRun, scored_run
 from assay.launch.campaign.seal import Bench, ScoreSealed, score_sealed
+from assay.launch.campaign.train import settle, train_arm
 from assay.launch.ranks.supervisor import Watcher
 from assay.records.decision import Decision
 from assay.records.evaluation import ClassifierEvaluation
@@ -137,14 +138,13 @@ class _Arms:
     def look(self, num_seeds: int) -> None:
         """Judge every open candidate; close those that are decided."""
         for candidate in list(self.open):
-            decision = judge(
+            decision = look_at(
                 self._campaign,
                 candidate,
                 self._runs[BASELINE][:num_seeds],
                 self._runs[candidate][:num_seeds],
                 self._bench,
             )
-            decision = record_decision(self._campaign, decision, self._ledger)
             self.decisions[candidate] = decision
             self._say(f"look at {num_seeds} seeds: {decision.sentence}")
             if decision.is_final:

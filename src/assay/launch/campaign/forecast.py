@@ -12,7 +12,8 @@ import numpy as np
 
 from assay.base.errors import DataError
 from assay.evaluation.decision.candidate import BASELINE
-from assay.evaluation.decision.facts import Facts, ForecastFacts
+from assay.evaluation.decision.config import ScalingRule
+from assay.evaluation.decision.facts import Facts, ForecastFacts, TargetGain
 from assay.evaluation.evidence.scaling.from_runs import scale_of_run
 from assay.evaluation.evidence.scaling.gain import Rung, forecast_gain
 from assay.launch.campaign.folder import OpenCampaign, find_campaign
@@ -22,11 +23,9 @@ from assay.records.decision import Decision, Source
 from assay.store.ledger.ledger import Ledger
 
 
-def forecast_of(campaign: OpenCampaign, facts: Facts, ledger: Ledger) -> ForecastFacts | None:
-    """What the campaigns on record say of the target scale; None where the rule does not ask them."""
-    rule = campaign.config.rule.scaling
-    if rule is None or rule.target is None:
-        return None
+def forecast_of(campaign: OpenCampaign, facts: Facts, rule: ScalingRule, ledger: Ledger) -> ForecastFacts:
+    """What this campaign and those on record say of the target scale."""
+    assert rule.target is not None, "a rule without a target names a record"
     sources: list[Source] = []
     try:
         rungs = [_this(campaign, facts, ledger, rule.scale)]
@@ -35,9 +34,9 @@ def forecast_of(campaign: OpenCampaign, facts: Facts, ledger: Ledger) -> Forecas
             sources.append(Source(path=f"campaigns/{name}/{decision.place()}", sha256=decision.digest()))
             scale = _mean_scale(decision.runs, ledger, rule.scale)
             rungs.append(Rung(name, scale, list(_gains(decision))))
-        return ForecastFacts(
-            forecast_gain(rungs, scale_name=rule.scale, target=rule.target), "", tuple(sources)
-        )
+        gain = forecast_gain(rungs, scale_name=rule.scale, target=rule.target).gain
+        assert gain.low is not None, "a forecast has a band"
+        return ForecastFacts(TargetGain(gain.low, gain.value), "", tuple(sources))
     except DataError as error:
         return ForecastFacts(None, str(error), tuple(sources))
 

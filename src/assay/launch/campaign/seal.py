@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 
 from assay.base.clock import Clock
 from assay.evaluation.decision.config import SuiteBenchmark
-from assay.evaluation.decision.facts import Facts, ScoredRun, SealFacts, benchmark_facts
-from assay.evaluation.decision.gates import judge_gates
+from assay.evaluation.decision.facts import Facts, SealFacts, benchmark_facts
+from assay.evaluation.decision.gates import all_but_the_seal_holds
 from assay.evaluation.evidence.benchmark_items import load_result, result_folders
 from assay.evaluation.suite.config import read_suite
 from assay.evaluation.suite.contents import suite_sha256
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.campaign.runs import suite_folder
+from assay.launch.campaign.scores import ScoredRun, benchmark_scores, suite_folder
 from assay.launch.campaign.suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.campaign import SealOpening
@@ -59,8 +59,7 @@ def score_sealed(
 def seal_of(
     campaign: OpenCampaign,
     facts: Facts,
-    baseline_runs: Sequence[ScoredRun],
-    candidate_runs: Sequence[ScoredRun],
+    runs: Sequence[ScoredRun],
     bench: Bench,
 ) -> SealFacts | None:
     """What the sealed benchmark says at this look; None while it stays closed."""
@@ -69,9 +68,9 @@ def seal_of(
         return None
     found = _opening(campaign.folder, facts.candidate)
     if found is None:
-        if not (facts.look.is_gate and _all_else_holds(campaign, facts)):
+        if not (facts.look.is_gate and all_but_the_seal_holds(campaign.config, facts)):
             return None
-        if problem := _broken(campaign, benchmark, [*baseline_runs, *candidate_runs]):
+        if problem := _broken(campaign, benchmark, runs):
             return SealFacts(None, problem, None)
         require_suites_as_declared(campaign.record, campaign.config)
         found = _open(campaign, benchmark, facts, bench.clock)
@@ -80,24 +79,15 @@ def seal_of(
         return SealFacts(
             None, f"It was opened for the look at {found.num_seeds} seeds, and is opened once.", source
         )
-    arms = [
-        [_with_sealed(run, benchmark, campaign, bench) for run in runs]
-        for runs in (baseline_runs, candidate_runs)
-    ]
-    return SealFacts(benchmark_facts(benchmark.name, "sealed", *arms, kind="suite"), "", source)
+    scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
+    scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
+    return SealFacts(benchmark_facts(benchmark.name, "sealed", scores, kind="suite"), "", source)
 
 
 def openings(home: Home) -> Iterator[SealOpening]:
     """Of all campaigns."""
     for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
         yield SealOpening.from_json(path.read_bytes(), source=path)
-
-
-def _all_else_holds(campaign: OpenCampaign, facts: Facts) -> bool:
-    rule = campaign.config.rule.model_copy(update={"sealed": None})
-    config = campaign.config.model_copy(update={"rule": rule})
-    found = judge_gates(config, facts, folder=Path(campaign.record.beside))
-    return found.recommendation == "scale"
 
 
 def _broken(campaign: OpenCampaign, benchmark: SuiteBenchmark, runs: Sequence[ScoredRun]) -> str:

@@ -1,7 +1,6 @@
 """Facts with differences that a test chooses."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -72,8 +71,8 @@ def _facts(
         effect=paired_effect(candidate - baseline, clusters, weights),
         num_dropped=0,
         failed=candidate[0] < 1.0,
-        baseline_folders=(Path("b"),),
-        candidate_folders=(Path("c"),),
+        results=(),
+        sources=(),
     )
 
 

@@ -1,24 +1,21 @@
-"""What a decision is made from: results on disk, and which of their items are the same."""
-
-from pathlib import Path
+"""What a decision is made from: scores of both arms, and which of their items are the same."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from assay.base.digest import sha256_of_bytes
 from assay.evaluation.decision.config import CampaignConfig
-from assay.evaluation.decision.facts import Facts, ScoredRun, benchmark_facts, gather_facts
+from assay.evaluation.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
-    items_bytes,
     items_table,
-    save_result,
+    score_matrix,
     summarise,
 )
 from assay.evaluation.evidence.campaign.looks import take_look
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
+from assay.records.decision import Source
 
 ROWS = np.random.default_rng(0).normal(size=80)
 
@@ -29,51 +26,55 @@ def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
     return luck + (ROWS if arm == "treated" else 0.0)
 
 
-def scored_run(
-    folder: Path, arm: str, seed: int, benchmarks: list[str], scores: npt.NDArray[np.float64]
-) -> ScoredRun:
-    """The same scores in all benchmarks."""
-    items = items_table([ItemScore(str(i), str(i), float(score)) for i, score in enumerate(scores)])
-    data, folders = items_bytes(items), {name: folder / f"{arm}-{seed}" / name for name in benchmarks}
-    for name, place in folders.items():
+def benchmark_scores(name: str, scores: list[npt.NDArray[np.float64]]) -> BenchmarkScores:
+    """Of both arms by seed, the baseline's first."""
+    found = []
+    for seed, of_run in enumerate(scores):
+        items = items_table([ItemScore(str(i), str(i), float(score)) for i, score in enumerate(of_run)])
         result = BenchmarkResult(
-            run_id=f"{arm}-{seed}", candidate=arm, seed=seed, step=1, weights_digest="", benchmark=name,
-            benchmark_sha256="", grader_sha256="", prompt_sha256="", num_items=ROWS.size, num_failed=0,
-            score=summarise(items).score, could_detect=None, device_s=0.0, evaluated_s=0.0,
-            items_sha256=sha256_of_bytes(data),
+            run_id="", candidate="", seed=seed, step=1, weights_digest="", benchmark=name, benchmark_sha256="",
+            grader_sha256="", prompt_sha256="", num_items=ROWS.size, num_failed=0,
+            score=summarise(items).score, could_detect=None, device_s=0.0, evaluated_s=0.0, items_sha256="",
         )  # fmt: skip
-        save_result(place, result, data)
-    record = CampaignRun(
+        found.append((result, items))
+    sources = tuple(Source(path=name, sha256="") for _ in found)
+    return BenchmarkScores(score_matrix(found), tuple(result for result, _ in found), sources)
+
+
+def campaign_run(arm: str, seed: int) -> CampaignRun:
+    return CampaignRun(
         arm=arm, seed=seed, run_id=f"{arm}-{seed}", recipe_sha256="", weights_digest="", audit_verdict="pass",
         num_attempts=1, device_s=1.0,
     )  # fmt: skip
-    return ScoredRun(record, folders)
 
 
-def gathered(config: CampaignConfig, folder: Path) -> Facts:
-    names = [each.name for each in config.benchmarks]
-    arms = [
-        [scored_run(folder, arm, seed, names, scores_of(arm, seed)) for seed in range(3)]
-        for arm in ("baseline", "treated")
-    ]
-    look = take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True)
-    return gather_facts(config, "treated", look, *arms, recipe={})
+def facts(config: CampaignConfig) -> Facts:
+    """The same scores in all benchmarks."""
+    arms = [(arm, seed) for arm in ("baseline", "treated") for seed in range(3)]
+    scores = [scores_of(arm, seed) for arm, seed in arms]
+    return facts_of(
+        config,
+        "treated",
+        take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True),
+        {each.name: benchmark_scores(each.name, scores) for each in config.benchmarks},
+        [campaign_run(arm, seed) for arm, seed in arms],
+        recipe={},
+        files=FileFacts(),
+    )
 
 
 @pytest.mark.parametrize("kind", ["predictions", "suite"])
-def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, tmp_path: Path, kind: str):
+def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, kind: str):
     benchmarks = [{"type": kind, "name": name} for name in ("code", "prose")]
-    found = gathered(config_of(benchmarks=benchmarks), tmp_path)
+    found = facts(config_of(benchmarks=benchmarks))
     one = found.benchmarks["code"].effect
     assert float(found.composite.item_variance) == pytest.approx(float(one.item_variance))
     assert found.composite.item_degrees == one.item_degrees
 
 
-def test_failures_are_those_of_the_worst_seed(tmp_path: Path):
+def test_failures_are_those_of_the_worst_seed():
     clean, worst = np.ones(ROWS.size), np.where(np.arange(ROWS.size) < 5, 0.0, 1.0)
-    before, after = (
-        [scored_run(tmp_path, arm, seed, ["secrets"], scores) for seed, scores in enumerate(of_seeds)]
-        for arm, of_seeds in (("baseline", [clean] * 3), ("treated", [clean, worst, clean]))
+    found = benchmark_facts(
+        "secrets", "safety", benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]), kind="suite"
     )
-    found = benchmark_facts("secrets", "safety", before, after, kind="suite")
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)

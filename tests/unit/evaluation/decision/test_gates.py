@@ -1,18 +1,16 @@
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from assay.base.errors import DataError
+from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
 from assay.evaluation.decision.more_evidence import more_seeds
 from assay.evaluation.decision.sensitivity import variations
-from assay.records.decision import Clause, MoreEvidence
+from assay.records.decision import Clause, MoreEvidence, Source
 from assay.records.drill import DrillReport, Exercise
 
 BROAD = {"code": 0.05, "prose": 0.05}
-HERE = Path()
 
 
 def _clauses(judgement, gate: int = 0) -> dict[str, Clause]:
@@ -25,7 +23,7 @@ def _rule(**more) -> dict:
 
 def test_a_broad_gain_passes_every_clause(config_of, facts_of):
     config = config_of()
-    found = judge_gates(config, facts_of(config, BROAD), folder=HERE)
+    found = judge_gates(config, facts_of(config, BROAD))
     assert found.recommendation == "scale"
     assert {clause.verdict for clause in found.scale.clauses} == {"pass"}
     assert found.passed_stop() is None
@@ -34,14 +32,14 @@ def test_a_broad_gain_passes_every_clause(config_of, facts_of):
 def test_the_recommendation_is_what_the_gates_verdicts_say(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.02}]))
     for gains in (BROAD, {}, {"code": 0.05}, {**BROAD, "refusals": -0.05}, {"code": 0.02, "prose": 0.02}):
-        found = judge_gates(config, facts_of(config, gains), folder=HERE)
+        found = judge_gates(config, facts_of(config, gains))
         stopped, passed = found.passed_stop() is not None, found.scale.verdict == "pass"
         assert found.recommendation == ("stop" if stopped else "scale" if passed else "narrow")
 
 
 def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.004}]))
-    clause = _clauses(judge_gates(config, facts_of(config, BROAD), folder=HERE))["guardrail: refusals"]
+    clause = _clauses(judge_gates(config, facts_of(config, BROAD)))["guardrail: refusals"]
     assert clause.verdict == "undecided"
     assert clause.reason.startswith("Too small to tell")
     assert clause.more is not None
@@ -52,7 +50,7 @@ def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_f
     facts = facts_of(config, BROAD)
     error = float(facts.benchmarks["refusals"].effect.standard_error)
     assert error * (3 / 5) ** 0.5 < 0.0052 / 3.9 < error
-    clause = _clauses(judge_gates(config, facts, folder=HERE))["guardrail: refusals"]
+    clause = _clauses(judge_gates(config, facts))["guardrail: refusals"]
     assert clause.more is not None
     assert (clause.more.num_seeds, clause.more.device_s) == (2, 2 * 2 * 3600.0)
 
@@ -63,7 +61,7 @@ def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_f
 )
 def test_a_failure_modes_rate_is_bounded_exactly(config_of, facts_of, failures, verdict, recommendation):
     config = config_of(rule=_rule(safety=[{"benchmark": "secrets", "max_rate": 0.01}]))
-    found = judge_gates(config, facts_of(config, BROAD, failures={"secrets": failures}), folder=HERE)
+    found = judge_gates(config, facts_of(config, BROAD, failures={"secrets": failures}))
     clause = _clauses(found)["safety: secrets"]
     assert (clause.verdict, found.recommendation) == (verdict, recommendation)
     if verdict == "undecided":
@@ -77,7 +75,7 @@ def test_a_rate_over_few_clusters_is_bounded_by_what_they_are_worth(config_of, f
     secrets = facts.benchmarks["secrets"]
     clustered = secrets._replace(clusters=secrets.clusters // 20)
     facts = facts._replace(benchmarks={**facts.benchmarks, "secrets": clustered})
-    clause = _clauses(judge_gates(config, facts, folder=HERE))["safety: secrets"]
+    clause = _clauses(judge_gates(config, facts))["safety: secrets"]
     assert clause.verdict == "undecided"
     assert clause.seen.startswith("0 of 400 items in 20 clusters, worth 20 independent ones, so at most 14%")
     # 299 clean trials bound a rate by 1%.
@@ -89,11 +87,11 @@ def test_a_rate_over_few_clusters_is_bounded_by_what_they_are_worth(config_of, f
 def test_a_rollback_gate_that_passes_stops_and_says_so(config_of, facts_of):
     condition = {"type": "harm", "benchmark": "refusals", "margin": 0.01}
     config = config_of(gates=[{"name": "deployed", "then": "rollback", "conditions": [condition]}])
-    found = judge_gates(config, facts_of(config, {**BROAD, "refusals": -0.05}), folder=HERE)
+    found = judge_gates(config, facts_of(config, {**BROAD, "refusals": -0.05}))
     assert found.recommendation == "stop"
     stopped = found.passed_stop()
     assert stopped is not None and (stopped[0].gate, stopped[0].then) == ("deployed", "rollback")
-    assert judge_gates(config, facts_of(config, BROAD), folder=HERE).recommendation == "scale"
+    assert judge_gates(config, facts_of(config, BROAD)).recommendation == "scale"
 
 
 def test_a_gate_that_asks_for_all_conditions_needs_all(config_of, facts_of):
@@ -104,20 +102,35 @@ def test_a_gate_that_asks_for_all_conditions_needs_all(config_of, facts_of):
     for when, recommendation in (("all", "scale"), ("any", "stop")):
         config = config_of(gates=[{"name": "g", "then": "stop", "when": when, "conditions": conditions}])
         facts = facts_of(config, BROAD, failures={"secrets": 0})
-        assert judge_gates(config, facts, folder=HERE).recommendation == recommendation
+        assert judge_gates(config, facts).recommendation == recommendation
 
 
-def test_a_plan_and_a_forecast_on_file_are_clauses(config_of, facts_of, tmp_path: Path):
-    (tmp_path / "plan.json").write_text('{"safety": {"p_on_time": 0.87, "p_over_budget": 0.21}}')
-    (tmp_path / "forecast.json").write_text('{"low": 0.01, "value": 0.03}')
+def test_a_plan_and_a_forecast_are_clauses(config_of, facts_of):
     rule = _rule(plan={"record": "plan.json"}, scaling={"record": "forecast.json"})
     config = config_of(rule=rule)
-    clauses = _clauses(judge_gates(config, facts_of(config, BROAD), folder=tmp_path))
+    plan, forecast = Source(path="plan.json", sha256="p"), Source(path="forecast.json", sha256="f")
+    facts = facts_of(config, BROAD)._replace(
+        files=FileFacts(plan=PlanFacts(on_time=0.87, in_budget=0.79, source=plan)),
+        forecast=ForecastFacts(TargetGain(low=0.01, value=0.03), "", (forecast,)),
+    )
+    clauses = _clauses(judge_gates(config, facts))
     assert (clauses["plan"].verdict, clauses["target scale"].verdict) == ("fail", "undecided")
-    assert clauses["plan"].evidence[0].path.endswith("plan.json")
-    (tmp_path / "plan.json").write_text('{"safety": {"p_on_time": "soon"}}')
-    with pytest.raises(DataError, match="'p_on_time' is 'soon'"):
-        judge_gates(config, facts_of(config, BROAD), folder=tmp_path)
+    assert (clauses["plan"].evidence, clauses["target scale"].evidence) == ((plan,), (forecast,))
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"coverage": "coverage.json"},
+        {"drill": "drill.json"},
+        {"plan": {"record": "plan.json"}},
+        {"scaling": {"record": "forecast.json"}},
+    ],
+)
+def test_a_clause_is_not_left_out_because_its_facts_were_not_gathered(config_of, facts_of, asks):
+    config = config_of(rule=_rule(**asks))
+    with pytest.raises(AssertionError, match="gathered before it is judged"):
+        judge_gates(config, facts_of(config, BROAD))
 
 
 def test_the_blocking_clause_is_the_cheapest_to_turn_and_people_s_work_comes_last():
@@ -166,9 +179,7 @@ def test_a_gain_that_rests_on_a_wide_prior_is_told_in_what_would_change_our_mind
         facts_of(config, {"code": 0.1, "prose": 0.1}),
         facts_of(config, {"code": 0.025, "prose": 0.025}),
     )
-    told = [
-        " ".join(variations(config, facts, folder=HERE, recommendation="scale")) for facts in (sure, unsure)
-    ]
+    told = [" ".join(variations(config, facts, recommendation="scale")) for facts in (sure, unsure)]
     assert "if twice the gain were asked for" not in told[0]
     assert "if twice the gain were asked for" in told[1]
 
@@ -180,6 +191,9 @@ PILOT = {
     "trainer": {"max_steps": 24, "precision": "auto", "optimizer": {"type": "adamw", "learning_rate": 0.2}},
 }
 """What a drill of the recipe of conftest.py trains: shorter, with other luck and another rate."""
+
+
+DRILL = Source(path="drill.json", sha256="d")
 
 
 def _drill(*problems: str, recipe: Mapping[str, Any] = PILOT) -> DrillReport:
@@ -198,11 +212,10 @@ def _drill(*problems: str, recipe: Mapping[str, Any] = PILOT) -> DrillReport:
         ({"method": {"layers": 2}}, "method.layers=2, not None"),
     ],
 )
-def test_a_drill_of_another_recipe_does_not_pass(config_of, facts_of, tmp_path, change, words):
+def test_a_drill_of_another_recipe_does_not_pass(config_of, facts_of, change, words):
     config = config_of(rule=_rule(drill="drill.json"))
     report = _drill("", "", recipe={**PILOT, **change})
-    (tmp_path / "drill.json").write_text(report.to_json())
-    found = judge_gates(config, facts_of(config, BROAD), folder=tmp_path)
+    found = judge_gates(config, facts_of(config, BROAD)._replace(files=FileFacts(drill=(report, DRILL))))
     clause = _clauses(found)["drill"]
     assert (clause.verdict, found.recommendation) == ("fail", "narrow")
     assert clause.reason == f"It was a drill of another recipe, with {words}."
@@ -213,28 +226,11 @@ def test_a_drill_of_another_recipe_does_not_pass(config_of, facts_of, tmp_path, 
     [(("", ""), "pass", "scale"), (("", "the audit says fail"), "fail", "narrow"), ((), "fail", "narrow")],
 )
 def test_a_drills_record_opens_the_gate_only_if_every_exercise_passed(
-    config_of, facts_of, tmp_path, problems, verdict, recommendation
+    config_of, facts_of, problems, verdict, recommendation
 ):
     config = config_of(rule=_rule(drill="drill.json"))
-    (tmp_path / "drill.json").write_text(_drill(*problems).to_json() + "\n")
-    found = judge_gates(config, facts_of(config, BROAD), folder=tmp_path)
+    files = FileFacts(drill=(_drill(*problems), DRILL))
+    found = judge_gates(config, facts_of(config, BROAD)._replace(files=files))
     clause = _clauses(found)["drill"]
     assert (clause.verdict, found.recommendation) == (verdict, recommendation)
     assert "kill 1: the audit says fail" in clause.reason or not any(problems)
-
-
-@pytest.mark.parametrize("text", ['{"verdict": "pass"}', None, "not JSON"])
-def test_what_is_no_drills_record_is_refused(config_of, facts_of, tmp_path, text):
-    config = config_of(rule=_rule(drill="drill.json"))
-    if text is not None:
-        (tmp_path / "drill.json").write_text(text)
-    with pytest.raises(DataError, match=r"drill\.json"):
-        judge_gates(config, facts_of(config, BROAD), folder=tmp_path)
-
-
-def test_a_drills_verdict_that_somebody_edited_is_refused(config_of, facts_of, tmp_path):
-    config = config_of(rule=_rule(drill="drill.json"))
-    text = _drill("", "the audit says fail").to_json()
-    (tmp_path / "drill.json").write_text(text.replace('"verdict":"fail"', '"verdict":"pass"'))
-    with pytest.raises(DataError, match="its exercises say 'fail'"):
-        judge_gates(config, facts_of(config, BROAD), folder=tmp_path)

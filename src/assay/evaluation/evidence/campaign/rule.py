@@ -17,7 +17,7 @@ simulation that vouches for it (`campaign_simulation`) can not differ.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,8 @@ from assay.base.config import FrozenConfig
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.interval import Floats
 from assay.evaluation.evidence.replication import PRIOR_SD, shrink
+from assay.records.decision import Recommendation
 
-Recommendation = Literal["scale", "narrow", "stop"]
 RECOMMENDATIONS: tuple[Recommendation, ...] = ("scale", "narrow", "stop")
 Flags = npt.NDArray[np.bool_]
 
@@ -61,7 +61,7 @@ class CampaignRule(FrozenConfig):
     """Share of benchmarks on which the candidate must be better."""
 
 
-class Clause(NamedTuple):
+class Criterion(NamedTuple):
     """One condition, element by element: its number, what it is held against, and whether it is met."""
 
     name: str
@@ -89,24 +89,24 @@ class CampaignEvidence(NamedTuple):
     """Of benchmarks with a gain."""
     chance_by_end: float | Floats = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
-    also_needed: Sequence[Clause] = ()
+    also_needed: Sequence[Criterion] = ()
     """Further clauses that SCALE needs: guardrails, safety, coverage, extrapolation, plan, budget."""
-    also_stops: Sequence[Clause] = ()
+    also_stops: Sequence[Criterion] = ()
     """Further clauses that each mean STOP: a safety bound broken, a rollback."""
 
 
-class Judgement(NamedTuple):
+class RuleOutcome(NamedTuple):
     """The recommendation and every clause with its number."""
 
     recommendation: npt.NDArray[np.str_]
     """`scale`, `narrow` or `stop`, element by element."""
-    scale_clauses: tuple[Clause, ...]
+    scale_clauses: tuple[Criterion, ...]
     """All must be met to scale."""
-    stop_clauses: tuple[Clause, ...]
+    stop_clauses: tuple[Criterion, ...]
     """Any that is met stops."""
 
 
-def judge(evidence: CampaignEvidence, rule: CampaignRule) -> Judgement:
+def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
     """Apply the rule above."""
     needed = (*_scale_clauses(evidence, rule), *evidence.also_needed)
     stops = (*_stop_clauses(evidence, rule), *evidence.also_stops)
@@ -117,7 +117,7 @@ def judge(evidence: CampaignEvidence, rule: CampaignRule) -> Judgement:
     for clause in stops:
         is_stop = is_stop | clause.is_met
     recommendation = np.where(is_stop, "stop", np.where(is_scale, "scale", "narrow"))
-    return Judgement(recommendation, needed, stops)
+    return RuleOutcome(recommendation, needed, stops)
 
 
 def least_scaling_effect(
@@ -211,7 +211,7 @@ def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
     )
 
 
-def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Clause, ...]:
+def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
     effect = evidence.effect
     left = np.asarray(evidence.least_without_one, dtype=np.float64)
     share = np.asarray(evidence.share_positive, dtype=np.float64)
@@ -241,7 +241,7 @@ def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Clau
     )
 
 
-def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Clause, ...]:
+def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
     is_gate = np.asarray(evidence.is_gate)
     futile = (
         _below(
@@ -282,11 +282,11 @@ def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Floats:
     return probability
 
 
-def _at_least(name: str, value: Floats, limit: float | Floats, text: str, *, strict: bool = False) -> Clause:
+def _at_least(name: str, value: Floats, limit: float | Floats, text: str, *, strict: bool = False) -> Criterion:
     value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
-    return Clause(name, value, bound, value > bound if strict else value >= bound, text)
+    return Criterion(name, value, bound, value > bound if strict else value >= bound, text)
 
 
-def _below(name: str, value: Floats, limit: float | Floats, text: str) -> Clause:
+def _below(name: str, value: Floats, limit: float | Floats, text: str) -> Criterion:
     value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
-    return Clause(name, value, bound, value < bound, text)
+    return Criterion(name, value, bound, value < bound, text)

@@ -18,7 +18,7 @@ from scipy.stats import norm
 from assay.evaluation.evidence.campaign.design import CampaignDesign
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
-    Clause,
+    Criterion,
     chance_by_end,
     judge,
 )
@@ -161,7 +161,7 @@ def _evidence(design: CampaignDesign, scores: Floats, *, level: float, is_gate: 
 
 def _further_clauses(
     design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
-) -> tuple[tuple[Clause, ...], tuple[Clause, ...]]:
+) -> tuple[tuple[Criterion, ...], tuple[Criterion, ...]]:
     """Guardrails and one critical failure mode, each measured once: (needed to scale, enough to stop)."""
     error, margin = design.guardrail_standard_error(), design.guardrail_margin
     harms = np.where(np.arange(design.num_guardrails) == 0, truth.harm, 0.0)
@@ -175,12 +175,12 @@ def _further_clauses(
     limit = np.asarray(margin)
     return (
         (
-            Clause("guardrails", worst, limit, worst < limit, "largest upper bound of a harm"),
-            Clause("safety", highest, allowed, highest <= allowed, "upper bound of the failure rate"),
+            Criterion("guardrails", worst, limit, worst < limit, "largest upper bound of a harm"),
+            Criterion("safety", highest, allowed, highest <= allowed, "upper bound of the failure rate"),
         ),
         (
-            Clause("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),
-            Clause("alarm", alarm, np.asarray(ALARM), alarm >= ALARM, "evidence of too many failures"),
+            Criterion("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),
+            Criterion("alarm", alarm, np.asarray(ALARM), alarm >= ALARM, "evidence of too many failures"),
         ),
     )
 

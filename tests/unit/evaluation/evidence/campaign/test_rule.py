@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    Clause,
+    Criterion,
     chance_anew,
     chance_by_end,
     judge,
@@ -79,7 +79,7 @@ def test_a_gain_that_is_real_but_not_worth_it_does_not_scale():
 
 def test_the_callers_clauses_block_and_stop():
     no, yes, limit = np.array(False), np.array(True), np.array(0.0)
-    unmet = Clause("coverage", limit, limit, no)
+    unmet = Criterion("coverage", limit, limit, no)
     assert said(mean=0.04, also_needed=[unmet]) == "narrow"
     assert said(mean=0.04, also_stops=[unmet]) == "scale"
     assert said(mean=0.04, also_stops=[unmet._replace(is_met=yes)]) == "stop"

@@ -1,58 +1,16 @@
-"""Looks at a candidate: from result folders to a decision that is written once per look.
+"""A look's decision is written once.
 
 A decision follows from the per-item results, so judging again gives the same one: a decision on record that
 does not follow any more (a result that changed, a verdict that somebody edited) is found and refused.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.evaluation.decision.decide import decide
-from assay.evaluation.decision.facts import ScoredRun, gather_facts
 from assay.evaluation.decision.lineage import known_good_after
-from assay.evaluation.evidence.campaign.looks import take_look
 from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
-from assay.launch.campaign.forecast import forecast_of
-from assay.launch.campaign.seal import Bench, seal_of
-from assay.launch.campaign.suites import require_suites_as_declared
-from assay.launch.run import existing_run
 from assay.records.decision import Decision
-from assay.records.evidence import Look
 from assay.store.ledger.ledger import Ledger
-
-
-def judge(
-    campaign: OpenCampaign,
-    candidate: str,
-    baseline_runs: Sequence[ScoredRun],
-    candidate_runs: Sequence[ScoredRun],
-    bench: Bench,
-    *,
-    is_gate: bool = True,
-) -> Decision:
-    """Judge the paired seeds at a declared look (or, with `is_gate=False`, at one that was not declared).
-
-    Opens the sealed benchmark, if there is one, where all else speaks for `scale`. Raises `ConfigError` for a
-    new look where a suite changed since it was declared.
-    """
-    num_seeds = len(baseline_runs)
-    if _on_record(campaign, candidate, num_seeds, is_gate=is_gate) is None:
-        require_suites_as_declared(campaign.record, campaign.config)
-    taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
-    name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
-    look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
-    recipe = existing_run(campaign.home, candidate_runs[0].record.run_id).recipe
-    facts = gather_facts(campaign.config, candidate, look, baseline_runs, candidate_runs, recipe=recipe)
-    facts = facts._replace(forecast=forecast_of(campaign, facts, bench.ledger))
-    facts = facts._replace(seal=seal_of(campaign, facts, baseline_runs, candidate_runs, bench))
-    return decide(
-        campaign.config,
-        campaign.record,
-        facts,
-        folder=Path(campaign.record.beside),
-        home=campaign.home.folder.resolve(),
-    )
 
 
 def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) -> Decision:
@@ -62,7 +20,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     `DataError` where that one was judged by other clauses.
     """
     look = decision.look
-    recorded = _on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
+    recorded = on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
     if recorded is not None:
         _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
         is_revised = _is_revised(recorded, decision)
@@ -79,7 +37,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     return decision
 
 
-def _on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
+def on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
     """The newest revision of a look at a candidate."""
     same = (candidate, num_seeds, is_gate)
     for each in recorded_decisions(campaign.folder):
@@ -145,13 +103,3 @@ def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str
     if recorded.effect != found.effect:
         return f"its effect was {recorded.effect.value:+.6g}, and is {found.effect.value:+.6g}"
     return None
-
-
-def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
-    """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
-    place = (num_seeds, is_gate)
-    looks = [each.look for each in recorded_decisions(campaign.folder) if each.candidate == candidate]
-    return sorted(
-        (look for look in looks if (look.num_seeds, look.is_gate) < place),
-        key=lambda look: (look.num_seeds, look.is_gate),
-    )

@@ -1,0 +1,93 @@
+"""What the arms of a campaign are: one run for each seed, checked before the first of them starts.
+
+A run's id follows from (campaign, arm, seed), so a campaign that was killed finds its runs again.
+"""
+
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
+from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
+from assay.evaluation.suite.config import read_suite
+from assay.launch.campaign.folder import OpenCampaign
+from assay.launch.run import check_world_sizes, checked, existing_run, new_run, recipe_sha256
+from assay.records.run import Run
+from assay.training.recipe import Recipe, recipe_of
+
+
+def check_arms(config: CampaignConfig, *, beside: Path) -> int:
+    """Check the recipe of every arm on its dataset before anything starts; returns the number of runs."""
+    recipe, _ = known_good_recipe(beside / config.recipe)
+    baseline = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
+    check_world_sizes(baseline[0].loader.lanes, [config.workers])
+    for each in config.candidates:
+        found = checked(patched(recipe, each.patch, arm=each.name, seed=config.first_seed))
+        check_world_sizes(found[0].loader.lanes, [config.workers])
+        _check_candidate(each.name, config, baseline, found)
+    for benchmark in config.benchmarks:
+        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
+            _check_suite(benchmark, beside / benchmark.suite)
+    return (1 + len(config.candidates)) * config.seeds
+
+
+def _check_candidate(
+    name: str, config: CampaignConfig, baseline: tuple[Recipe, Dataset], found: tuple[Recipe, Dataset]
+) -> None:
+    """It differs from the baseline, and can be compared with it where the campaign wants to."""
+    if found[0] == baseline[0]:
+        raise ConfigError(
+            f"candidate '{name}': its patch changes nothing, the baseline's recipe has these values already."
+        )
+    rows = [(each[0].data.split, each[1].fingerprint) for each in (baseline, found)]
+    scored = [each.name for each in config.benchmarks if isinstance(each, PredictionsBenchmark)]
+    if scored and rows[0] != rows[1]:
+        raise ConfigError(
+            f"candidate '{name}' has another dataset or split than the baseline, so their validation rows, "
+            f"which benchmark '{scored[0]}' scores, are not the same. Compare the two on a suite of their own "
+            "(type: suite)."
+        )
+
+
+def _check_suite(benchmark: SuiteBenchmark, path: Path) -> None:
+    """The suite can be read, and asks what the campaign wants to know."""
+    name, suite = benchmark.benchmark or benchmark.name, read_suite(path)
+    known = [each.name for each in suite.benchmarks]
+    if name not in known:
+        raise ConfigError(
+            f"{path}: has no benchmark '{name}', which a campaign asks for; it has {', '.join(known)}."
+        )
+
+
+def absent_files(config: CampaignConfig, *, beside: Path) -> list[str]:
+    """Files that the rule's clauses ask for and that are still to be made, as `key: path`."""
+    rule = config.rule
+    asked = {
+        "rule.coverage": rule.coverage,
+        "rule.drill": None if rule.drill == "audit" else rule.drill,
+        "rule.scaling.record": rule.scaling.record if rule.scaling else None,
+        "rule.plan.record": rule.plan.record if rule.plan else None,
+    }
+    return [f"{key}: {beside / path}" for key, path in asked.items() if path and not (beside / path).is_file()]
+
+
+def run_id_of(campaign: str, arm: str, seed: int) -> str:
+    """The id of one arm's run with one seed."""
+    return f"{campaign}-{arm}-s{seed}"
+
+
+def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
+    """The run's record, made if there is none. `ConfigError` where its recipe is not the campaign's."""
+    patch = {} if arm == BASELINE else campaign.config.candidate(arm).patch
+    recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
+    run_id = run_id_of(campaign.config.name, arm, seed)
+    if not campaign.home.has_run(run_id):
+        return new_run(campaign.home, recipe, world_size=campaign.config.workers, run_id=run_id)
+    run = existing_run(campaign.home, run_id)
+    wanted, dataset = checked(recipe)
+    if recipe_sha256(wanted, dataset.fingerprint) != recipe_sha256(recipe_of(run), run.dataset_fingerprint):
+        raise ConfigError(
+            f"run '{run_id}' exists with another recipe than arm '{arm}' of campaign "
+            f"'{campaign.config.name}' has. Give the campaign another name, or remove the run's folder."
+        )
+    return run

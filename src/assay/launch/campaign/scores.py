@@ -1,0 +1,167 @@
+"""What a finished run got on every benchmark: read where it was scored, scored here where it was not.
+
+A result is of a run's last weights, and of a benchmark as the campaign asks it: one that is there and differs
+in either is another answer.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import DataError
+from assay.evaluation.decision.config import PredictionsBenchmark, SuiteBenchmark
+from assay.evaluation.decision.facts import BenchmarkScores
+from assay.evaluation.decision.row_scores import asked_sha256, result_of_predictions
+from assay.evaluation.evidence.benchmark_items import (
+    RESULT_FILE,
+    load_result,
+    read_score_matrix,
+    result_folders,
+)
+from assay.evaluation.evidence.classifier.predictions import (
+    PREDICTIONS_FILE,
+    evaluation_folder,
+    read_predictions,
+)
+from assay.launch.campaign.arms import run_id_of
+from assay.launch.campaign.folder import OpenCampaign
+from assay.launch.campaign.train import device_seconds_of
+from assay.launch.evaluation.queue import debit, queue_of, record_results, work
+from assay.launch.run import VALIDATION, existing_run
+from assay.records.campaign import CampaignRun
+from assay.records.decision import Source
+from assay.records.evaluation import ClassifierEvaluation
+from assay.records.run import Run
+from assay.store.ledger.ledger import Ledger
+
+NEVER = 10**12
+"""Steps: no commit but the last is a multiple of it."""
+
+
+class ScoredRun(NamedTuple):
+    """A finished run and its results."""
+
+    record: CampaignRun
+    folders: dict[str, Path]
+    """Benchmark -> folder of its result."""
+
+
+def scored_run(
+    campaign: OpenCampaign, run: Run, ledger: Ledger, *, arm: str, seed: int, clock: Clock
+) -> ScoredRun:
+    """A finished run with a result on every benchmark; those that its predictions give are made here."""
+    evaluation = ledger.evaluations(run.run_id)[-1]
+    folders = {
+        benchmark.name: _predictions_folder(benchmark, run, evaluation, arm=arm, seed=seed, clock=clock)
+        if isinstance(benchmark, PredictionsBenchmark)
+        else suite_folder(benchmark, run, evaluation, ledger, beside=Path(campaign.record.beside), clock=clock)
+        for benchmark in campaign.config.open_benchmarks
+    }
+    audit = ledger.audit(run.run_id)
+    record = CampaignRun(
+        arm=arm,
+        seed=seed,
+        run_id=run.run_id,
+        recipe_sha256=run.recipe_sha256,
+        weights_digest=evaluation.weights_digest,
+        audit_verdict=audit.verdict if audit else "not audited",
+        num_attempts=max(1, len(ledger.attempts(run.run_id))),
+        device_s=device_seconds_of(run.run_id, ledger),
+    )
+    return ScoredRun(record, folders)
+
+
+def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Clock) -> list[ScoredRun]:
+    """The arm's runs that are finished and evaluated, seed by seed up to the first that is not; trains
+    nothing."""
+    found: list[ScoredRun] = []
+    for seed in campaign.config.seed_numbers:
+        run_id = run_id_of(campaign.config.name, arm, seed)
+        if not campaign.home.has_run(run_id) or not ledger.evaluations(run_id):
+            break
+        run = existing_run(campaign.home, run_id)
+        found.append(scored_run(campaign, run, ledger, arm=arm, seed=seed, clock=clock))
+    return found
+
+
+def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> BenchmarkScores:
+    """What the runs got, the baseline's first, by seed; errors are those of `read_score_matrix`."""
+    folders = [run.folders[benchmark] for run in runs]
+    results = tuple(load_result(folder) for folder in folders)
+    sources = tuple(
+        Source(path=_path_in(home, folder / RESULT_FILE), sha256=result.digest())
+        for folder, result in zip(folders, results, strict=True)
+    )
+    return BenchmarkScores(read_score_matrix(folders), results, sources)
+
+
+def _predictions_folder(
+    benchmark: PredictionsBenchmark,
+    run: Run,
+    evaluation: ClassifierEvaluation,
+    *,
+    arm: str,
+    seed: int,
+    clock: Clock,
+) -> Path:
+    folder = Path(run.run_dir) / "benchmarks" / benchmark.name
+    wanted = (evaluation.weights_digest, asked_sha256(benchmark, evaluation))
+    if (folder / RESULT_FILE).is_file():
+        known = load_result(folder)
+        if (known.weights_digest, known.benchmark_sha256) == wanted:
+            return folder
+    predictions = evaluation_folder(Path(run.run_dir), step=evaluation.step, split=VALIDATION)
+    table = read_predictions(predictions / PREDICTIONS_FILE, sha256=evaluation.predictions_sha256)
+    result_of_predictions(
+        benchmark, table, evaluation, arm=arm, seed=seed, evaluated_s=clock.now_s(), folder=folder
+    )
+    return folder
+
+
+def suite_folder(
+    benchmark: SuiteBenchmark,
+    run: Run,
+    evaluation: ClassifierEvaluation,
+    ledger: Ledger,
+    *,
+    beside: Path,
+    clock: Clock,
+) -> Path:
+    """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
+    name = benchmark.benchmark or benchmark.name
+    folder = _folder_of_result(name, run, evaluation.weights_digest)
+    if folder is None and benchmark.suite is not None:
+        _evaluate_last(run, beside / benchmark.suite, ledger, clock)
+        folder = _folder_of_result(name, run, evaluation.weights_digest)
+    if folder is None:
+        raise DataError(
+            f"run '{run.run_id}' has no result of benchmark '{name}' for its last weights. Name its suite in "
+            "the campaign's file, or evaluate it with 'assay eval'; then run the campaign again: it goes on "
+            "from here."
+        )
+    return folder
+
+
+def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | None:
+    """The newest: a benchmark that was changed and evaluated again leaves its older results where they are."""
+    found = [(load_result(folder), folder) for folder in result_folders(Path(run.run_dir))]
+    same = [
+        (result.evaluated_s, folder)
+        for result, folder in found
+        if result.benchmark == benchmark and result.weights_digest == weights_digest
+    ]
+    return max(same)[1] if same else None
+
+
+def _evaluate_last(run: Run, suite: Path, ledger: Ledger, clock: Clock) -> None:
+    """Score the last commit; what somebody else is at, or did before, is not done again."""
+    queue = queue_of(run, suite=str(suite.resolve()))
+    only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
+    work(queue._replace(config=only_the_last), ledger, clock=clock, follow=True)
+    record_results(queue, ledger)
+    debit(queue, ledger)
+
+
+def _path_in(home: Path, path: Path) -> str:
+    return path.relative_to(home).as_posix() if path.is_relative_to(home) else str(path)
