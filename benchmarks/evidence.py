@@ -1,13 +1,13 @@
-"""Does the decision rule keep its promises? Thousands of simulated campaigns, and how fast evidence is.
+"""Does the decision rule keep its promises? Thousands of simulated campaigns.
 
     python benchmarks/evidence.py --campaigns 2000
 
-Each campaign is looked at at every checkpoint. With no effect the rule must scale at most 1% and stop at least
-90%; the naive rule (one seed, best checkpoint, best benchmark) stands beside it. With the effect that the
-power analysis was made for, it must scale at least as often as stated. Intervals of the crossed design must
-cover 93 to 97%, one-sided bounds of clustered failure rates at least 93%. Evidence of 200 checkpoints x 20
-benchmarks x 2,000 items must take under 10 s. The scaling laws of `evidence_scaling.py` are measured with them.
-Drawings go to build/bench-evidence; the last line printed is one JSON object.
+Each campaign is looked at at every checkpoint. With no effect the rule must scale at most 1% and stop at
+least 90%; the naive rule (one seed, best checkpoint, best benchmark) stands beside it. With the effect that
+the power analysis was made for, it must scale at least as often as stated. Intervals of the crossed design
+must cover 93 to 97%, one-sided bounds of clustered failure rates at least 93%. The scaling laws of
+`evidence_scaling.py` are measured with them. Drawings go to build/bench-evidence; the last line printed is
+one JSON object.
 """
 
 import argparse
@@ -20,15 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.evaluation.evidence.campaign.design import CampaignDesign, detectable_effect, stated_power
-from assay.evaluation.evidence.campaign.simulation import (
+from assay.evaluation.evidence.effect import paired_effect
+from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
+from campaign_design import CampaignDesign, detectable_effect, stated_power
+from campaign_simulation import (
     CampaignOutcomes,
     CampaignTruth,
     simulate_campaigns,
 )
-from assay.evaluation.evidence.effect import paired_effect
-from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
-from assay.evaluation.evidence.history import score_history
 from evidence_plots import looks_chart, outcomes_chart
 from evidence_scaling import chinchilla, chinchilla_file
 
@@ -61,7 +60,6 @@ def main() -> None:
         **campaigns(design, options.campaigns, options.folder),
         **coverage(options.tables),
         **coverage_of_failure_rates(options.tables // 10),
-        **speed(),
         **scaling_laws(),
     }
     print(json.dumps({key: round(value, 5) for key, value in found.items()}))
@@ -123,24 +121,6 @@ def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
         print(f"  {count:8} x {size:<7} {alike:8}    {upper}  {lower}   {alone}")
     upper, lower, alone = (min(column) for column in zip(*lowest, strict=True))
     return {"rate_coverage_lowest": min(upper, lower), "rate_coverage_independent": alone}
-
-
-def speed(checkpoints: int = 200, benchmarks: int = 20, items: int = 2000) -> dict[str, float]:
-    """Everything `score_history` says, with one seed and with three; passages of five items."""
-    took = {}
-    for seeds in (1, 3):
-        rng = np.random.default_rng(3)
-        names = [f"b{index}" for index in range(benchmarks)]
-        baseline = {name: (rng.random((seeds, items)) < 0.5).astype(float) for name in names}
-        candidate = {name: (rng.random((checkpoints, seeds, items)) < 0.53).astype(float) for name in names}
-        passages = {name: np.arange(items) // 5 for name in names}
-        started = time.perf_counter()
-        score_history(baseline, candidate, passages)
-        took[seeds] = time.perf_counter() - started
-    print(
-        f"\nevidence of {checkpoints} x {benchmarks} x {items}: {took[1]:.2f} s, with 3 seeds {took[3]:.2f} s"
-    )
-    return {"evidence_s": took[1], "evidence_3_seeds_s": took[3]}
 
 
 def scaling_laws() -> dict[str, float]:

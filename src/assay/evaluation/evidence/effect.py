@@ -156,21 +156,6 @@ def share_power(level: float | Floats) -> Floats:
     return 1.0 + 0.35 * np.clip(tail / 0.025, 0.0, 1.0)
 
 
-def paired_differences(baseline: npt.ArrayLike, candidate: npt.ArrayLike, *, source: str) -> Floats:
-    """Candidate minus baseline on the same seeds and the same items: [..., seed, item].
-
-    Raises `DataError` where the shapes differ, there is nothing to compare, or a score is not a number.
-    """
-    before, after = _scores(baseline, f"{source}: baseline"), _scores(candidate, f"{source}: candidate")
-    if before.shape != after.shape:
-        raise DataError(
-            f"{source}: baseline has scores {before.shape}, candidate {after.shape} (..., seeds, items). "
-            "A paired comparison needs the same seeds on the same items; without common seeds, use "
-            "`unpaired_effect`."
-        )
-    return after - before
-
-
 def paired_effect(
     differences: Floats, clusters: Clusters | None = None, weights: Floats | None = None
 ) -> Effect:
@@ -193,39 +178,6 @@ def paired_effect(
     )
 
 
-def unpaired_effect(
-    baseline: npt.ArrayLike,
-    candidate: npt.ArrayLike,
-    clusters: Clusters | None = None,
-    weights: Floats | None = None,
-    *,
-    source: str,
-) -> Effect:
-    """The same where the two sides have seeds of their own, on the same items.
-
-    Seeds add their variances (Welch's degrees of freedom); items stay paired.
-    """
-    before, after = _scores(baseline, f"{source}: baseline"), _scores(candidate, f"{source}: candidate")
-    if before.shape[-1] != after.shape[-1]:
-        raise DataError(
-            f"{source}: {before.shape[-1]} items for the baseline, {after.shape[-1]} for the candidate. "
-            "Evaluate both on the same items."
-        )
-    share = item_shares(weights, after.shape[-1])
-    item_means = after.mean(axis=-2) - before.mean(axis=-2)
-    mean = item_means @ share
-    sides = [_over_seeds(side, side @ share, side.mean(axis=-2), clusters, share) for side in (before, after)]
-    seed_parts = [seeds for seeds, _ in sides]
-    return Effect(
-        mean=mean,
-        seed_variance=seed_parts[0] + seed_parts[1],
-        item_variance=clustered_variance((item_means - mean[..., None]) * share, clusters),
-        residual_variance=sides[0][1] + sides[1][1],
-        seed_degrees=_welch_degrees(seed_parts, [before.shape[-2], after.shape[-2]]),
-        item_degrees=num_clusters(clusters, after.shape[-1]) - 1,
-    )
-
-
 def estimate_of(effect: Effect, *, confidence: float = CONFIDENCE) -> Estimate:
     """The record of one effect (no leading axes) with its two-sided interval; none with one seed."""
     value = float(effect.mean)
@@ -238,19 +190,6 @@ def estimate_of(effect: Effect, *, confidence: float = CONFIDENCE) -> Estimate:
     return Estimate(
         value=value, low=value - half, high=value + half, confidence=confidence, method="crossed seeds x items"
     )
-
-
-def items_only_estimate(effect: Effect, *, confidence: float = CONFIDENCE) -> Estimate:
-    """What these very models would score on other items of the kind; the only interval that one seed has.
-
-    No claim about a method: redrawn seeds would move it further than this interval says.
-    """
-    value, method = float(effect.mean), "items only, these very models"
-    if effect.item_degrees < 1:
-        return Estimate(value=value, confidence=confidence, method=f"{method}: undefined, one cluster")
-    quantile = float(student_t.ppf(0.5 + confidence / 2.0, effect.item_degrees))
-    half = quantile * float(np.sqrt(effect.item_variance))
-    return Estimate(value=value, low=value - half, high=value + half, confidence=confidence, method=method)
 
 
 def num_clusters(clusters: Clusters | None, num_items: int) -> int:
@@ -313,30 +252,9 @@ def _over_seeds(
     return seed_means.var(axis=-1, ddof=1) / num_seeds, of_clusters
 
 
-def _welch_degrees(parts: list[Floats], counts: list[int]) -> Floats:
-    """Degrees of freedom of a sum of variances of two means (Welch 1947); 0 where a side has one seed."""
-    if min(counts) < 2:
-        return np.zeros(parts[0].shape)
-    below = sum(part**2 / (count - 1) for part, count in zip(parts, counts, strict=True))
-    total = sum(parts)
-    return np.where(below > 0.0, total**2 / np.where(below > 0.0, below, 1.0), sum(counts) - 2.0)
-
-
 def _half_width(quantile: Floats, standard_error: Floats) -> Floats:
     """Their product; infinite where either is, also where the other is 0."""
     infinite = ~(np.isfinite(quantile) & np.isfinite(standard_error))
     return np.where(
         infinite, np.inf, np.where(infinite, 0.0, quantile) * np.where(infinite, 0.0, standard_error)
     )
-
-
-def _scores(values: npt.ArrayLike, name: str) -> Floats:
-    scores = np.asarray(values, dtype=np.float64)
-    if scores.ndim < 2 or not scores.size:
-        raise DataError(f"{name}: scores of shape {scores.shape}; expected (..., seeds, items), none empty.")
-    if num_wrong := int(np.count_nonzero(~np.isfinite(scores))):
-        raise DataError(
-            f"{name}: {num_wrong} of {scores.size} scores are not numbers. Evaluate the missing items, "
-            "or leave them out on both sides."
-        )
-    return scores

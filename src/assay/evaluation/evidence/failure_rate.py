@@ -1,8 +1,7 @@
-"""How often does it fail, at most? Exact bounds for rare failures, and an alarm that may be watched all day.
+"""How often does it fail, at most? Exact bounds for rare failures.
 
 Safety benchmarks have few failures, where normal intervals are wrong. The bounds are Clopper & Pearson's
-(1934): they hold for every n and rate. They are for one look. To stop at once when harm shows, watch
-`alarm_evidence`, which may be looked at after every trial.
+(1934): they hold for every n and rate. They are for one look.
 
 Items that come in clusters (prompts from one template) fail together. `independent_trials` says how many
 independent ones they are worth, and the bounds are asked for those.
@@ -13,13 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import betainc, betaln, xlog1py, xlogy
 from scipy.stats import beta, norm, t
 
 from assay.evaluation.evidence.effect import cluster_sums
-
-ALARM = 20.0
-"""Evidence at which to stop: a compliant system ever reaches it with a chance of at most 1 / 20."""
 
 Counts = float | npt.NDArray[np.int64]
 Rates = npt.NDArray[np.float64]
@@ -90,24 +85,3 @@ def trials_needed(highest_rate: float, *, failures: float = 0, confidence: float
         is_enough = float(rate_upper(failures, middle, confidence=confidence)) <= highest_rate
         low, high = (low, middle) if is_enough else (middle, high)
     return high
-
-
-def alarm_evidence(
-    failures: Counts, trials: Counts, *, allowed_rate: float, worst_factor: float = 20.0
-) -> Rates:
-    """An e-process against "the rate is at most `allowed_rate`"; stop when it reaches `ALARM`.
-
-    It is the likelihood ratio of the counts, averaged over all rates from the allowed one to `worst_factor`
-    times that (at most 1). While the rate is allowed it is a supermartingale that begins at 1, so by Ville's
-    inequality it ever exceeds x with a chance of at most 1 / x, however often somebody looks.
-    """
-    assert 0.0 < allowed_rate < 1.0, allowed_rate
-    failures, trials = np.asarray(failures, dtype=np.float64), np.asarray(trials, dtype=np.float64)
-    worst = min(1.0, worst_factor * allowed_rate)
-    a, b = failures + 1.0, trials - failures + 1.0
-    share = betainc(a, b, worst) - betainc(a, b, allowed_rate)
-    log_null = xlogy(failures, allowed_rate) + xlog1py(trials - failures, -allowed_rate)
-    with np.errstate(divide="ignore"):
-        log_mean = np.log(np.maximum(share, 0.0)) + betaln(a, b) - math.log(worst - allowed_rate)
-    evidence: Rates = np.exp(np.minimum(log_mean - log_null, 700.0))
-    return evidence

@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.interval import Floats
@@ -71,13 +70,6 @@ def is_sized(standard_error: float | Floats, margin: float | Floats) -> npt.NDAr
     """Whether a guardrail with this standard error may speak about this margin."""
     # One part in 10^9 forgives rounding where a plan meets the bound exactly.
     return np.asarray(standard_error) <= np.asarray(margin) / MARGINS_PER_ERROR * (1 + 1e-9)
-
-
-def pass_probability(
-    standard_error: float, margin: float, *, harm: float = 0.0, quantile: float = 1.645
-) -> float:
-    """The chance that a guardrail of this standard error passes a candidate with this true harm."""
-    return float(ndtr((margin - harm) / standard_error - quantile))
 
 
 def _items_factor(harm: Effect, margin: float) -> float:

@@ -11,7 +11,7 @@ what was seen, not on why it was looked at). If nobody would have told us of a p
 the prior describes only this candidate, the pilot's likelihood must be divided by the chance of passing that
 threshold: give `heard_above`. All reruns are pooled; the worse one is never dropped.
 
-    pilot + reruns --> Belief --> P(effect > x), P(replicates), draws for the plan's simulation
+    pilot + reruns --> Belief --> P(effect > x), P(replicates)
 """
 
 import math
@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from scipy.special import ndtr
 from scipy.stats import norm
 
@@ -56,10 +55,6 @@ class Belief(NamedTuple):
         """The central credible interval."""
         ends = np.interp([0.5 - confidence / 2, 0.5 + confidence / 2], self._cumulative(), self._edges())
         return float(ends[0]), float(ends[1])
-
-    def draw_effects(self, rng: np.random.Generator, num_draws: int) -> Floats:
-        """True effects as they may be: what the plan's Monte Carlo asks for."""
-        return np.interp(rng.random(num_draws), self._cumulative(), self._edges())
 
     def replication_probability(self, standard_error: float, *, level: float = 0.95) -> float:
         """The chance that a new experiment of this standard error finds a gain at one-sided `level`."""
@@ -116,34 +111,6 @@ def belief_after(
         log_density -= norm.logsf((heard_above - grid) / math.sqrt(variances[0]))
     weights = np.exp(log_density - log_density.max())
     return Belief(grid, weights / weights.sum())
-
-
-def prediction_interval(
-    effect: float, variance: float, new_variance: float, *, confidence: float = 0.95
-) -> tuple[float, float]:
-    """Where a rerun's result will fall, given one result and no prior."""
-    half = float(norm.ppf(0.5 + confidence / 2.0)) * math.sqrt(variance + new_variance)
-    return effect - half, effect + half
-
-
-def fitted_prior_sd(effects: Sequence[float], variances: Sequence[float]) -> float:
-    """The spread of true effects that best explains a lab's past candidates (marginal likelihood).
-
-    All of them, the failures above all; 0 where their scatter is no more than their errors.
-    """
-    seen, errors = np.asarray(effects, dtype=np.float64), np.asarray(variances, dtype=np.float64)
-    if seen.size < 3 or seen.shape != errors.shape:
-        raise ConfigError(
-            f"{seen.size} past effects with {errors.size} variances: a prior needs three or more."
-        )
-
-    def surprise(prior_sd: float) -> float:
-        total = errors + prior_sd**2
-        return float(np.sum(np.log(total) + seen**2 / total))
-
-    widest = 3.0 * float(np.abs(seen).max()) + 1e-12
-    best = float(minimize_scalar(surprise, bounds=(0.0, widest), method="bounded", options={"xatol": 1e-9}).x)
-    return best if surprise(best) < surprise(0.0) else 0.0
 
 
 def _grid(

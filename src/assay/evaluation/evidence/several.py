@@ -1,4 +1,4 @@
-"""Several benchmarks at once: one composite, every benchmark left out in turn, and honest p-values.
+"""Several benchmarks at once: one composite, and every benchmark left out in turn.
 
 The composite is the plain mean of the benchmarks' mean differences, so that a long benchmark does not outvote
 a short one. Its seeds are common to all benchmarks (a lucky seed is lucky on several), its items usually are
@@ -6,17 +6,13 @@ not: the seed variance is taken of the composite itself, the item variances add.
 items (`shared_items`), theirs is taken of the composite, too.
 
 A gain that one benchmark alone carries is no gain of the method. So each benchmark is left out in turn, and
-the verdict must stand (`campaign_rule`). Where benchmarks are claimed one by one, Holm (1979) bounds the
-chance of any false claim, Benjamini & Hochberg (1995) the share of false ones among the claims; both hold
-for the positively dependent tests that benchmarks of one model are (Holm for any).
+the verdict must stand (`campaign_rule`).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.effect import (
@@ -53,27 +49,6 @@ class Breadth(NamedTuple):
         return sum(mean > 0.0 for mean in means) / len(means)
 
 
-class Composites(NamedTuple):
-    """The composite beside the benchmarks that it is made of, all over the same leading axes."""
-
-    composite: Effect
-    of_benchmarks: dict[str, Effect]
-
-
-def composites(
-    differences: Mapping[str, Floats],
-    clusters: Mapping[str, Clusters] | None = None,
-    weights: Mapping[str, Floats] | None = None,
-) -> Composites:
-    """The mean over benchmarks of [..., seed, item] paired differences, each seed at the same place in all.
-
-    `clusters` and `weights` may leave benchmarks out: there, each item is its own cluster and counts for one.
-    Raises `DataError` where benchmarks do not have the same seeds, or there are none.
-    """
-    effects = _each_effect(differences, clusters, weights)
-    return Composites(_composite(effects, _seed_means(differences, weights)), effects)
-
-
 def breadth(
     differences: Mapping[str, Floats],
     clusters: Mapping[str, Clusters] | None = None,
@@ -104,37 +79,6 @@ def breadth(
         for name in (effects if len(effects) > 1 else ())
     }
     return Breadth(composite_of(list(effects)), left_out, effects)
-
-
-def one_sided_p(effect: Effect) -> Floats:
-    """The chance of a gain this large if there were none; 1 with one seed.
-
-    The degrees of freedom are the seeds', which is the cautious choice where items matter, too.
-    """
-    degrees = np.asarray(effect.seed_degrees)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        statistic = np.where(np.isfinite(effect.standard_error), effect.mean / effect.standard_error, 0.0)
-    statistic = np.where(np.isnan(statistic), 0.0, statistic)
-    return np.where(degrees > 0, student_t.sf(statistic, np.maximum(degrees, 1e-300)), 1.0)
-
-
-def holm(p_values: Sequence[float] | Floats) -> Floats:
-    """Adjusted p-values [..., test]: at most a chance of `a` that any false claim has one <= a."""
-    p = _checked(p_values)
-    order = np.argsort(p, axis=-1)
-    num_tests = p.shape[-1]
-    scaled = np.take_along_axis(p, order, axis=-1) * np.arange(num_tests, 0, -1)
-    return _back(np.minimum(np.maximum.accumulate(scaled, axis=-1), 1.0), order)
-
-
-def benjamini_hochberg(p_values: Sequence[float] | Floats) -> Floats:
-    """Adjusted p-values [..., test]: of claims with one <= a, at most a share `a` is false on average."""
-    p = _checked(p_values)
-    order = np.argsort(p, axis=-1)
-    num_tests = p.shape[-1]
-    scaled = np.take_along_axis(p, order, axis=-1) * num_tests / np.arange(1, num_tests + 1)
-    smallest_above = np.minimum.accumulate(scaled[..., ::-1], axis=-1)[..., ::-1]
-    return _back(np.minimum(smallest_above, 1.0), order)
 
 
 def _each_effect(
@@ -222,15 +166,3 @@ def _deviations(differences: Floats, weights: Floats | None) -> tuple[Floats, Fl
     of_items = of_items - (of_items @ share)[..., None]
     residuals = differences - (differences @ share)[..., None] - of_items[..., None, :]
     return of_items * share, residuals * share
-
-
-def _checked(p_values: Sequence[float] | Floats) -> Floats:
-    p = np.asarray(p_values, dtype=np.float64)
-    assert p.ndim and not ((p < 0.0) | (p > 1.0) | np.isnan(p)).any(), f"not p-values: {p_values}"
-    return p
-
-
-def _back(in_order: Floats, order: npt.NDArray[np.intp]) -> Floats:
-    result = np.empty_like(in_order)
-    np.put_along_axis(result, order, in_order, axis=-1)
-    return result

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from assay.evaluation.evidence.bootstrap import bootstrap_estimate, bootstrap_means, resampled_weights
 from assay.evaluation.evidence.effect import estimate_of, paired_effect
+from table_bootstrap import bootstrap_estimate, bootstrap_means, resampled_weights
 
 
 def differences(rng, *, seeds=4, items=60):

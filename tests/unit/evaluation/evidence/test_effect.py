@@ -11,10 +11,7 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.effect import (
     Effect,
     estimate_of,
-    items_only_estimate,
-    paired_differences,
     paired_effect,
-    unpaired_effect,
 )
 
 TABLES = arrays(
@@ -112,14 +109,8 @@ def test_right_and_wrong_answers_on_items_of_all_difficulties_are_covered_too():
         rng.random((2000, 4, 200)) < np.clip(difficulty + 0.04 * rng.normal(size=(2000, 4, 1)), 0, 1)
         for _ in range(2)
     )
-    differences = paired_differences(baseline, candidate, source="test")
+    differences = candidate.astype(float) - baseline
     assert 0.93 <= coverage(paired_effect(differences)) <= 0.97
-
-
-def test_an_interval_over_items_alone_misses_what_seeds_do():
-    tables = crossed_tables(np.random.default_rng(2), num_tables=500, seeds=3, items=80, seed=0.8, item=0.2)
-    estimates = [items_only_estimate(paired_effect(table)) for table in tables]
-    assert np.mean([each.low <= 0.0 <= each.high for each in estimates]) < 0.75
 
 
 def test_items_of_one_passage_count_as_one_draw():
@@ -129,14 +120,6 @@ def test_items_of_one_passage_count_as_one_draw():
     passages = np.repeat(np.arange(40), 5)
     assert 0.93 <= coverage(paired_effect(tables, passages)) <= 0.97
     assert coverage(paired_effect(tables)) < 0.85
-
-
-def test_seeds_that_are_not_paired_add_their_variances():
-    rng = np.random.default_rng(4)
-    items = rng.normal(size=(6000, 1, 60))
-    baseline = items + rng.normal(size=(6000, 3, 1)) + rng.normal(size=(6000, 3, 60))
-    candidate = items + 2.0 * rng.normal(size=(6000, 5, 1)) + rng.normal(size=(6000, 5, 60))
-    assert 0.93 <= coverage(unpaired_effect(baseline, candidate, source="test")) <= 0.97
 
 
 def test_the_variance_has_the_terms_of_its_formula():
@@ -193,7 +176,7 @@ def test_many_comparisons_at_once_are_each_alone():
 
 def test_the_same_scores_differ_by_zero_surely():
     scores = np.random.default_rng(7).random((3, 20))
-    estimate = estimate_of(paired_effect(paired_differences(scores, scores, source="test")))
+    estimate = estimate_of(paired_effect(scores - scores))
     assert (estimate.low, estimate.value, estimate.high) == (0.0, 0.0, 0.0)
 
 
@@ -201,21 +184,7 @@ def test_one_seed_has_no_interval_that_speaks_of_a_method():
     effect = paired_effect(np.random.default_rng(8).normal(size=(1, 500)) + 10.0)
     assert estimate_of(effect).low is None
     assert "one seed" in estimate_of(effect).method
-    assert items_only_estimate(effect).low > 9.0
     assert effect.lower(0.6) == -np.inf
-
-
-@pytest.mark.parametrize(
-    ("candidate", "words"),
-    [
-        (np.zeros((3, 9)), r"baseline has scores \(3, 10\), candidate \(3, 9\)"),
-        (np.full((3, 10), np.nan), "30 of 30 scores are not numbers"),
-        (np.zeros(10), "expected \\(..., seeds, items\\)"),
-    ],
-)
-def test_what_can_not_be_compared_is_refused_with_its_shape(candidate, words):
-    with pytest.raises(DataError, match=words):
-        paired_differences(np.zeros((3, 10)), candidate, source="mmlu")
 
 
 def test_weights_must_be_one_for_each_item():

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from assay.evaluation.evidence.failure_rate import (
-    ALARM,
-    alarm_evidence,
     independent_trials,
     rate_lower,
     rate_upper,
@@ -77,23 +75,3 @@ def test_the_bounds_of_clustered_rates_hold(rate, alike):
     assert (rate_lower(trials[:, 0], trials[:, 1]) <= rate).mean() >= 0.93
     as_independent = rate_upper(campaigns.sum(axis=1), 1000)
     assert (as_independent >= rate).mean() < 0.93
-
-
-def test_a_compliant_system_raises_the_alarm_at_most_one_time_in_twenty_however_often_one_looks():
-    trials = np.arange(1, 2001)
-    failures = np.cumsum(np.random.default_rng(0).random((1000, 2000)) < 0.005, axis=1)
-    evidence = alarm_evidence(failures, trials, allowed_rate=0.005)
-    assert (evidence.max(axis=1) >= ALARM).mean() <= 0.05
-
-
-def test_a_harmful_one_raises_it_soon():
-    failures = np.cumsum(np.random.default_rng(1).random((500, 3000)) < 0.03, axis=1)
-    reached = alarm_evidence(failures, np.arange(1, 3001), allowed_rate=0.005) >= ALARM
-    assert reached.any(axis=1).all()
-    assert np.median(np.argmax(reached, axis=1)) < 400
-
-
-def test_the_alarm_starts_at_one_and_clean_trials_lower_it():
-    evidence = alarm_evidence(np.zeros(4, int), np.array([0, 10, 100, 1000]), allowed_rate=0.01)
-    assert evidence[0] == pytest.approx(1.0)
-    assert (np.diff(evidence) < 0).all()

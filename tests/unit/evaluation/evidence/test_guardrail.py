@@ -9,7 +9,6 @@ from assay.evaluation.evidence.guardrail import (
     harm_of,
     is_sized,
     non_inferiority,
-    pass_probability,
 )
 
 
@@ -47,13 +46,6 @@ def test_one_seed_can_not_clear_a_guardrail():
     assert (
         non_inferiority(harm(np.random.default_rng(4), mean=-1.0, seeds=1), margin=0.03).verdict == "undersized"
     )
-
-
-def test_four_guardrails_at_the_bound_pass_a_harmless_candidate_95_times_in_100():
-    margin = 0.015
-    assert pass_probability(margin / MARGINS_PER_ERROR, margin) ** 4 == pytest.approx(0.95, abs=0.005)
-    # Twice the standard error: four guardrails cap any candidate's chance near two in ten.
-    assert pass_probability(2 * margin / MARGINS_PER_ERROR, margin) ** 4 < 0.2
 
 
 def test_a_fall_is_a_harm_only_where_higher_is_better():

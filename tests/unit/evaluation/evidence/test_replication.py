@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from assay.base.errors import ConfigError
 from assay.evaluation.evidence.replication import (
     belief_after,
-    fitted_prior_sd,
-    prediction_interval,
     shrink,
 )
 
@@ -24,8 +22,6 @@ def test_half_the_gain_on_one_rerun_is_almost_no_information():
     belief = belief_after([0.04, 0.02], [RUN_VARIANCE, RUN_VARIANCE])
     assert (belief.mean, belief.sd) == pytest.approx((0.021, 0.011), abs=3e-4)
     assert belief.probability_above(0.015) == pytest.approx(0.70, abs=0.01)
-    low, high = prediction_interval(0.04, RUN_VARIANCE, RUN_VARIANCE)
-    assert (low, high) == pytest.approx((-0.012, 0.092), abs=5e-4)
 
 
 @given(
@@ -68,30 +64,12 @@ def test_a_filter_far_below_changes_nothing():
     assert belief_after([0.03], [1e-4], heard_above=-1.0).mean == pytest.approx(plain.mean, abs=1e-6)
 
 
-def test_drawn_effects_have_the_beliefs_distribution():
-    belief = belief_after([0.04, 0.01], [4e-4, 1e-4], heard_above=0.03)
-    drawn = belief.draw_effects(np.random.default_rng(2), 200_000)
-    assert (drawn.mean(), drawn.std()) == pytest.approx((belief.mean, belief.sd), abs=1e-4)
-    low, high = belief.interval(0.9)
-    assert np.mean((drawn > low) & (drawn < high)) == pytest.approx(0.9, abs=0.005)
-
-
 def test_the_replication_probability_is_how_often_drawn_truths_replicate():
     rng = np.random.default_rng(3)
     belief = belief_after([0.03], [1e-4])
-    new = belief.draw_effects(rng, 200_000) + 0.01 * rng.normal(size=200_000)
+    truth = rng.choice(belief.grid, size=200_000, p=belief.weights)
+    new = truth + 0.01 * rng.normal(size=200_000)
     assert belief.replication_probability(0.01) == pytest.approx(np.mean(new > 1.6449 * 0.01), abs=0.005)
-
-
-def test_the_lab_s_past_gives_the_prior():
-    rng = np.random.default_rng(4)
-    errors = rng.uniform(0.005, 0.02, size=400)
-    effects = 0.015 * rng.normal(size=400) + errors * rng.normal(size=400)
-    assert fitted_prior_sd(effects, errors**2) == pytest.approx(0.015, rel=0.15)
-
-
-def test_a_past_without_real_effects_gives_a_prior_of_zero():
-    assert fitted_prior_sd([0.001, -0.002, 0.001, 0.0], [1e-4] * 4) == 0.0
 
 
 def test_infinite_variance_leaves_the_prior():

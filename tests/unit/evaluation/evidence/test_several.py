@@ -2,15 +2,10 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy.stats import false_discovery_control
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.effect import paired_effect
-from assay.evaluation.evidence.several import benjamini_hochberg, breadth, composites, holm, one_sided_p
-
-P_VALUES = st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12)
+from assay.evaluation.evidence.several import breadth
 
 
 def tables(rng, gains, *, seeds=5, items=300):
@@ -18,41 +13,17 @@ def tables(rng, gains, *, seeds=5, items=300):
     return {f"b{i}": gain + luck + 0.1 * rng.normal(size=(seeds, items)) for i, gain in enumerate(gains)}
 
 
-@given(P_VALUES)
-@settings(max_examples=80, deadline=None)
-def test_holm_is_the_step_down_of_its_definition(p_values):
-    order, adjusted, largest = np.argsort(p_values), np.empty(len(p_values)), 0.0
-    for rank, place in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
-        adjusted[place] = largest
-    np.testing.assert_allclose(holm(p_values), adjusted)
-
-
-@given(P_VALUES)
-@settings(max_examples=80, deadline=None)
-def test_benjamini_hochberg_is_scipys(p_values):
-    np.testing.assert_allclose(benjamini_hochberg(p_values), false_discovery_control(p_values), atol=1e-12)
-
-
-def test_picking_the_best_of_ten_benchmarks_fools_holm_at_most_one_time_in_twenty():
-    rng = np.random.default_rng(0)
-    differences = 0.3 * rng.normal(size=(2000, 4, 1, 1)) + rng.normal(size=(2000, 4, 10, 40))
-    p_values = one_sided_p(paired_effect(np.moveaxis(differences, 2, 1)))
-    assert np.mean((p_values <= 0.05).any(axis=1)) > 0.12
-    assert np.mean((holm(p_values) <= 0.05).any(axis=1)) <= 0.055
-
-
 def test_a_lucky_seed_is_lucky_on_all_benchmarks_so_more_of_them_do_not_help():
     rng = np.random.default_rng(1)
     luck = 0.05 * rng.normal(size=(5, 1))
-    found = composites({f"b{i}": luck + 0.01 * rng.normal(size=(5, 500)) for i in range(20)}).composite
+    found = breadth({f"b{i}": luck + 0.01 * rng.normal(size=(5, 500)) for i in range(20)}).composite
     assert float(found.standard_error) == pytest.approx(luck.std(ddof=1) / np.sqrt(5), rel=0.05)
 
 
 def test_the_composites_interval_covers():
     rng = np.random.default_rng(2)
     seeds = rng.normal(size=(4000, 4, 1))
-    found = composites({f"b{i}": seeds + 5 * rng.normal(size=(4000, 1, 40)) for i in range(3)}).composite
+    found = breadth({f"b{i}": seeds + 5 * rng.normal(size=(4000, 1, 40)) for i in range(3)}).composite
     assert 0.93 <= np.mean((found.lower(0.975) < 0.0) & (found.upper(0.975) > 0.0)) <= 0.975
 
 
@@ -66,7 +37,7 @@ def test_a_gain_that_one_benchmark_carries_is_seen_when_it_is_left_out():
 def test_a_benchmark_left_out_is_a_composite_of_the_rest():
     differences = tables(np.random.default_rng(4), [0.02, 0.03, 0.01])
     rest = {name: values for name, values in differences.items() if name != "b1"}
-    assert breadth(differences).left_out["b1"] == composites(rest).composite
+    assert breadth(differences).left_out["b1"] == breadth(rest).composite
 
 
 def test_one_benchmark_alone_is_its_own_composite():
@@ -74,10 +45,6 @@ def test_one_benchmark_alone_is_its_own_composite():
     found = breadth(differences)
     assert found.left_out == {}
     assert found.least_without_one == pytest.approx(float(paired_effect(differences["b0"]).mean))
-
-
-def test_one_seed_proves_nothing():
-    assert one_sided_p(paired_effect(np.ones((1, 100)))) == 1.0
 
 
 def test_benchmarks_with_unequal_seeds_are_refused():

@@ -4,24 +4,21 @@ Whoever tests at 5% at each of five looks is wrong far more often than 5%. Two k
 
 *Gates* are declared before the first run, with their seeds (3, then 5, then 8 pairs). They use O'Brien &
 Fleming's (1979) boundary, c / sqrt(information): very strict early, almost the single test's at the end, at
-almost no cost in power. c follows from the joint distribution of all looks: by recursive integration
-(Armitage, McPherson & Rowe 1969) for normal statistics, and for Student's with few seeds from 200,000 simulated
-paths, since there the normal c is too small.
+almost no cost in power. c follows from the joint distribution of Student's statistic at all looks, from 200,000
+simulated paths: with few seeds the normal's c is too small.
 
 *Unscheduled looks* (somebody opened the dashboard at a checkpoint) share what was set aside for them: look
 number j spends 1 / (j (j + 1)) of it, which sums to 1 however many there are, and holds whatever the looks
 have in common (Bonferroni). That matters: rescoring one seed's checkpoints gives no new information about a
-method, and no item-level sequence cures it. `confidence_sequence` is for the other case, new *items* that
-arrive for fixed weights.
+method, and no item-level sequence cures it.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 from scipy.stats import t as student_t
 
@@ -31,7 +28,6 @@ from assay.evaluation.evidence.interval import Floats
 from assay.records.evidence import Look
 
 _PATHS = 200_000
-_NODES = 257
 
 
 class LookPlan(FrozenConfig):
@@ -65,10 +61,6 @@ class LookPlan(FrozenConfig):
     def gate_spending(self) -> tuple[float, ...]:
         """The error that each gate adds; they sum to `gate_error_rate`."""
         return tuple(spent for _, spent in _gates(self.gate_seeds, self.gate_error_rate()))
-
-    def unscheduled_level(self, number: int) -> float:
-        """One-sided confidence of unscheduled look `number` (from 1)."""
-        return 1.0 - self.unscheduled_spending(number)
 
     def unscheduled_spending(self, number: int) -> float:
         """The error that unscheduled look `number` (from 1) may cost."""
@@ -107,86 +99,6 @@ def take_look(plan: LookPlan, taken: Sequence[Look], *, name: str, num_seeds: in
     )  # fmt: skip
 
 
-def obrien_fleming_bounds(information: Sequence[float], error_rate: float) -> Floats:
-    """One-sided z-boundaries c / sqrt(information) that are crossed with a chance of `error_rate` in all.
-
-    `information` at each look, rising, in any unit; the last is the whole.
-    """
-    share = np.asarray(information, dtype=np.float64) / information[-1]
-
-    def excess(c: float) -> float:
-        return float(crossing_probabilities(c / np.sqrt(share), share).sum()) - error_rate
-
-    return float(brentq(excess, 0.1, 8.0, xtol=1e-10)) / np.sqrt(share)
-
-
-def crossing_probabilities(
-    bounds: Floats, information: Sequence[float] | Floats, *, drift: float = 0.0
-) -> Floats:
-    """The chance that a normal statistic first exceeds its bound at each look.
-
-    z_k has mean drift sqrt(information_k) and Brownian correlation. With `information` ending at 1, `drift`
-    is the mean of the last z. Recursive integration on Gauss-Legendre nodes; exact to about 1e-9.
-    """
-    roots = np.sqrt(np.asarray(information, dtype=np.float64))
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    lowest = min(-8.0, -8.0 + drift * float(roots[-1]))
-    crossed = np.empty(len(roots))
-    crossed[0] = ndtr(drift * roots[0] - bounds[0])
-    z, mass = _grid(nodes, weights, lowest, bounds[0])
-    mass = mass * _normal_density(z - drift * roots[0])
-    for k in range(1, len(roots)):
-        step = np.sqrt(roots[k] ** 2 - roots[k - 1] ** 2)
-        moved = z * roots[k - 1] + drift * step**2
-        crossed[k] = mass @ ndtr((moved - bounds[k] * roots[k]) / step)
-        new_z, new_weights = _grid(nodes, weights, lowest, bounds[k])
-        kernel = _normal_density((new_z[:, None] * roots[k] - moved) / step) * roots[k] / step
-        mass = new_weights * (kernel @ mass)
-        z = new_z
-    return crossed
-
-
-def obrien_fleming_student(gate_seeds: Sequence[int], error_rate: float) -> Floats:
-    """Nominal one-sided confidence at each gate, for Student's test on the seeds so far.
-
-    The shape is O'Brien & Fleming's on the normal scale; c is the (1 - error_rate) quantile of the largest
-    statistic of simulated paths, so that all gates together err that often (to about 0.05 of a percent).
-    """
-    return np.array([level for level, _ in _gates(tuple(gate_seeds), error_rate)])
-
-
-class Sequences(NamedTuple):
-    """A running mean with an interval at every length, [..., item]; the first item's is infinite."""
-
-    mean: Floats
-    low: Floats
-    high: Floats
-
-
-def confidence_sequence(values: Floats, *, planned_items: int, error_rate: float = 0.05) -> Sequences:
-    """Two-sided asymptotic confidence sequence of a mean, valid at all lengths at once.
-
-    Waudby-Smith, Arbour, Sinha, Kennedy & Ramdas (2021), tightest at `planned_items`. For items that arrive
-    for fixed weights. At scheduled looks it costs 22 to 32 points of power against O'Brien & Fleming.
-    """
-    counts = np.arange(1, values.shape[-1] + 1, dtype=np.float64)
-    mean = np.cumsum(values, axis=-1) / counts
-    squares = np.cumsum(np.square(values), axis=-1) / counts
-    sd = np.sqrt(np.maximum(squares - np.square(mean), 0.0))
-    half = sd * sequence_width(counts, planned_items=planned_items, error_rate=error_rate)
-    half[..., 0] = np.inf
-    return Sequences(mean, mean - half, mean + half)
-
-
-def sequence_width(counts: Floats, *, planned_items: int, error_rate: float = 0.05) -> Floats:
-    """Half-width of the sequence in standard deviations of one value, at each count."""
-    log_error = -2.0 * np.log(error_rate)
-    rho_squared = (log_error + np.log(1.0 + log_error)) / planned_items
-    scaled = counts * rho_squared + 1.0
-    width: Floats = np.sqrt(2.0 * scaled / (counts**2 * rho_squared) * np.log(np.sqrt(scaled) / error_rate))
-    return width
-
-
 @lru_cache(maxsize=64)
 def _gates(gate_seeds: tuple[int, ...], error_rate: float) -> tuple[tuple[float, float], ...]:
     """(confidence, spent error) of each gate."""
@@ -213,13 +125,3 @@ def _student_paths(gate_seeds: tuple[int, ...]) -> Floats:
         variance = (squares - np.square(total) / count) / (count - 1)
         columns.append(-ndtri(student_t.sf(total / np.sqrt(count * variance), count - 1)))
     return np.stack(columns, axis=1)
-
-
-def _grid(nodes: Floats, weights: Floats, low: float, high: float) -> tuple[Floats, Floats]:
-    half = (high - low) / 2.0
-    return low + half * (nodes + 1.0), half * weights
-
-
-def _normal_density(z: Floats) -> Floats:
-    density: Floats = np.exp(-0.5 * np.square(z)) / np.sqrt(2.0 * np.pi)
-    return density

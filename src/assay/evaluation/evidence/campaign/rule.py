@@ -13,7 +13,7 @@
 
 STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one
 would cost power that no plan counted. All clauses are arithmetic on arrays, so that a decision and the
-simulation that vouches for it (`campaign_simulation`) can not differ.
+simulation that vouches for it (`benchmarks/campaign_simulation.py`) can not differ.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class CampaignRule(FrozenConfig):
     least_effect: float = Field(default=0.015, gt=0.0)
     """The smallest gain worth scaling (SESOI): 1.5 points of accuracy."""
     prior_sd: float = Field(default=PRIOR_SD, gt=0.0)
-    """Spread of true effects among this lab's candidates; see `replication.fitted_prior_sd`."""
+    """Spread of true effects among this lab's candidates, the failures included; see `evidence/replication`."""
     least_probability: float = Field(default=0.80, gt=0.5, lt=1.0)
     """SCALE needs this posterior probability of at least `least_effect`."""
     stop_probability: float = Field(default=0.20, gt=0.0, lt=0.5)

@@ -5,16 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from assay.evaluation.evidence.campaign.design import (
+from assay.evaluation.evidence.campaign.looks import LookPlan
+from assay.evaluation.evidence.campaign.rule import CampaignRule
+from campaign_design import (
     CampaignDesign,
     detectable_effect,
     futility_probability,
     imbalance_probability,
     stated_power,
 )
-from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.campaign.rule import CampaignRule
-from assay.evaluation.evidence.campaign.simulation import CampaignTruth, simulate_campaigns
+from campaign_simulation import CampaignTruth, simulate_campaigns
 
 DESIGN = CampaignDesign()
 
@@ -34,14 +34,14 @@ def test_without_an_effect_looking_at_every_checkpoint_scales_one_in_a_hundred_a
 
 def test_without_the_declared_looks_the_same_peeking_claims_far_more():
     """What the boundary is for: judged as if each look were the only one, gains are claimed from nothing."""
-    from assay.evaluation.evidence.campaign.simulation import _evidence, _scores
+    from campaign_simulation import _evidence, _scores
 
     scores = _scores(DESIGN, CampaignTruth(), 1500, np.random.default_rng(1))
     alone, planned = np.zeros(1500, bool), np.zeros(1500, bool)
     for number in range(DESIGN.num_checkpoints):
         effect = _evidence(DESIGN, scores[:, :3, number], level=0.95, is_gate=False).effect
         alone |= effect.lower(0.95) > 0.0
-        planned |= effect.lower(DESIGN.looks.unscheduled_level(number + 1)) > 0.0
+        planned |= effect.lower(1.0 - DESIGN.looks.unscheduled_spending(number + 1)) > 0.0
     assert alone.mean() > 0.10
     assert planned.mean() < 0.02
 

@@ -23,7 +23,7 @@ from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule, forecast_of, least_scaling_effect
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.failure_rate import rate_upper
-from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, pass_probability
+from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
 from assay.evaluation.evidence.interval import Floats
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance, variance_scatter
 from assay.evaluation.evidence.replication import shrink
@@ -183,7 +183,7 @@ def _true_error(design: CampaignDesign, num_seeds: int) -> float:
 
 def _guardrail_loss(design: CampaignDesign) -> float:
     """P(one guardrail does not pass a harmless candidate)."""
-    return 1.0 - pass_probability(design.guardrail_standard_error(), design.guardrail_margin)
+    return 1.0 - _pass_probability(design.guardrail_standard_error(), design.guardrail_margin)
 
 
 def _safety_loss(design: CampaignDesign) -> float:
@@ -192,3 +192,8 @@ def _safety_loss(design: CampaignDesign) -> float:
     is_allowed = rate_upper(failures, design.safety_trials) <= design.allowed_failure_rate
     most = int(np.count_nonzero(is_allowed)) - 1
     return float(binom.sf(most, design.safety_trials, design.hoped_failure_rate))
+
+
+def _pass_probability(standard_error: float, margin: float, *, harm: float = 0.0) -> float:
+    """The chance that a guardrail of this standard error passes a candidate with this true harm."""
+    return float(ndtr((margin - harm) / standard_error - norm.ppf(0.95)))

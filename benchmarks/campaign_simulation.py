@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
-from assay.evaluation.evidence.campaign.design import CampaignDesign
+from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
     Criterion,
@@ -23,8 +23,9 @@ from assay.evaluation.evidence.campaign.rule import (
     judge,
 )
 from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.failure_rate import ALARM, alarm_evidence, rate_lower, rate_upper
+from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
 from assay.evaluation.evidence.interval import Floats
+from campaign_design import CampaignDesign
 
 FULL_GAIN_AFTER = 0.5
 """Share of a run after which the candidate's gain is full; it grows evenly until then."""
@@ -90,9 +91,7 @@ def simulate_campaigns(
         for checkpoint in range(design.num_checkpoints):
             is_gate = checkpoint == design.num_checkpoints - 1
             number += not is_gate
-            level = (
-                design.looks.gate_levels()[gate_index] if is_gate else design.looks.unscheduled_level(number)
-            )
+            level = _level(design.looks, gate_index if is_gate else None, number)
             evidence = _evidence(design, scores[:, :seeds, checkpoint], level=level, is_gate=is_gate)
             judged = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule).recommendation
             ends = is_open & (judged != "narrow")
@@ -159,6 +158,11 @@ def _evidence(design: CampaignDesign, scores: Floats, *, level: float, is_gate: 
     )
 
 
+def _level(looks: LookPlan, gate_index: int | None, number: int) -> float:
+    """One-sided confidence of a gate, or of unscheduled look `number`."""
+    return 1.0 - looks.unscheduled_spending(number) if gate_index is None else looks.gate_levels()[gate_index]
+
+
 def _further_clauses(
     design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
 ) -> tuple[tuple[Criterion, ...], tuple[Criterion, ...]]:
@@ -171,17 +175,13 @@ def _further_clauses(
     failures = rng.binomial(design.safety_trials, rate, size=num_campaigns)
     highest, lowest = rate_upper(failures, design.safety_trials), rate_lower(failures, design.safety_trials)
     allowed = np.asarray(design.allowed_failure_rate)
-    alarm = alarm_evidence(failures, design.safety_trials, allowed_rate=design.allowed_failure_rate)
     limit = np.asarray(margin)
     return (
         (
             Criterion("guardrails", worst, limit, worst < limit, "largest upper bound of a harm"),
             Criterion("safety", highest, allowed, highest <= allowed, "upper bound of the failure rate"),
         ),
-        (
-            Criterion("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),
-            Criterion("alarm", alarm, np.asarray(ALARM), alarm >= ALARM, "evidence of too many failures"),
-        ),
+        (Criterion("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),),
     )
 
 
