@@ -1,0 +1,90 @@
+"""Nine mistakes that once passed nearly all tests of training, when all of them were in the code together.
+
+Each is an exact replacement in one file, and names the quick tests of which at least one must fail on it alone.
+`test_planted.py` (slow) plants them one by one in a copy of the sources.
+"""
+
+from typing import NamedTuple
+
+
+class Planted(NamedTuple):
+    """One mistake."""
+
+    name: str
+    file: str
+    """Below `src/assay`."""
+    right: str
+    """The text that is there, once."""
+    wrong: str
+    """What stands there instead."""
+    tests: tuple[str, ...]
+    """Below `tests/unit/training`: files, or single tests, that must not all pass."""
+
+
+OPTIMIZER, NETWORK = "training/trainer/optimizer.py", "training/methods/classify/network.py"
+
+PLANTED = (
+    Planted(
+        "a cosine that never ends",
+        OPTIMIZER,
+        "(1 + math.cos(math.pi * progress)) / 2",
+        "(1 + math.cos(math.pi * progress / 2)) / 2",
+        ("trainer/test_optimizer.py",),
+    ),
+    Planted(
+        "decay on vectors",
+        OPTIMIZER,
+        '"weight_decay": 0.0}',
+        '"weight_decay": config.weight_decay}',
+        ("trainer/test_optimizer.py",),
+    ),
+    Planted(
+        "no clipping",
+        OPTIMIZER,
+        "if max_norm is not None and norm > max_norm:",
+        "if max_norm is None and norm > 1.0:",
+        ("trainer/test_against_pytorch.py",),
+    ),
+    Planted(
+        "betas ignored",
+        OPTIMIZER,
+        "betas=config.betas,",
+        "betas=(0.9, 0.999),",
+        ("trainer/test_against_pytorch.py",),
+    ),
+    Planted(
+        "epsilon ignored",
+        OPTIMIZER,
+        "eps=config.epsilon,",
+        "eps=1e-8,",
+        ("trainer/test_against_pytorch.py",),
+    ),
+    Planted(
+        "no warm-up",
+        OPTIMIZER,
+        "if step <= schedule.warmup_steps:",
+        "if step <= 0:",
+        ("trainer/test_optimizer.py",),
+    ),
+    Planted(
+        "numeric metadata constant",
+        "training/methods/classify/batch.py",
+        "np.where(values < 0, 1, 65) + octaves",
+        "np.where(values < 0, 1, 65)",
+        ("methods/classify/test_batch.py",),
+    ),
+    Planted(
+        "pooling over padding",
+        NETWORK,
+        "states = states * attention_mask[:, :, None]",
+        "pass",
+        ("methods/classify/test_network.py",),
+    ),
+    Planted(
+        "retention that keeps the worst",
+        "training/checkpoint/retention.py",
+        "reverse=True)",
+        "reverse=False)",
+        ("checkpoint/test_retention.py",),
+    ),
+)
