@@ -1,10 +1,21 @@
-"""Who may append to the log of commits once an attempt was thought dead and replaced."""
+"""The log of commits: who may append to it, which commits can be trusted, and what is swept away."""
+
+import hashlib
+import io
+from contextlib import contextmanager
 
 import pytest
 
-from assay.base.errors import FencedError
-from assay.records.commit import RunFinished
-from assay.store.commit_log import CommitLog
+from assay.base.errors import DataError, FencedError, StoreError
+from assay.records.commit import Commit, CommitQuarantined, FileDigest, RunFinished
+from assay.records.cursor import Cursor
+from assay.store.commit_log import (
+    CommitLog,
+    attempt_of,
+    checkpoint_folder,
+    digest_of_file,
+    first_problem,
+)
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
 
@@ -14,10 +25,258 @@ def store():
     return open_store("memory:")
 
 
-def begun(store, now_s: float) -> CommitLog:
+def begun(store, now_s: float = 1.0) -> CommitLog:
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=now_s)
     return log
+
+
+def committed(log: CommitLog, step: int, **fields: object) -> Commit:
+    """A commit of one file, made durable as a saver does it."""
+    folder = checkpoint_folder(step, log.attempt)
+    log.store.put(f"{folder}/weights", f"weights of {step}".encode())
+    log.store.put(f"{folder}/receipts.npz", b"receipts")
+    commit = Commit(
+        attempt=log.attempt,
+        world_size=1,
+        step=step,
+        cursor=Cursor(),
+        committed_s=0.0,
+        folder=folder,
+        files=(digest_of_file(log.store, folder, "weights"),),
+        weights_digest=str(step),
+        receipts_from_step=0,
+        rows_learned=1,
+        **fields,
+    )
+    log.append(commit)
+    return commit
+
+
+def steps(log: CommitLog) -> list[int]:
+    return [commit.step for commit in log.commits()]
+
+
+def folders(store) -> set[str]:
+    return {item.key for item in store.list("checkpoints/")}
+
+
+def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
+    log = begun(store)
+    commit = committed(log, 7)
+    assert {item.key for item in store.list("")} == {
+        "log/00000000.json",
+        "log/00000001.json",
+        "checkpoints/00000007-0001/weights",
+        "checkpoints/00000007-0001/receipts.npz",
+    }
+    assert attempt_of(commit.folder) == 1
+
+
+def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
+    log, reader = begun(store), CommitLog(store)
+    committed(log, 1)
+    assert [entry.type for entry in reader.entries()] == ["attempt", "commit"]
+    reader.entries().clear()
+    committed(log, 2)
+    assert reader.entries() == log.entries() and len(reader.entries()) == 3
+
+
+class BackToFront(FlakyStore):
+    """Lists in the order that a store may."""
+
+    def list(self, prefix):
+        return iter(sorted(super().list(prefix), reverse=True))
+
+
+def test_entries_are_in_the_order_of_their_numbers_however_the_store_lists_them(store) -> None:
+    log = begun(store)
+    for step in (1, 2, 3):
+        committed(log, step)
+    assert CommitLog(BackToFront(store)).entries() == log.entries()
+
+
+def test_a_hole_in_the_log_is_named(store) -> None:
+    log = begun(store)
+    committed(log, 1)
+    committed(log, 2)
+    store.delete("log/00000001.json")
+    with pytest.raises(DataError, match=r"entry 00000001 is missing, log/00000002.json is there"):
+        CommitLog(store).entries()
+
+
+@pytest.mark.parametrize("text", [b"{", b"[]", b'{"kind": "commit"}', b'{"type": "unheard of"}', b"3"])
+def test_an_entry_that_was_changed_is_named(store, text) -> None:
+    begun(store)
+    store.put("log/00000000.json", text)
+    with pytest.raises(StoreError, match=r"log/00000000.json: not an entry of a commit log .* restore it"):
+        CommitLog(store).entries()
+
+
+def test_a_log_that_began_no_attempt_is_of_attempt_0_and_appends_nothing_of_others(store) -> None:
+    assert CommitLog(store).attempt == 0 and CommitLog(store, attempt=3).attempt == 3
+    with pytest.raises(AssertionError, match="attempt 0 appends an entry of 1"):
+        CommitLog(store).append(RunFinished(attempt=1, step=5, weights_digest="d"))
+
+
+def test_an_attempt_goes_on_in_another_process_that_was_told_its_number(store) -> None:
+    begun(store)
+    log = CommitLog(store, attempt=1)
+    log.append(RunFinished(attempt=1, step=5, weights_digest="d"))
+    assert log.finished() == CommitLog(store).finished() == log.entries()[-1]
+    assert [entry.type for entry in log.entries()] == ["attempt", "finished"]
+
+
+def test_attempts_are_counted_and_each_says_when_and_on_how_many_ranks_it_began(store) -> None:
+    log = CommitLog(store)
+    assert [log.begin_attempt(world_size=2, now_s=5.0), log.begin_attempt(world_size=4, now_s=6.0)] == [1, 2]
+    assert log.attempt == 2
+    assert [(entry.attempt, entry.world_size, entry.began_s) for entry in CommitLog(store).entries()] == [
+        (1, 2, 5.0),
+        (2, 4, 6.0),
+    ]
+
+
+def test_two_that_begin_at_once_get_numbers_of_their_own(store) -> None:
+    """The loser of the race sees whose entry stands there, and takes the next number."""
+
+    class OvertakenOnce(FlakyStore):
+        is_overtaken = False
+
+        def put_if_absent(self, key, data) -> bool:
+            if not self.is_overtaken:
+                self.is_overtaken = True
+                begun(store, now_s=1.0)
+            return super().put_if_absent(key, data)
+
+    late = begun(OvertakenOnce(store), now_s=1.0)
+    assert late.attempt == 2
+    assert [entry.attempt for entry in CommitLog(store).entries()] == [1, 2]
+
+
+def test_a_run_is_finished_when_its_last_entry_says_so(store) -> None:
+    assert CommitLog(store).finished() is None
+    log = begun(store)
+    for step in (1, 2):
+        committed(log, step)
+        assert log.finished() is None
+    end = RunFinished(attempt=1, step=2, weights_digest="2")
+    log.append(end)
+    assert log.finished() == end == CommitLog(store).finished()
+    log.begin_attempt(world_size=1, now_s=2.0)
+    assert log.finished() is None
+
+
+def test_a_retired_or_quarantined_commit_is_resumed_from_no_more(store) -> None:
+    log = begun(store)
+    first, second = committed(log, 1), committed(log, 2)
+    committed(log, 3, retires=(first.folder,))
+    log.append(CommitQuarantined(attempt=1, folder=second.folder, step=2, reason="torn"))
+    assert steps(log) == steps(CommitLog(store)) == [3]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda store, key: store.delete(key), "{key} is missing"),
+        (lambda store, key: store.put(key, b"half"), "{key} has 4 bytes, the commit says 12"),
+        (lambda store, key: store.put(key, b"weights of 9"), "{key} has sha256 {is_}…, the commit says {was}…"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_commit_before_it_is_used(store, damage, problem) -> None:
+    log = begun(store)
+    good, bad = committed(log, 1), committed(log, 2)
+    assert first_problem(store, bad) is None and log.last_intact_commit() == bad
+    damage(store, key := f"{bad.folder}/weights")
+    is_, was = (hashlib.sha256(text).hexdigest()[:12] for text in (b"weights of 9", b"weights of 2"))
+    expected = problem.format(key=key, is_=is_, was=was)
+    assert first_problem(store, bad) == expected
+    assert log.last_intact_commit() == good
+    assert log.entries()[-1] == CommitQuarantined(attempt=1, folder=bad.folder, step=2, reason=expected)
+    assert steps(log) == [1]
+    store.delete(f"{good.folder}/weights")
+    assert log.last_intact_commit() is None and steps(log) == []
+
+
+def test_the_first_damaged_of_several_files_is_named(store) -> None:
+    log = begun(store)
+    commit = committed(log, 1)
+    store.put(f"{commit.folder}/more", b"more")
+    commit = commit.model_copy(
+        update={"files": (*commit.files, digest_of_file(store, commit.folder, "more"), *commit.files)}
+    )
+    assert first_problem(store, commit) is None
+    store.delete(f"{commit.folder}/more")
+    assert first_problem(store, commit) == f"{commit.folder}/more is missing"
+
+
+def test_a_file_is_digested_whole_block_by_block_and_its_size_is_its_own(store) -> None:
+    data = bytes(range(256)) * (9 << 12)  # longer than one block
+    sizes: list[int] = []
+
+    class Watched(FlakyStore):
+        @contextmanager
+        def open_reader(self, key):
+            class Reader(io.BytesIO):
+                def read(self, size=-1, /):
+                    sizes.append(size)
+                    return super().read(size)
+
+            yield Reader(self._inner.get(key))
+
+    for name in ("a", "ab", "b"):
+        store.put(f"folder/{name}", data if name == "a" else b"other")
+    expected = FileDigest(path="a", num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    assert digest_of_file(Watched(store), "folder", "a") == expected
+    assert 1 << 20 <= min(sizes) == max(sizes) <= 64 << 20  # memory stays bounded, and requests stay few
+
+
+def test_no_commit_behind_the_last_verified_one_is_trusted_after_a_failed_check(store) -> None:
+    log = begun(store)
+    committed(log, 1, is_verified=True)
+    verified = committed(log, 2, is_verified=True)
+    doubtful = [committed(log, step) for step in (3, 4)]
+    assert log.quarantine_unverified("a device is wrong") == verified
+    assert steps(log) == [1, 2]
+    assert log.entries()[-2:] == [
+        CommitQuarantined(attempt=1, folder=commit.folder, step=commit.step, reason="a device is wrong")
+        for commit in reversed(doubtful)
+    ]
+    assert log.quarantine_unverified("again") == verified and len(log.entries()) == 7
+
+
+def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
+    log = begun(store)
+    committed(log, 1), committed(log, 2)
+    assert log.quarantine_unverified("a device is wrong") is None
+    assert steps(log) == []
+
+
+def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
+    log = begun(store)
+    retired, torn = committed(log, 1), committed(log, 2)
+    store.put(f"{checkpoint_folder(9, 1)}/weights", b"of an attempt that died before its commit")
+    store.put(f"{checkpoint_folder(9, 1)}/receipts.npz", b"likewise")
+    log.append(CommitQuarantined(attempt=1, folder=torn.folder, step=2, reason="torn"))
+    log.begin_attempt(world_size=1, now_s=2.0)
+    kept = committed(log, 3, retires=(retired.folder,))
+    making = {f"{checkpoint_folder(4, attempt)}/weights" for attempt in (2, 3)}
+    for key in making:
+        store.put(key, b"in the making")
+    log.sweep()
+    assert folders(store) == making | {
+        f"{retired.folder}/receipts.npz",
+        *(f"{commit.folder}/{name}" for commit in (torn, kept) for name in ("weights", "receipts.npz")),
+    }
+    assert log.last_intact_commit() == kept
+
+
+def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -> None:
+    log = begun(store)
+    retired = committed(log, 1)
+    committed(log, 2, retires=(retired.folder,))
+    log.sweep()
+    assert f"{retired.folder}/weights" not in folders(store)
 
 
 def test_who_was_replaced_can_neither_append_nor_take_the_run_back(store) -> None:
