@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow check format soak bench clean
+.PHONY: demo test test-slow check format soak mutants bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ format: $(VENV)/.installed
 
 soak: $(VENV)/.installed  ## hundreds of kills; a quarter of an hour
 	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
+
+mutants: $(VENV)/.installed  ## small wrong programs that the tests must notice, room by room; ALL=1 takes hours
+	PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
 
 # The peers live in environments of their own on top of ours, so that none of our pins moves: one for the loader's,
 # one for the trainer's, whose needs contradict each other. MosaicML's package asks for an older NumPy and
