@@ -15,8 +15,7 @@ import torch
 from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
 from assay.evaluation.evidence.benchmark_items import read_score_matrix, result_folders
-from assay.training.model.causal import new_causal_network, save_causal
-from assay.training.model.config import NewCausalConfig
+from tiny_causal import new_causal_network, save_causal
 
 ROOT = Path(__file__).parents[2]
 WINDOW = 64
@@ -41,9 +40,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     encoded = [[1, *tokenizer.encode(text, add_special_tokens=False).ids] for text in texts]
     tokens = torch.tensor([token for ids in encoded for token in ids])
     torch.manual_seed(0)
-    network = new_causal_network(
-        NewCausalConfig(vocab_size=512, hidden_size=48, num_layers=1, num_heads=2, max_tokens=WINDOW)
-    )
+    network = new_causal_network(vocab_size=512, hidden_size=48, num_layers=1, num_heads=2, max_tokens=WINDOW)
     optimizer = torch.optim.AdamW(network.parameters(), lr=5e-3)
     rng = np.random.default_rng(0)
     saved = {}

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -26,9 +27,9 @@ from assay.launch.ranks.faults import (
     NO_FAULTS,
     DamageKind,
     FaultPlan,
+    Kill,
     Terminate,
     damage_file,
-    random_plan,
 )
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import existing_run
@@ -50,6 +51,23 @@ OFTEN = {"trainer__evaluate_every": 5, "trainer__commit_every": 2}
 def seeds(short: int, soak: int) -> list:
     """The first few for the default suite, and as many as the soak asks for."""
     return [*range(short), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(short, short + soak))]
+
+
+def random_plan(seed: int, *, num_steps: int, world_sizes: Sequence[int]) -> FaultPlan:
+    """One kill in each attempt but the last, of any rank, in or soon after any phase of the loop."""
+    rng = random.Random(seed)
+    kills = [
+        Kill(
+            type="kill",
+            attempt=attempt,
+            rank=rng.randrange(world_size),
+            step=rng.randint(1, num_steps),
+            phase=rng.choice(ACROSS_THE_LOOP),
+            after_s=rng.choice((0.0, rng.uniform(0.0, LONGEST_DELAY_S))),
+        )
+        for attempt, world_size in enumerate(world_sizes[:-1], start=1)
+    ]
+    return FaultPlan(faults=tuple(kills))
 
 
 def changing_sizes(rng: random.Random, num_attempts: int) -> tuple[int, ...]:

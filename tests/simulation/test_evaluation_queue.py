@@ -10,9 +10,9 @@ from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.queue import Checkpoint, evaluate, held_seconds, is_done, mark_done, stored_results
 from assay.evaluation.suite.scorer import Identity
 from assay.records.benchmark import BenchmarkResult
-from assay.store.faulty import PowerCut, PowerCutStore
 from assay.store.leases import holding, take_lease
 from assay.store.objects import ObjectStore, open_store
+from power_cut_store import PowerCut, PowerCutStore
 
 NUM_ITEMS, CHUNK = 23, 4
 CHECKPOINT = Checkpoint("run", "baseline", 0, 400, "abcdef0123456789")

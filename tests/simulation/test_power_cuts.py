@@ -12,15 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from assay.base.digest import sha256_of_bytes
 from assay.base.seeds import mix64
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
-from assay.records.commit import Commit, RunFinished
+from assay.records.commit import Commit, FileDigest, RunFinished
 from assay.records.cursor import Cursor
-from assay.store.commit_log import CommitLog, checkpoint_folder, digest_of_file
-from assay.store.faulty import PowerCut, PowerCutStore
+from assay.store.commit_log import CommitLog, checkpoint_folder
 from assay.store.objects import ObjectStore, open_store
+from power_cut_store import PowerCut, PowerCutStore
 
 NUM_ROWS = 157
 MAX_RESTARTS = 400
@@ -92,7 +93,8 @@ class Trainee:
 
     def commit(self, from_step: int, learned: list[int]) -> None:
         folder = checkpoint_folder(self.step, self.log.attempt)
-        self.store.put(f"{folder}/weights", json.dumps(self.weights).encode())
+        data = json.dumps(self.weights).encode()
+        self.store.put(f"{folder}/weights", data)
         self.log.append(
             Commit(
                 attempt=self.log.attempt,
@@ -101,7 +103,7 @@ class Trainee:
                 cursor=self.cursor,
                 committed_s=0.0,
                 folder=folder,
-                files=(digest_of_file(self.store, folder, "weights"),),
+                files=(FileDigest(path="weights", num_bytes=len(data), sha256=sha256_of_bytes(data)),),
                 weights_digest=str(receipt(np.array(self.weights, np.uint64)).digest),
                 receipts_from_step=from_step,
                 rows_learned=len(learned),

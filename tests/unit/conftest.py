@@ -67,12 +67,12 @@ def tiny_causal() -> "CausalModel":
     import torch
 
     from assay.data.dataset.tokens import train_tokenizer
-    from assay.training.model.causal import CausalModel, new_causal_network
-    from assay.training.model.config import NewCausalConfig
+    from assay.training.model.causal import CausalModel
+    from tiny_causal import new_causal_network
 
     torch.manual_seed(0)
-    config = NewCausalConfig(vocab_size=320, hidden_size=16, num_layers=1, num_heads=2, max_tokens=16)
-    return CausalModel(new_causal_network(config), train_tokenizer(TEXTS, vocab_size=320), 16)
+    network = new_causal_network(vocab_size=320, hidden_size=16, num_layers=1, num_heads=2, max_tokens=16)
+    return CausalModel(network, train_tokenizer(TEXTS, vocab_size=320), 16)
 
 
 @pytest.fixture

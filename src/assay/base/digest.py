@@ -7,13 +7,7 @@ the hot path (a column chunk before it is decoded), where it costs less than the
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Any, Protocol
-
-
-class ReadableBuffer(Protocol):
-    """Anything with the buffer protocol; `bytes`, `memoryview`, `pyarrow.Buffer`."""
-
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+from typing import Any
 
 
 def canonical_json(value: Any) -> str:

@@ -8,7 +8,7 @@ import csv
 import datetime
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from assay.planning.program.plan import Plan, Planned
@@ -174,8 +174,3 @@ def to_slurm(
 
 def _minute(program: Program, hour: int) -> str:
     return program.calendar.date_of(hour).isoformat(sep=" ", timespec="minutes")
-
-
-def total_device_hours(blocks: Iterable[Reservation]) -> int:
-    """What some reservations hold."""
-    return sum(block.devices * (block.end_h - block.start_h) for block in blocks)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from assay.base.config import FrozenConfig, LoadedConfig, validated
+from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.scoring.formula import Formula
@@ -190,15 +190,6 @@ class Multi(FrozenConfig):
 Grader = Annotated[
     StringCheck | TextSimilarity | PythonGrader | ScoreModel | LabelModel | Multi, Field(discriminator="type")
 ]
-
-
-class _Holder(FrozenConfig):
-    grader: Grader
-
-
-def grader_of(tree: Mapping[str, Any]) -> Grader:
-    """A grader from its JSON; a `ConfigError` names every wrong key."""
-    return validated(_Holder, LoadedConfig({"grader": dict(tree)}, {})).grader
 
 
 def grader_sha256(grader: Grader) -> str:

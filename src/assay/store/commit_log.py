@@ -17,7 +17,6 @@ from assay.records.commit import (
     AttemptBegan,
     Commit,
     CommitQuarantined,
-    FileDigest,
     LogEntry,
     RunFinished,
 )
@@ -177,13 +176,6 @@ def first_problem(store: ObjectStore, commit: Commit) -> str | None:
         if (digest := _sha256(store, key)) != file.sha256:
             return f"{key} has sha256 {digest[:12]}…, the commit says {file.sha256[:12]}…"
     return None
-
-
-def digest_of_file(store: ObjectStore, folder: str, path: str) -> FileDigest:
-    """Read a stored file back and say what it holds."""
-    key = f"{folder}/{path}"
-    size = sum(item.num_bytes for item in store.list(folder + "/") if item.key == key)
-    return FileDigest(path=path, num_bytes=size, sha256=_sha256(store, key))
 
 
 def _sha256(store: ObjectStore, key: str) -> str:

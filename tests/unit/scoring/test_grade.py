@@ -2,12 +2,21 @@
 
 import pytest
 
+from assay.base.config import FrozenConfig, LoadedConfig, validated
 from assay.base.errors import ConfigError
 from assay.scoring.grade import GraderRunner, Tools, label_in, result_in, sample_values
-from assay.scoring.graders import grader_of, grader_sha256
+from assay.scoring.graders import Grader, grader_sha256
 from assay.scoring.sampler import SamplerError
 
 TEXT = {"input": "{{ sample.output_text }}", "reference": "{{ item.answer }}"}
+
+
+class Holder(FrozenConfig):
+    grader: Grader
+
+
+def grader_of(tree):
+    return validated(Holder, LoadedConfig({"grader": dict(tree)}, {})).grader
 
 
 def grade(tree, output="Paris", tools=Tools(), **item):  # noqa: B008

@@ -13,7 +13,6 @@ Two workers on one checkpoint (a lease that ran out on a slow one) put the same 
 """
 
 import io
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -114,12 +113,6 @@ def mark_failed(store: ObjectStore, checkpoint: Checkpoint, suite_sha256: str, r
     """Say that a checkpoint can not be evaluated, and why."""
     key = _done_key(checkpoint.step, checkpoint.weights_digest, suite_sha256)
     store.put_if_absent(key, canonical_json({"failure": reason}).encode())
-
-
-def failure_of(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> str | None:
-    """Why a checkpoint could not be evaluated; None where it could, or was not tried."""
-    key = _done_key(step, weights_digest, suite_sha256)
-    return json.loads(store.get(key)).get("failure") if store.exists(key) else None
 
 
 def is_done(store: ObjectStore, step: int, weights_digest: str, suite_sha256: str) -> bool:

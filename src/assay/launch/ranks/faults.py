@@ -6,14 +6,13 @@
 
 A rank that a fault concerns strikes itself at the named moment, (attempt, step, phase), so a plan means the
 same on every machine. It notes the fault in the run's folder just before: one without a note never came, and
-nothing was tested by it. `random_plan` draws plans from a seed, for soak tests and drills.
+nothing was tested by it.
 """
 
 import os
-import random
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -158,23 +157,6 @@ def _why_not(fault: Fault, last_attempt: int) -> str:
 
 def _note_path(run_dir: Path, fault: Fault) -> Path:
     return run_dir / "faults" / f"{sha256_of_json(fault.model_dump(mode='json'))[:16]}.json"
-
-
-def random_plan(seed: int, *, num_steps: int, world_sizes: Sequence[int]) -> FaultPlan:
-    """One kill in each attempt but the last, of any rank, in or soon after any phase of the loop."""
-    rng = random.Random(seed)
-    kills = [
-        Kill(
-            type="kill",
-            attempt=attempt,
-            rank=rng.randrange(world_size),
-            step=rng.randint(1, num_steps),
-            phase=rng.choice(ACROSS_THE_LOOP),
-            after_s=rng.choice((0.0, rng.uniform(0.0, LONGEST_DELAY_S))),
-        )
-        for attempt, world_size in enumerate(world_sizes[:-1], start=1)
-    ]
-    return FaultPlan(faults=tuple(kills))
 
 
 class RankFaults:

@@ -106,14 +106,6 @@ def metric_overviews(
     return {run_id: _curve(some, max_points) for run_id, some in parts.items()}
 
 
-def metric_names(ledger: Ledger, run_id: str) -> list[str]:
-    """The metrics that any rank of a run logged, by name."""
-    table = tables.metric_series
-    query = select(table.c.name).where(table.c.run_id == run_id).distinct().order_by(table.c.name)
-    with ledger.reading() as connection:
-        return list(connection.execute(query).scalars())
-
-
 def metric_summaries(ledger: Ledger, run_id: str, *, rank: int = 0) -> list[MetricSummary]:
     """Each metric's last value and range, by name. Ranges include the points that were rolled back."""
     table = tables.metric_series

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import delete, select
+from sqlalchemy import select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
@@ -54,16 +54,6 @@ def fold_run(ledger: Ledger, run: Run) -> Folded:
             folded = _fold_segment(ledger, run.run_id, path, name)
             num_points, damaged_bytes = num_points + folded.num_points, damaged_bytes + folded.damaged_bytes
     return Folded(num_points, damaged_bytes)
-
-
-def forget_metrics(ledger: Ledger, run_id: str) -> None:
-    """Delete what was folded of a run, so that the next fold builds it anew."""
-    series = tables.metric_series
-    with ledger.writing() as connection:
-        ours = select(series.c.series_id).where(series.c.run_id == run_id)
-        connection.execute(delete(tables.metric_chunks).where(tables.metric_chunks.c.series_id.in_(ours)))
-        for table in (series, tables.metric_events, tables.metric_segments):
-            connection.execute(delete(table).where(table.c.run_id == run_id))
 
 
 def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> Folded:

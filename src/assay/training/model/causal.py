@@ -1,24 +1,18 @@
-"""Causal language models with their tokenizers: new ones from a few numbers, or any Hugging Face folder.
+"""Causal language models with their tokenizers, from any Hugging Face folder.
 
 A folder is what `save_pretrained` writes, with `tokenizer.json` beside it: the form in which checkpoints of
 language models travel between tools.
 """
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.gpt2.configuration_gpt2 import GPT2Config
-from transformers.models.gpt2.modeling_gpt2 import GPT2LMHeadModel
 from transformers.utils import logging as hf_logging
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import load_tokenizer
-from assay.training.model.config import NewCausalConfig
 from assay.training.model.encoder import checkpoint_path
-
-TOKENIZER_FILE = "tokenizer.json"
 
 
 class CausalModel(NamedTuple):
@@ -29,30 +23,6 @@ class CausalModel(NamedTuple):
     tokenizer: Tokenizer
     max_tokens: int
     """Longest sequence that it takes."""
-
-
-def new_causal_network(config: NewCausalConfig) -> Any:
-    """GPT-2's architecture with random weights (drawn from torch's generator)."""
-    return GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=config.vocab_size,
-            n_positions=config.max_tokens,
-            n_embd=config.hidden_size,
-            n_layer=config.num_layers,
-            n_head=config.num_heads,
-            resid_pdrop=config.dropout,
-            embd_pdrop=config.dropout,
-            attn_pdrop=config.dropout,
-            bos_token_id=config.start_token_id,
-            eos_token_id=config.start_token_id,
-        )
-    )
-
-
-def save_causal(folder: Path, network: Any, tokenizer: Tokenizer) -> None:
-    """Write a checkpoint folder that every tool loads."""
-    network.save_pretrained(folder)
-    tokenizer.save(str(folder / TOKENIZER_FILE))
 
 
 def load_causal(path: str) -> CausalModel:

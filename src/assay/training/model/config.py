@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
 
@@ -54,27 +54,3 @@ class PretrainedEncoderConfig(FrozenConfig):
 
 
 EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(discriminator="type")]
-
-
-class NewCausalConfig(FrozenConfig):
-    """A causal language model of GPT-2's architecture with random weights."""
-
-    type: Literal["new"] = "new"
-
-    vocab_size: PositiveInt
-    """Of the tokenizer."""
-
-    hidden_size: PositiveInt = 128
-    """Width of the residual stream."""
-
-    num_layers: PositiveInt = 2
-
-    num_heads: PositiveInt = 4
-
-    max_tokens: PositiveInt = 256
-    """Longest sequence; the size of the position table."""
-
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-
-    start_token_id: NonNegativeInt = 1
-    """Stands before every text; 1 is `[CLS]` of the tokenizers that assay trains."""

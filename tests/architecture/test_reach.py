@@ -1,0 +1,65 @@
+"""What no command reaches is not in `src`, and no two modules import each other."""
+
+import ast
+import re
+from collections import Counter
+
+from assay.training.methods.registry import METHODS
+from import_graph import cycles, imports, modules, reached_from
+
+START = "assay.cli.main"
+
+USED_BY_ANOTHER = {
+    "metric_overviews": "reads the coarse points that each fold keeps for pages of many runs",
+    "lanes_of_reader": "says in one line which lanes a rank reads; loader and simulation are held to it",
+}
+"""Public names without a use in `src`, each with its reason."""
+
+
+def test_no_two_modules_import_each_other_not_even_lazily() -> None:
+    assert cycles() == []
+
+
+def test_every_module_is_reached_by_a_command() -> None:
+    reached = reached_from(START)
+    # A method is imported by its folder's name.
+    for entry in METHODS:
+        for part in ("config", "method"):
+            reached |= reached_from(f"assay.training.methods.{entry.folder}.{part}")
+    unreached = [name for name in imports() if name not in reached]
+    packages = {name.rpartition(".")[0] for name in modules()}
+    assert [name for name in unreached if name not in packages] == []
+
+
+def test_every_public_name_is_used() -> None:
+    uses = Counter(_names_used())
+    unused = [
+        node.name
+        for name, tree in modules().items()
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not node.name.startswith("_")
+        and not uses[node.name]
+        and not _is_command(node)
+    ]
+    assert sorted(unused) == sorted(USED_BY_ANOTHER)
+
+
+def _names_used() -> list[str]:
+    """Names and attributes that are read, and the words of short strings: annotations, names looked up."""
+    found = []
+    for tree in modules().values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Name):
+                found.append(node.id)
+            elif isinstance(node, ast.Attribute):
+                found.append(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
+                found += re.findall(r"\w+", node.value)
+    return found
+
+
+def _is_command(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Whether a decorator registers it with click."""
+    decorators = [d.func if isinstance(d, ast.Call) else d for d in node.decorator_list]
+    return any(isinstance(d, ast.Attribute) and d.attr in ("command", "group") for d in decorators)
