@@ -61,7 +61,7 @@ def planned_run(
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
     if recipe.evaluation is not None:
         tree["evaluation"]["suite"] = str(Path(recipe.evaluation.suite).resolve())
-    return Run(
+    run = Run(
         run_id=run_id,
         created_s=now_s,
         recipe=tree,
@@ -71,6 +71,7 @@ def planned_run(
         run_dir=str(run_dir),
         store_url=store_url or str(run_dir),
     )
+    return run.model_copy(update={"num_steps": planned_steps(run)})
 
 
 def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:

@@ -1,11 +1,21 @@
 """Where the device time of a run, of several, or of a program went, and what each interruption cost."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 from assay.records.run import Phase
+
+USEFUL: tuple[Phase, ...] = ("data", "compute", "communication")
+"""The phases of a step: reading, computing, exchanging. What was rolled back is in `lost` instead."""
+
+
+def useful_share(seconds: Mapping[Phase, float]) -> float | None:
+    """Goodput: device time in steps that were kept, over all that was held; None where nothing was."""
+    held_s = sum(seconds.values())
+    return sum(seconds.get(phase, 0.0) for phase in USEFUL) / held_s if held_s else None
 
 
 class Interruption(Record):
@@ -55,11 +65,11 @@ class Goodput(Record):
 
     def useful_device_s(self) -> float:
         """Steps that were kept: reading, computing, exchanging."""
-        return sum(self.by_phase.get(phase, 0.0) for phase in ("data", "compute", "communication"))
+        return sum(self.by_phase.get(phase, 0.0) for phase in USEFUL)
 
     def goodput(self) -> float:
         """Useful device time / held device time."""
-        return self.useful_device_s() / self.held_device_s if self.held_device_s else 0.0
+        return useful_share(self.by_phase) or 0.0
 
     def ettr(self) -> float:
         """Effective training time ratio (Kokolis et al., HPCA 2025): useful / (held + waiting to restart)."""

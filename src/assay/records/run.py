@@ -40,6 +40,8 @@ class Run(Record):
     run_dir: str
     """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise."""
     store_url: str
+    num_steps: PositiveInt | None = None
+    """Optimizer steps from the first to the last, as planned; None in a record by an assay that did not say."""
 
 
 class Attempt(Record):

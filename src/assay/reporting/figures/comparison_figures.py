@@ -1,6 +1,7 @@
 """The figures of a comparison: is it as good, where is it not, how much faster, at what cost."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from assay.base.units import duration_text, percent_text
 from assay.records.evaluation import Estimate
@@ -15,13 +16,13 @@ from assay.reporting.figures.evidence_plots import (
 from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.plots import PHASES
 from assay.reporting.figures.run_figures import series_figure
-from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage, Series
+from assay.reporting.views.comparison import ComparedRun, ComparisonPage
+from assay.reporting.views.curves import RunPage, Series
+from assay.reporting.views.run import RunView
 from assay.reporting.views.verdict import (
     device_hours_text,
     estimate_text,
-    goodput,
     interval_text,
-    throughput_ratio,
 )
 
 
@@ -30,14 +31,14 @@ def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
     yield _rule(page)
     for candidate in page.candidates:
         # Equal weights differ nowhere: there is nothing to look for.
-        if not candidate.comparison.weights_equal and any(each.difference for each in candidate.slices):
+        if not candidate.compared.weights_equal and any(each.difference for each in candidate.slices):
             yield _slices(candidate)
 
 
 def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     """Both runs in one plot."""
     runs = _runs(page)
-    losses = [_renamed(each.loss, each) for each in runs if each.loss is not None and each.loss.steps]
+    losses = [_renamed(each, each.curves.loss) for each in runs if each.curves.loss is not None]
     if losses:
         yield series_figure(
             losses,
@@ -46,11 +47,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             "lines that lie on each other mean that the candidate learns the same thing.",
             y_label="loss (nats per row)",
         )
-    rates = [
-        _renamed(each.throughput, each)
-        for each in runs
-        if each.throughput is not None and each.throughput.steps
-    ]
+    rates = [_renamed(each, each.curves.throughput) for each in runs if each.curves.throughput is not None]
     if rates:
         yield series_figure(
             rates,
@@ -64,47 +61,45 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
 
 def cost_table(page: ComparisonPage) -> Table:
     """Speed and cost side by side."""
-    runs = _runs(page)
-    ratios = [None, *(throughput_ratio(page, each) for each in page.candidates)]
+    runs = [each.view for each in _runs(page)]
+    ratios = [None, *(each.compared.throughput_ratio for each in page.candidates)]
     rows: list[tuple[str, ...]] = [
         (
             "rows per second",
-            *(f"{each.rows_per_second:,.1f}" if each.rows_per_second else "—" for each in runs),
+            *(
+                f"{each.speed.rows_per_s:,.1f}" if each.speed and each.speed.rows_per_s else "—"
+                for each in runs
+            ),
         ),
         (
             "… over the baseline's",
             *("1" if k == 0 else f"{r:.2f}x" if r else "—" for k, r in enumerate(ratios)),
         ),
-        ("world sizes", *(" → ".join(map(str, each.world_sizes())) or "—" for each in runs)),
+        ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
         ("device time", *(device_hours_text(each.held_s()) for each in runs)),
-        ("in training steps", *(percent_text(goodput(each) or 0.0) for each in runs)),
+        ("in steps that were kept", *(percent_text(each.goodput or 0.0) for each in runs)),
     ]
     rows += [
-        (f"· {name}", *(duration_text(each.device_seconds().get(name, 0.0)) for each in runs))
+        (f"· {name}", *(duration_text(each.device_seconds.get(name, 0.0)) for each in runs))
         for name in PHASES
-        if any(each.device_seconds().get(name) for each in runs)
+        if any(each.device_seconds.get(name) for each in runs)
     ]
     rows.append(("audit", *(each.audit.verdict if each.audit else "—" for each in runs)))
-    rows.append(("weights", *(_digest(each) for each in runs)))
-    rows.append(("recipe", *(each.run.recipe_sha256[:12] for each in runs)))
-    return Table(("", *(each.run.run_id for each in runs)), rows)
+    rows.append(("weights", *((each.weights_digest or "—")[:12] for each in runs)))
+    rows.append(("recipe", *(each.recipe_sha256[:12] for each in runs)))
+    return Table(("", *(each.run_id for each in runs)), rows)
 
 
 def _runs(page: ComparisonPage) -> list[RunPage]:
     return [page.baseline, *(each.page for each in page.candidates)]
 
 
-def _renamed(series: Series, page: RunPage) -> Series:
-    return Series(page.run.run_id, series.steps, series.values, series.is_lost)
-
-
-def _digest(page: RunPage) -> str:
-    commit = page.last_commit()
-    return commit.weights_digest[:12] if commit else "—"
+def _renamed(page: RunPage, series: Series) -> Series:
+    return replace(series, name=page.view.run_id)
 
 
 def _rule(page: ComparisonPage) -> Figure:
-    found = [each.comparison for each in page.candidates]
+    found = [each.compared for each in page.candidates]
     allowed = found[0].allowed_loss
     rows = [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found]
     wide, narrow = both_widths(
@@ -141,7 +136,7 @@ def _rule(page: ComparisonPage) -> Figure:
 
 
 def _slices(candidate: ComparedRun) -> Figure:
-    allowed = candidate.comparison.allowed_loss
+    allowed = candidate.compared.allowed_loss
     rows = forest_rows(
         [
             ForestEntry(
@@ -164,7 +159,7 @@ def _slices(candidate: ComparedRun) -> Figure:
         )
     )
     return Figure(
-        title=f"Slice by slice: {candidate.comparison.candidate_run_id}",
+        title=f"Slice by slice: {candidate.compared.candidate_run_id}",
         caption="An average can hide a part that got worse. One interval in twenty misses its truth, so a "
         "single slice beyond the line is a question, not an answer.",
         wide=wide,
@@ -184,16 +179,17 @@ def _is_worse(difference: Estimate | None, allowed: float) -> bool:
 
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
-    runs = [each for each in _runs(page) if each.evaluation is not None]
-    legend = [(f"s{index + 1}", each.run.run_id) for index, each in enumerate(runs)]
-    curves = [each.roc for each in runs if each.roc is not None]
+    evaluated = [each for each in _runs(page) if each.view.evaluation is not None]
+    runs = [each.view for each in evaluated]
+    legend = [(f"s{index + 1}", each.run_id) for index, each in enumerate(runs)]
+    curves = [each.curves.roc for each in evaluated if each.curves.roc is not None]
     if runs and len(curves) == len(runs):
         yield Figure(
             title="Ranking",
             caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
             wide=roc_chart(curves, label="ROC curves of all runs"),
             legend=legend,
-            table=Table(("run", "AUC"), [(each.run.run_id, _auc(each)) for each in runs]),
+            table=Table(("run", "AUC"), [(each.run_id, _auc(each)) for each in runs]),
             size="half",
         )
     if runs:
@@ -209,7 +205,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
                 ("run", "calibration error", "log-loss"),
                 [
                     (
-                        each.run.run_id,
+                        each.run_id,
                         f"{each.evaluation.overall.expected_calibration_error:.4f}",
                         estimate_text(each.evaluation.overall.log_loss),
                     )
@@ -221,6 +217,6 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         )
 
 
-def _auc(page: RunPage) -> str:
-    auc = page.evaluation.overall.auc if page.evaluation else None
+def _auc(run: RunView) -> str:
+    auc = run.evaluation.overall.auc if run.evaluation else None
     return f"{auc.value:.5f}{interval_text(auc, digits=5)}" if auc else "—"

@@ -4,10 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from assay.records.commit import Commit
-from assay.records.run import Attempt
 from assay.reporting.figures.plots import number_text
 from assay.reporting.figures.svg import Plane, drawing, path, plane, tag, text, title
+from assay.reporting.views.run import AttemptView, CommitView
 
 Point = tuple[float, float]
 
@@ -25,19 +24,14 @@ class Life(NamedTuple):
 
 
 def life_chart(
-    attempts: Sequence[Attempt],
-    commits: Sequence[Commit],
-    reached_steps: dict[int, int],
-    *,
-    width: int,
-    label: str,
+    attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str
 ) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
     height = 300 if width > 400 else 280
-    began_s = attempts[0].started_s
-    ends = [each.ended_s or each.started_s for each in attempts] + [each.committed_s for each in commits]
+    began_s = attempts[0].started
+    ends = [each.ended or each.started for each in attempts] + [each.committed for each in commits]
     unit_s, unit = _time_unit(max(ends) - began_s)
-    top = max([*reached_steps.values(), *(each.step for each in commits), 1])
+    top = max([*(each.reached_step for each in attempts), *(each.step for each in commits), 1])
     area = plane(
         width=width,
         height=height,
@@ -47,8 +41,7 @@ def life_chart(
     )
     life = Life(area, began_s, unit_s)
     lines = [
-        _one_attempt(each, [one for one in commits if one.attempt == each.attempt], reached_steps, life)
-        for each in attempts
+        _one_attempt(each, [one for one in commits if one.attempt == each.attempt], life) for each in attempts
     ]
     frame = area.axes(
         x_label=f"{unit} since the run began", y_label="step", x_format=number_text, y_format=number_text
@@ -56,20 +49,20 @@ def life_chart(
     return drawing(frame, _beginnings(attempts, life), *lines, width=width, height=height, label=label)
 
 
-def _one_attempt(attempt: Attempt, commits: Sequence[Commit], reached_steps: dict[int, int], life: Life) -> str:
-    points = [life.point(attempt.started_s, attempt.start_step)]
-    points += [life.point(commit.committed_s, commit.step) for commit in commits]
+def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life) -> str:
+    points = [life.point(attempt.started, attempt.start_step)]
+    points += [life.point(commit.committed, commit.step) for commit in commits]
     kept_step = commits[-1].step if commits else attempt.start_step
-    reached = max(reached_steps.get(attempt.attempt, kept_step), kept_step)
+    reached = max(attempt.reached_step, kept_step)
     marks = [
         tag("circle", title(f"commit of step {commit.step:,}"), cx=x, cy=y, r=3.2, class_="dot s1")
         for (x, y), commit in zip(points[1:], commits, strict=True)
     ]
     xs, ys = zip(*points, strict=True)
     line = path(xs, ys, class_="line s1")
-    if attempt.ended_s is None:
+    if attempt.ended is None:
         return line + "".join(marks)
-    end = life.point(attempt.ended_s, reached)
+    end = life.point(attempt.ended, reached)
     return line + _last_stretch(points[-1], end, reached - kept_step) + _ending(attempt, *end) + "".join(marks)
 
 
@@ -83,12 +76,12 @@ def _last_stretch(from_: Point, end: Point, num_lost: int) -> str:
     return path(xs, ys, class_="line lost") + fall
 
 
-def _beginnings(attempts: Sequence[Attempt], life: Life) -> str:
+def _beginnings(attempts: Sequence[AttemptView], life: Life) -> str:
     """A rule where each attempt begins, with its ranks where there is room to say so."""
     top, bottom = life.area.y.end, life.area.y.start
     parts, free_from = [], -math.inf
     for attempt in attempts:
-        x, _ = life.point(attempt.started_s, 0)
+        x, _ = life.point(attempt.started, 0)
         parts.append(tag("line", x1=x, x2=x, y1=top - 10, y2=bottom, class_="began"))
         if x >= free_from:
             ranks = "1 rank" if attempt.world_size == 1 else f"{attempt.world_size} ranks"
@@ -97,7 +90,7 @@ def _beginnings(attempts: Sequence[Attempt], life: Life) -> str:
     return "".join(parts)
 
 
-def _ending(attempt: Attempt, x: float, y: float) -> str:
+def _ending(attempt: AttemptView, x: float, y: float) -> str:
     told = title(f"attempt {attempt.attempt} {attempt.outcome}: {attempt.reason or 'done'}")
     if attempt.outcome == "succeeded":
         return tag("circle", told, cx=x, cy=y, r=5.5, class_="end good")

@@ -1,16 +1,17 @@
 """The plots of a training run: a metric over steps, and where the device time went."""
 
 import math
-from collections.abc import Sequence
-from itertools import groupby, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.units import count_text, duration_text
-from assay.records.run import PhaseSeconds
+from assay.records.run import Phase
 from assay.reporting.figures.svg import Plane, Scale, band, domain, drawing, path, plane, tag, text, title
-from assay.reporting.views.pages import Series
+from assay.reporting.views.curves import Series
+from assay.reporting.views.run import RunView
 
 MAX_BARS = 13
 """More attempts than this are left to the table; the whole run is drawn."""
@@ -18,7 +19,7 @@ MAX_BARS = 13
 MAX_BUCKETS = 120
 """Points of a drawn line; more do not fit into its pixels."""
 
-PHASES = (
+PHASES: tuple[Phase, ...] = (
     "compute",
     "communication",
     "data",
@@ -30,6 +31,10 @@ PHASES = (
     "idle",
 )
 """In the order in which they are drawn: useful work first, waste last."""
+
+
+PhaseTotal = tuple[str, Mapping[Phase, float]]
+"""Whose, and its device seconds by phase."""
 
 
 class Bucketed(NamedTuple):
@@ -103,9 +108,8 @@ def series_chart(
     return drawing(frame, *bands, *lost, *lines, probes, width=width, height=height, label=label)
 
 
-def phase_bars(phases: Sequence[PhaseSeconds], *, width: int, label: str) -> str:
+def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
     """One bar per attempt, as long as its device time, cut by phase; the whole run as the first bar."""
-    totals = phase_totals(phases)
     if len(totals) > MAX_BARS:
         totals = totals[:1]
     longest = max((sum(seconds.values()) for _, seconds in totals), default=0.0) or 1.0
@@ -115,21 +119,15 @@ def phase_bars(phases: Sequence[PhaseSeconds], *, width: int, label: str) -> str
     return drawing(*bars, width=width, height=8 + 34 * len(totals), label=label)
 
 
-def phase_totals(phases: Sequence[PhaseSeconds]) -> list[tuple[str, dict[str, float]]]:
+def phase_totals(run: RunView) -> list[PhaseTotal]:
     """Device seconds by phase: of the whole run, then of each attempt where there are several.
 
     `beside` is what was spent outside of attempts, on evaluating commits.
     """
-
-    def summed(parts: Sequence[PhaseSeconds]) -> dict[str, float]:
-        return {name: sum(part.seconds.get(name, 0.0) for part in parts) for name in PHASES}  # type: ignore[call-overload]
-
-    ordered = sorted(phases, key=lambda each: (each.attempt, each.rank))
-    by_attempt = [
-        (f"attempt {attempt}" if attempt else "beside", summed(list(group)))
-        for attempt, group in groupby(ordered, key=lambda each: each.attempt)
-    ]
-    return [("whole run", summed(ordered)), *(by_attempt if len(by_attempt) > 1 else [])]
+    parts = [("beside", run.device_seconds_beside)]
+    parts += [(f"attempt {each.attempt}", each.device_seconds) for each in run.attempts]
+    held = [(name, seconds) for name, seconds in parts if any(seconds.values())]
+    return [("whole run", run.device_seconds), *(held if len(held) > 1 else [])]
 
 
 def _kept(series: Series) -> tuple[list[float], list[float]]:
@@ -235,7 +233,7 @@ def _lost_points(series: Series, area: Plane) -> str:
     )
 
 
-def _phase_bar(name: str, seconds: dict[str, float], scale: Scale, *, y: float) -> str:
+def _phase_bar(name: str, seconds: Mapping[Phase, float], scale: Scale, *, y: float) -> str:
     parts = [text(name, 0, y + 16, class_="tick")]
     done, total = 0.0, sum(seconds.values())
     for phase in PHASES:

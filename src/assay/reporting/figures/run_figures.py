@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, percent_text
+from assay.evaluation.evidence.classifier.curves import ScoreHistogram
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate, SliceMetrics
+from assay.records.goodput import USEFUL
 from assay.reporting.figures.evidence_plots import (
     ForestEntry,
     ForestRow,
@@ -17,46 +19,47 @@ from assay.reporting.figures.evidence_plots import (
 from assay.reporting.figures.figure import Figure, Size, Table, both_widths
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
-from assay.reporting.views.pages import RunPage, Series
-from assay.reporting.views.verdict import estimate_text, goodput
+from assay.reporting.views.curves import RunCurves, RunPage, Series
+from assay.reporting.views.run import RunView
+from assay.reporting.views.verdict import estimate_text
 
 TABLE_ROWS = 25
 """Rows of a series' table twin: enough to read its course, few enough to scroll past."""
 
 
-def life_figures(page: RunPage) -> Iterator[Figure]:
+def life_figures(run: RunView) -> Iterator[Figure]:
     """The run over time, and where its device time went."""
-    if page.attempts:
-        yield _life(page)
-    if page.phases:
-        yield _phases(page)
+    if run.attempts:
+        yield _life(run)
+    if run.held_s():
+        yield _phases(run)
 
 
-def learning_figures(page: RunPage) -> Iterator[Figure]:
+def learning_figures(curves: RunCurves) -> Iterator[Figure]:
     """Curves over steps."""
-    if page.loss is not None and page.loss.steps:
-        lost = any(page.loss.is_lost)
+    if curves.loss is not None and curves.loss.steps:
+        lost = any(curves.loss.is_lost)
         yield series_figure(
-            [page.loss],
+            [curves.loss],
             title="Training loss",
             caption="The line is the mean, the band reaches from the lowest to the highest step. "
             "A smooth descent without a jump where an attempt ends means that resuming changed nothing."
             + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
             y_label="loss (nats per row)",
         )
-    size: Size = "half" if _has_points(page.throughput) and _has_points(page.validation_auc) else "full"
-    if page.throughput is not None and _has_points(page.throughput):
+    size: Size = "half" if _has_points(curves.throughput) and _has_points(curves.validation) else "full"
+    if curves.throughput is not None and _has_points(curves.throughput):
         yield series_figure(
-            [page.throughput],
+            [curves.throughput],
             title="Throughput",
             caption="Over all ranks. A level line is good; a step down names the moment to look at.",
             y_label="tokens per second",
             zero_based=True,
             size=size,
         )
-    if page.validation_auc is not None and _has_points(page.validation_auc):
+    if curves.validation is not None and _has_points(curves.validation):
         yield series_figure(
-            [page.validation_auc],
+            [curves.validation],
             title="Validation AUC during training",
             caption="One dot per evaluation. Where it no longer rises, more steps buy nothing.",
             y_label="AUC",
@@ -67,28 +70,30 @@ def learning_figures(page: RunPage) -> Iterator[Figure]:
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
     """What the final weights are worth."""
-    evaluation = page.evaluation
+    evaluation, curves = page.view.evaluation, page.curves
     if evaluation is None:
         return
-    if page.roc is not None and evaluation.overall.auc is not None:
+    if curves.roc is not None and evaluation.overall.auc is not None:
         auc = evaluation.overall.auc
         yield Figure(
             title="Ranking",
             caption="The ROC curve: the further from the dashed line of a coin, the better. "
             f"The area below it is {estimate_text(auc)}.",
-            wide=roc_chart([page.roc], label=f"ROC curve with area {auc.value:.4f}"),
+            wide=roc_chart([curves.roc], label=f"ROC curve with area {auc.value:.4f}"),
             table=Table(
                 ("false positive rate", "true positive rate"),
                 [
                     (f"{flagged:.3f}", f"{found:.3f}")
-                    for flagged, found in list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)]
+                    for flagged, found in list(zip(*curves.roc, strict=True))[
+                        :: max(1, len(curves.roc[0]) // 20)
+                    ]
                 ],
             ),
             size="third",
         )
     yield _calibration(evaluation)
-    if page.histogram is not None:
-        yield _scores(page)
+    if curves.histogram is not None:
+        yield _scores(curves.histogram)
     if evaluation.slices:
         yield _slices(evaluation)
 
@@ -137,50 +142,46 @@ def series_figure(
     return Figure(title, caption, wide, narrow, legend=legend, table=table, size=size)
 
 
-def phase_figure_caption(page: RunPage) -> str:
+def phase_figure_caption(run: RunView) -> str:
     """What the bar says, in numbers."""
-    useful, seconds = goodput(page), page.device_seconds()
-    total = sum(seconds.values())
-    waste = [(seconds.get(name, 0.0), name) for name in PHASES[2:] if seconds.get(name, 0.0) > 0]
-    largest = max(waste, default=None)
-    text = f"A device is always in exactly one phase. {percent_text(useful or 0.0)} went into training steps"
+    rest = {name: run.device_seconds.get(name, 0.0) for name in PHASES if name not in USEFUL}
+    largest = max(((seconds, name) for name, seconds in rest.items() if seconds > 0), default=None)
+    text = (
+        "A device is always in exactly one phase. "
+        f"{percent_text(run.goodput or 0.0)} went into steps that were kept"
+    )
     if largest is None:
         return text + "."
-    return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / total)}."
+    return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / run.held_s())}."
 
 
 def _has_points(series: Series | None) -> bool:
     return series is not None and len(series.steps) > 0
 
 
-def _life(page: RunPage) -> Figure:
-    num_kills = sum(each.outcome in ("killed", "failed") for each in page.attempts)
-    label = (
-        f"Steps over time in {len(page.attempts)} attempts with {len(page.commits)} commits; {num_kills} died"
-    )
-    wide, narrow = both_widths(
-        lambda width: life_chart(page.attempts, page.commits, page.reached_steps, width=width, label=label)
-    )
+def _life(run: RunView) -> Figure:
+    num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
+    label = f"Steps over time in {len(run.attempts)} attempts with {len(run.commits)} commits; {num_kills} died"
+    wide, narrow = both_widths(lambda width: life_chart(run.attempts, run.commits, width=width, label=label))
     rows = [
         (
             str(each.attempt),
             str(each.world_size),
-            utc_text(each.started_s),
-            duration_text(each.ended_s - each.started_s) if each.ended_s else "—",
+            utc_text(each.started),
+            duration_text(each.held_s) if each.held_s is not None else "—",
             f"{each.start_step:,}",
             f"{each.end_step:,}" if each.end_step is not None else "—",
             each.outcome,
             each.reason or "—",
         )
-        for each in page.attempts
+        for each in run.attempts
     ]
-    has_lost = any(page.reached_steps.get(each.attempt, 0) > (each.end_step or 0) for each in page.attempts)
     fall = " A red line falls from the last step made to the last commit: that work was made again."
     return Figure(
         title="The life of the run",
         caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
         + (
-            f"A cross is where an attempt died.{fall if has_lost else ''}"
+            f"A cross is where an attempt died.{fall if run.lost_steps else ''}"
             if num_kills
             else "Nothing interrupted it."
         ),
@@ -193,13 +194,13 @@ def _life(page: RunPage) -> Figure:
     )
 
 
-def _phases(page: RunPage) -> Figure:
-    totals = phase_totals(page.phases)
+def _phases(run: RunView) -> Figure:
+    totals = phase_totals(run)
     present = [name for name in PHASES if totals[0][1].get(name)]
     label = "Device time by phase: " + ", ".join(
         f"{name} {duration_text(totals[0][1][name])}" for name in present
     )
-    wide, narrow = both_widths(lambda width: phase_bars(page.phases, width=width, label=label))
+    wide, narrow = both_widths(lambda width: phase_bars(totals, width=width, label=label))
     rows = [
         (
             name,
@@ -210,7 +211,7 @@ def _phases(page: RunPage) -> Figure:
     ]
     return Figure(
         title="Where the device time went",
-        caption=phase_figure_caption(page),
+        caption=phase_figure_caption(run),
         wide=wide,
         narrow=narrow,
         legend=[(f"phase {name}", name) for name in present],
@@ -239,9 +240,7 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
     )
 
 
-def _scores(page: RunPage) -> Figure:
-    histogram = page.histogram
-    assert histogram is not None
+def _scores(histogram: ScoreHistogram) -> Figure:
     edges = histogram.edges.tolist()
     rows = [
         (f"{low:.2f} to {high:.2f}", f"{negative:,}", f"{positive:,}")

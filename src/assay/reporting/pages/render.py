@@ -12,40 +12,41 @@ from assay.reporting.figures.comparison_figures import cost_table, difference_fi
 from assay.reporting.figures.figure import Figure
 from assay.reporting.figures.run_figures import learning_figures, life_figures, metrics_table, quality_figures
 from assay.reporting.pages.document import Document
-from assay.reporting.views.pages import ComparisonPage, RunPage
-from assay.reporting.views.verdict import Tile, comparison_verdict, run_tiles, run_verdict, throughput_ratio
+from assay.reporting.views.comparison import ComparisonPage, ComparisonView
+from assay.reporting.views.curves import RunPage
+from assay.reporting.views.verdict import Tile, comparison_verdict, run_tiles, run_verdict
 
 Section = tuple[str, list[Figure]]
 
 
 def render_run_page(page: RunPage) -> str:
     """The page of one run."""
+    run = page.view
     sections: list[Section] = [
-        ("What happened", list(life_figures(page))),
-        ("Did it learn?", list(learning_figures(page))),
+        ("What happened", list(life_figures(run))),
+        ("Did it learn?", list(learning_figures(page.curves))),
         ("What is it worth?", list(quality_figures(page))),
     ]
     return (
         page_environment()
         .get_template("run.html")
         .render(
-            title=page.run.run_id,
+            title=run.run_id,
             kind="run",
-            made=utc_text(page.run.created_s),
-            verdict=run_verdict(page),
-            tiles=run_tiles(page),
+            made=utc_text(run.created),
+            verdict=run_verdict(run),
+            tiles=run_tiles(run),
             sections=[section for section in sections if section[1]],
-            page=page,
-            commit=page.last_commit(),
-            metrics=metrics_table(page.evaluation.overall) if page.evaluation else None,
-            recipe=yaml.safe_dump(page.run.recipe, sort_keys=False, allow_unicode=True).strip(),
+            run=run,
+            metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
+            recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
         )
     )
 
 
 def render_comparison_page(page: ComparisonPage) -> str:
     """The page of a baseline and its candidates."""
-    names = [each.page.run.run_id for each in page.candidates]
+    runs = [each.page.view for each in page.candidates]
     sections: list[Section] = [
         ("Is it as good?", list(difference_figures(page))),
         ("Side by side", list(overlay_figures(page))),
@@ -54,15 +55,11 @@ def render_comparison_page(page: ComparisonPage) -> str:
         page_environment()
         .get_template("comparison.html")
         .render(
-            title=f"{', '.join(names)} beside {page.baseline.run.run_id}",
+            title=f"{', '.join(each.run_id for each in runs)} beside {page.baseline.view.run_id}",
             kind="comparison",
-            made=utc_text(max(each.page.run.created_s for each in page.candidates)),
+            made=utc_text(max(each.created for each in runs)),
             verdict=comparison_verdict(page),
-            tiles=[
-                tile
-                for each in page.candidates
-                for tile in _comparison_tiles(page, names.index(each.page.run.run_id))
-            ],
+            tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
             sections=[section for section in sections if section[1]],
             page=page,
             costs=cost_table(page),
@@ -87,13 +84,11 @@ def render_document(document: Document) -> str:
     )
 
 
-def _comparison_tiles(page: ComparisonPage, index: int) -> list[Tile]:
-    candidate = page.candidates[index]
-    found, difference = candidate.comparison, candidate.comparison.difference
-    ratio = throughput_ratio(page, candidate)
-    both = (page.baseline, candidate.page)
-    sizes = " and ".join(str(max(each.world_sizes(), default=0)) for each in both)
-    hours = [each.held_s() for each in both]
+def _comparison_tiles(found: ComparisonView) -> list[Tile]:
+    difference, ratio = found.difference, found.throughput_ratio
+    both = (found.baseline_world_sizes, found.candidate_world_sizes)
+    sizes = " and ".join(str(max(each, default=0)) for each in both)
+    held = (found.baseline_device_s, found.candidate_device_s)
     has_interval = difference.low is not None and difference.high is not None
     return [
         Tile(
@@ -103,7 +98,7 @@ def _comparison_tiles(page: ComparisonPage, index: int) -> list[Tile]:
         ),
         Tile("rule", found.verdict, f"may lose {found.allowed_loss:g}"),
         Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
-        Tile("device time", f"{hours[1] / hours[0]:.2f}x" if all(hours) else "—", "of the baseline's"),
+        Tile("device time", f"{held[1] / held[0]:.2f}x" if all(held) else "—", "of the baseline's"),
         Tile("weights", "equal" if found.weights_equal else "differ", "bit for bit, by digest"),
     ]
 

@@ -4,7 +4,8 @@ from typing import Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
 from assay.records.evaluation import Estimate
-from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage
+from assay.reporting.views.comparison import ComparisonPage, ComparisonView
+from assay.reporting.views.run import RunView
 
 Tone = Literal["good", "bad", "open"]
 
@@ -51,41 +52,34 @@ def device_hours_text(seconds: float) -> str:
     return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
-def goodput(page: RunPage) -> float | None:
-    """Share of the device time that went into steps that count; None before any phase is known."""
-    seconds = page.device_seconds()
-    total = sum(seconds.values())
-    return (seconds.get("compute", 0.0) + seconds.get("communication", 0.0)) / total if total else None
-
-
-def run_verdict(page: RunPage) -> Verdict:
+def run_verdict(run: RunView) -> Verdict:
     """The state of a run, what was proved of it, and what it found."""
-    audit = page.audit
-    if page.status == "failed":
-        reason = page.attempts[-1].reason if page.attempts else "no attempt began"
-        return Verdict("bad", "failed", f"The run failed: {reason or 'no reason was recorded'}.{_state(page)}")
+    audit = run.audit
+    if run.status == "failed":
+        reason = run.attempts[-1].reason if run.attempts else "no attempt began"
+        return Verdict("bad", "failed", f"The run failed: {reason or 'no reason was recorded'}.{_state(run)}")
     if audit is not None and audit.verdict == "fail":
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
         return Verdict(
             "bad", "audit failed", f"The audit failed, so the result can not be trusted: {found[0]}."
         )
-    if page.status == "succeeded" and audit is not None and audit.verdict == "pass":
-        return Verdict("good", "finished, proved", f"{_learned(page)}{_survived(page)}{_found(page)}")
-    if page.status == "succeeded":
-        return Verdict("open", "finished, not audited", f"The run finished.{_survived(page)}{_found(page)}")
-    word = "running" if page.status == "running" else "stopped"
-    return Verdict("open", word, f"The run is {word}.{_state(page)}")
+    if run.status == "succeeded" and audit is not None and audit.verdict == "pass":
+        return Verdict("good", "finished, proved", f"{_learned(run)}{_survived(run)}{_found(run)}")
+    if run.status == "succeeded":
+        return Verdict("open", "finished, not audited", f"The run finished.{_survived(run)}{_found(run)}")
+    word = "running" if run.status == "running" else "stopped"
+    return Verdict("open", word, f"The run is {word}.{_state(run)}")
 
 
-def run_tiles(page: RunPage) -> list[Tile]:
+def run_tiles(run: RunView) -> list[Tile]:
     """Quality, rows, cost and incidents."""
-    evaluation = page.evaluation
+    evaluation = run.evaluation
     auc = evaluation.overall.auc if evaluation else None
-    device_s = page.held_s()
-    useful = goodput(page)
-    commit = page.last_commit()
-    audit = page.audit
+    device_s = run.held_s()
+    useful = run.goodput
+    commit = run.last_commit()
+    audit = run.audit
     return [
         Tile(
             f"AUC on {evaluation.split}" if evaluation else "AUC",
@@ -100,33 +94,26 @@ def run_tiles(page: RunPage) -> list[Tile]:
         Tile(
             "device time",
             device_hours_text(device_s) if device_s else "—",
-            f"{percent_text(useful)} in training steps" if useful is not None else "no phases recorded",
+            f"{percent_text(useful)} in steps that were kept" if useful is not None else "no phases recorded",
         ),
         Tile(
             "attempts",
-            str(len(page.attempts)),
-            f"world sizes {' → '.join(map(str, page.world_sizes()))}",
+            str(len(run.attempts)),
+            f"world sizes {' → '.join(map(str, run.world_sizes))}",
         ),
-        Tile("last commit", f"step {commit.step:,}" if commit else "—", _digest_note(page)),
+        Tile("last commit", f"step {commit.step:,}" if commit else "—", _digest_note(run)),
     ]
 
 
 def comparison_verdict(page: ComparisonPage) -> Verdict:
     """The one-point rule for each candidate; the page takes the tone of the worst."""
-    verdicts = {each.comparison.verdict for each in page.candidates}
+    verdicts = {each.compared.verdict for each in page.candidates}
     tone: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
     word = {"bad": "fail", "open": "undecided", "good": "pass"}[tone]
-    return Verdict(tone, word, " ".join(_judged(each) for each in page.candidates))
+    return Verdict(tone, word, " ".join(_judged(each.compared) for each in page.candidates))
 
 
-def throughput_ratio(page: ComparisonPage, candidate: ComparedRun) -> float | None:
-    """Candidate's rows per second over the baseline's."""
-    mine, base = candidate.page.rows_per_second, page.baseline.rows_per_second
-    return mine / base if mine and base else None
-
-
-def _judged(candidate: ComparedRun) -> str:
-    found = candidate.comparison
+def _judged(found: ComparisonView) -> str:
     name, points = found.candidate_run_id, f"{100 * found.allowed_loss:g} percentage point"
     points += "" if found.allowed_loss == 0.01 else "s"
     difference = f"its AUC differs by {estimate_text(found.difference, signed=True)} on {found.num_rows:,} rows"
@@ -144,8 +131,8 @@ def _judged(candidate: ComparedRun) -> str:
     )
 
 
-def _learned(page: RunPage) -> str:
-    audit = page.audit
+def _learned(run: RunView) -> str:
+    audit = run.audit
     assert audit is not None
     skipped = audit.rows_quarantined
     rest = f"; {skipped:,} rows lie in damaged row groups and were set aside" if skipped else ""
@@ -155,52 +142,39 @@ def _learned(page: RunPage) -> str:
     return f"Each of {share} rows was learned exactly once in each of {audit.epochs} epochs{rest}."
 
 
-def _survived(page: RunPage) -> str:
-    if len(page.attempts) <= 1:
+def _survived(run: RunView) -> str:
+    if len(run.attempts) <= 1:
         return ""
-    lost = sum(_lost_steps(page).values())
+    lost = run.lost_steps
     again = f"; {lost} steps were made again" if lost else "; no step was lost"
-    ends = [each for each in page.attempts[:-1] if each.reason]
+    ends = [each for each in run.attempts[:-1] if each.reason]
     reason = f" ({ends[0].reason})" if ends else ""
-    times = "once" if len(page.attempts) == 2 else f"{len(page.attempts) - 1} times"
+    times = "once" if len(run.attempts) == 2 else f"{len(run.attempts) - 1} times"
     return f" It was interrupted {times}{reason} and went on from its last commit{again}."
 
 
-def _lost_steps(page: RunPage) -> dict[int, int]:
-    """Attempt -> steps that it made after its last commit."""
-    return {
-        each.attempt: max(
-            0,
-            page.reached_steps.get(each.attempt, 0)
-            - (each.end_step if each.end_step is not None else each.start_step),
-        )
-        for each in page.attempts
-        if each.ended_s is not None
-    }
-
-
-def _found(page: RunPage) -> str:
-    if page.evaluation is None or page.evaluation.overall.auc is None:
+def _found(run: RunView) -> str:
+    if run.evaluation is None or run.evaluation.overall.auc is None:
         return ""
-    auc, overall = page.evaluation.overall.auc, page.evaluation.overall
+    auc, overall = run.evaluation.overall.auc, run.evaluation.overall
     return f" On {overall.num_rows:,} held-out rows its AUC is {auc.value:.4f}{interval_text(auc)}."
 
 
-def _state(page: RunPage) -> str:
-    commit = page.last_commit()
+def _state(run: RunView) -> str:
+    commit = run.last_commit()
     if commit is None:
         return " It has no commit yet."
-    return f" Its last commit is of step {commit.step:,}, after {_elapsed(page)}."
+    return f" Its last commit is of step {commit.step:,}, after {_elapsed(run)}."
 
 
-def _elapsed(page: RunPage) -> str:
-    commit = page.last_commit()
+def _elapsed(run: RunView) -> str:
+    commit = run.last_commit()
     assert commit is not None
-    return duration_text(max(commit.committed_s - page.attempts[0].started_s, 0.0)) if page.attempts else "—"
+    return duration_text(max(commit.committed - run.attempts[0].started, 0.0)) if run.attempts else "—"
 
 
-def _digest_note(page: RunPage) -> str:
-    commit = page.last_commit()
+def _digest_note(run: RunView) -> str:
+    commit = run.last_commit()
     return f"weights {commit.weights_digest[:12]}" if commit else "nothing committed"
 
 

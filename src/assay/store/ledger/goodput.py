@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from assay.base.commit_interval import optimal_commit_interval_s
 from assay.records.commit import Commit
-from assay.records.goodput import Goodput, Interruption
+from assay.records.goodput import USEFUL, Goodput, Interruption
 from assay.records.run import Attempt, Phase, PhaseSeconds, Run
 from assay.store.ledger.ledger import Ledger
 
@@ -33,11 +33,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
         num_commit_ranks += sum(commit.world_size for commit in commits)
         commit_device_s += sum(rank.seconds.get("checkpoint", 0.0) for rank in seconds)
         first_ranks = [rank for rank in seconds if rank.rank == 0]
-        useful_rank_s += sum(
-            rank.seconds.get(phase, 0.0)
-            for rank in first_ranks
-            for phase in ("data", "compute", "communication")
-        )
+        useful_rank_s += sum(rank.seconds.get(phase, 0.0) for rank in first_ranks for phase in USEFUL)
         num_steps += max((commit.step for commit in commits), default=0)
     # All lost, where no commit was made in time: then nothing is known of what one costs.
     commit_s = (commit_device_s / num_commit_ranks if num_commit_ranks else None) or None

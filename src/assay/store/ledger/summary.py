@@ -18,9 +18,9 @@ class RunSummary(NamedTuple):
     run: Run
     status: RunStatus
     step: int
-    """Of the last commit."""
+    """Of the last intact commit; 0 before the first."""
     total_steps: int | None
-    """Known where the run has finished, or its recipe names a number of steps."""
+    """None where nobody wrote it down: of a run by an older assay that has not finished."""
     attempts: tuple[Attempt, ...]
     auc: float | None
     """Of the last evaluation."""
@@ -50,15 +50,21 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
     with ledger.reading() as connection:
         attempts = _attempts(connection)
         finished = _finished_steps(connection)
-        committed = _by_run(connection, tables.log_entries, func.max(tables.log_entries.c.step))
+        log = tables.log_entries.c
+        last_commit = func.max(log.step).filter(log.type == "commit")
+        committed = _by_run(connection, tables.log_entries, last_commit)
+        damaged = _with_damaged_commits(connection)
         aucs = _last_aucs(connection)
         device_s = _by_run(connection, tables.phase_seconds, func.sum(tables.phase_seconds.c.held_s))
         seen_s = _by_run(connection, tables.metric_segments, func.max(tables.metric_segments.c.last_at_s))
+    for run_id in damaged:
+        intact = intact_commits(ledger.log_entries(run_id))
+        committed[run_id] = intact[-1].step if intact else 0
     return [
         RunSummary(
             run=run,
             status=run_status(attempts.get(run.run_id, ()), is_finished=run.run_id in finished),
-            step=finished.get(run.run_id, committed.get(run.run_id) or 0),
+            step=committed.get(run.run_id) or 0,
             total_steps=finished.get(run.run_id, total_steps_of(run)),
             attempts=tuple(attempts.get(run.run_id, ())),
             auc=aucs.get(run.run_id),
@@ -70,7 +76,9 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
 
 
 def total_steps_of(run: Run) -> int | None:
-    """The steps that the recipe names, where it does."""
+    """As the run's record says; in one by an older assay, what its recipe names, if it does."""
+    if run.num_steps is not None:
+        return run.num_steps
     trainer = run.recipe.get("trainer")
     steps = trainer.get("max_steps") if isinstance(trainer, dict) else None
     return steps if isinstance(steps, int) else None
@@ -88,6 +96,12 @@ def _finished_steps(connection: Connection) -> dict[str, int]:
     table = tables.log_entries
     rows = connection.execute(select(table.c.run_id, table.c.step).where(table.c.type == "finished"))
     return {run_id: step for run_id, step in rows}  # noqa: C416
+
+
+def _with_damaged_commits(connection: Connection) -> set[str]:
+    table = tables.log_entries
+    query = select(table.c.run_id).where(table.c.type == "quarantine").distinct()
+    return set(connection.execute(query).scalars())
 
 
 def _last_aucs(connection: Connection) -> dict[str, float | None]:

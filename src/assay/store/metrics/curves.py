@@ -128,6 +128,16 @@ def metric_summaries(ledger: Ledger, run_id: str, *, rank: int = 0) -> list[Metr
     ]
 
 
+def last_steps(ledger: Ledger, run_id: str, name: str, *, rank: int = 0) -> dict[int, int]:
+    """Attempt -> the last step at which it logged the metric, be that rolled back or not."""
+    table = tables.metric_series
+    query = select(table.c.attempt, table.c.last_step).where(
+        table.c.run_id == run_id, table.c.rank == rank, table.c.name == name
+    )
+    with ledger.reading() as connection:
+        return {attempt: step for attempt, step in connection.execute(query)}  # noqa: C416
+
+
 def events(ledger: Ledger, run_id: str) -> list[RankEvent]:
     """What the ranks of a run wrote down, in the order in which it happened."""
     table = tables.metric_events

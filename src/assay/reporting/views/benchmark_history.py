@@ -1,0 +1,26 @@
+"""A run's scores over its checkpoints, as one list."""
+
+from collections.abc import Sequence
+
+from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
+from assay.records.benchmark import BenchmarkResult
+
+
+class HistoryLine(BenchmarkResult):
+    """A result on record, with its place in the frontier."""
+
+    is_best_so_far: bool
+    """Better than at every checkpoint before: the frontier moved here."""
+    best_value: float
+    """Where the frontier is."""
+
+
+def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
+    """Benchmark by benchmark, each by step."""
+    return [
+        HistoryLine(
+            **dict(point.result), is_best_so_far=point.is_best_so_far, best_value=point.best_value
+        )
+        for history in histories
+        for point in history.points
+    ]

@@ -1,0 +1,60 @@
+"""All campaigns, a line for each candidate: what was decided last."""
+
+from collections.abc import Sequence
+
+from assay.records.campaign import Campaign
+from assay.records.decision import Decision, Recommendation
+from assay.reporting.views.view import Moment, View
+from assay.store.ledger.ledger import Ledger
+
+
+class CampaignLine(View):
+    """One candidate of a campaign; of a campaign before its first look, one line without a candidate."""
+
+    campaign: str
+    created: Moment
+    """When it was declared."""
+    candidate: str | None = None
+    """Null, as is all that follows, before the campaign's first look."""
+    recommendation: Recommendation | None = None
+    is_final: bool | None = None
+    """False where a declared look is still to come."""
+    seeds: int | None = None
+    """Paired seeds behind it."""
+    effect: float | None = None
+    """The primary effect: candidate minus baseline."""
+    low: float | None = None
+    """Lower end of its interval."""
+    high: float | None = None
+    unit: str | None = None
+    """Of the effect, e.g. `share`."""
+    device_hours: float | None = None
+    """Spent on the campaign so far."""
+
+
+def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
+    """The newest campaign first."""
+    return [
+        line for each in ledger.campaigns() for line in lines_of(each, ledger.decisions(each.name))
+    ]
+
+
+def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
+    """Each candidate's newest decision."""
+    newest = {each.candidate: each for each in decisions}
+    return [
+        CampaignLine(
+            campaign=campaign.name,
+            created=campaign.created_s,
+            candidate=each.candidate,
+            recommendation=each.recommendation,
+            is_final=each.is_final,
+            seeds=each.look.num_seeds,
+            effect=each.effect.value,
+            low=each.effect.low,
+            high=each.effect.high,
+            unit=each.unit,
+            device_hours=each.spent_s / 3600.0,
+        )
+        for each in newest.values()
+    ] or [CampaignLine(campaign=campaign.name, created=campaign.created_s)]

@@ -1,0 +1,108 @@
+"""Runs beside their baseline: whether they are as good, how much faster, and at what cost."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.base.errors import DataError
+from assay.evaluation.evidence.classifier.compare import (
+    ALLOWED_AUC_LOSS,
+    SliceDifference,
+    compare_auc,
+    compare_slices,
+)
+from assay.records.evaluation import AucComparison
+from assay.reporting.views.curves import RunPage, predictions, run_page
+from assay.reporting.views.run import RunView
+from assay.store.ledger.ledger import Ledger
+
+
+class ComparisonView(AucComparison):
+    """A comparison on record, with what each side took."""
+
+    throughput_ratio: float | None
+    """Candidate's rows per second over the baseline's; null where one was not measured."""
+    baseline_device_s: float
+    """Device seconds, over all ranks and attempts."""
+    candidate_device_s: float
+    baseline_world_sizes: tuple[int, ...]
+    """Ranks of each attempt."""
+    candidate_world_sizes: tuple[int, ...]
+    page: str
+    """The HTML file that was written."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run beside the baseline."""
+
+    page: RunPage
+    compared: ComparisonView
+    slices: Sequence[SliceDifference]
+
+
+@dataclass(frozen=True)
+class ComparisonPage:
+    """A baseline and its candidates."""
+
+    baseline: RunPage
+    candidates: Sequence[ComparedRun]
+
+
+def comparison_page(
+    ledger: Ledger,
+    baseline_id: str,
+    candidate_ids: Sequence[str],
+    *,
+    allowed_loss: float = ALLOWED_AUC_LOSS,
+    out: Path | None = None,
+) -> ComparisonPage:
+    """The candidates beside their baseline; each comparison is recorded in the ledger.
+
+    The page that they say is `out`, by default comparison.html in the first candidate's folder.
+    """
+    baseline = run_page(ledger, baseline_id)
+    pages = [run_page(ledger, run_id) for run_id in candidate_ids]
+    written = str(out or Path(pages[0].view.run_dir) / "comparison.html")
+    return ComparisonPage(
+        baseline, [_candidate(ledger, baseline, page, allowed_loss, written) for page in pages]
+    )
+
+
+def comparison_view(
+    found: AucComparison, baseline: RunView, candidate: RunView, *, page: str
+) -> ComparisonView:
+    """The record, and the two runs' speed and cost."""
+    rates = [each.speed.rows_per_s if each.speed else None for each in (baseline, candidate)]
+    return ComparisonView(
+        **dict(found),
+        throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,
+        baseline_device_s=baseline.held_s(),
+        candidate_device_s=candidate.held_s(),
+        baseline_world_sizes=baseline.world_sizes,
+        candidate_world_sizes=candidate.world_sizes,
+        page=page,
+    )
+
+
+def _candidate(
+    ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float, written: str
+) -> ComparedRun:
+    sides = baseline.view, page.view
+    for side in sides:
+        if side.evaluation is None:
+            raise DataError(
+                f"run {side.run_id} has not been evaluated: it is {side.status}. Finish it with "
+                f"'assay train --resume {side.run_id}' first."
+            )
+    before, after = predictions(baseline.view), predictions(page.view)
+    comparison = compare_auc(
+        before,
+        after,
+        baseline_run_id=baseline.view.run_id,
+        candidate_run_id=page.view.run_id,
+        weights_equal=len({side.evaluation.weights_digest for side in sides if side.evaluation}) == 1,
+        allowed_loss=allowed_loss,
+    )
+    ledger.record_comparison(comparison)
+    return ComparedRun(page, comparison_view(comparison, *sides, page=written), compare_slices(before, after))

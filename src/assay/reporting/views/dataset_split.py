@@ -1,0 +1,55 @@
+"""How a dataset would split, and what leaks from one side to the other."""
+
+from typing import Any
+
+from assay.data.dataset.leaks import Leak
+from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit
+from assay.reporting.views.view import View
+
+
+class SideView(View):
+    """The rows of one side."""
+
+    num_rows: int
+    num_positive: int | None
+    """Rows of label 1; null where the rows have no label."""
+
+
+class LeakView(View):
+    """What is held out and was trained on all the same."""
+
+    num_rows: int
+    """Rows of the validation side whose tokens are those of some training row."""
+    num_validation_rows: int
+    examples: tuple[int, ...]
+    """Ids of the first such rows, at most five."""
+
+
+class SplitView(View):
+    """Both sides of a dataset."""
+
+    train: SideView
+    validation: SideView
+    split: dict[str, Any]
+    """The lines for a recipe, to put under `data:`."""
+    leak: LeakView | None
+    """Null without `--check-leaks`."""
+
+
+def dataset_split_view(
+    train: DatasetView, validation: DatasetView, config: HashSplit | TimeSplit, leak: Leak | None
+) -> SplitView:
+    """Of the two sides that `config` makes."""
+    return SplitView(
+        train=_side(train),
+        validation=_side(validation),
+        split=config.model_dump(mode="json"),
+        leak=LeakView(**leak._asdict()) if leak else None,
+    )
+
+
+def _side(view: DatasetView) -> SideView:
+    has_label = "label" in view.dataset.manifest.columns
+    return SideView(
+        num_rows=int(view.num_rows.sum()), num_positive=view.sum_of("label") if has_label else None
+    )

@@ -1,0 +1,57 @@
+"""Where a running program stands, and where it will end."""
+
+from datetime import datetime
+from typing import Literal
+
+from assay.planning.program.offer import Safety
+from assay.planning.risk.forecast import Forecast
+from assay.planning.risk.offer import safety_of
+from assay.reporting.views.view import View
+
+
+class StageView(View):
+    """The device-hours of a stage."""
+
+    name: str
+    planned: float
+    spent: float
+    low: float
+    """At completion; a tenth of the simulated programs lies below."""
+    middle: float
+    """The median at completion."""
+    high: float
+    """At completion; a tenth lies above."""
+    limit: float | None
+    """Null where the program sets none."""
+
+
+class AlarmView(View):
+    """Something to act on before it is too late."""
+
+    level: Literal["act", "watch"]
+    what: str
+    """Which promise, activity or risk it is about."""
+    text: str
+
+
+class ForecastView(View):
+    """A program under way."""
+
+    now: str | float | datetime | None
+    """As the notes name it; null where the clock says it."""
+    spent_device_hours: float
+    forecast: Safety
+    """Of the rest, simulated; device-hours include what was spent."""
+    stages: tuple[StageView, ...]
+    alarms: tuple[AlarmView, ...]
+
+
+def forecast_view(found: Forecast) -> ForecastView:
+    """Of a forecast."""
+    return ForecastView(
+        now=found.progress.now,
+        spent_device_hours=found.spent,
+        forecast=safety_of(found.outcome),
+        stages=tuple(StageView(**each._asdict()) for each in found.stages),
+        alarms=tuple(AlarmView(**each._asdict()) for each in found.alarms),
+    )

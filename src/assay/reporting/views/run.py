@@ -1,0 +1,294 @@
+"""One run: what it is, how far it got, what it cost, how it died and rose, and what came of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
+
+from assay.records.audit import AuditReport
+from assay.records.commit import Commit, CommitQuarantined, LogEntry
+from assay.records.evaluation import ClassifierEvaluation
+from assay.records.goodput import useful_share
+from assay.records.run import Attempt, Phase, PhaseSeconds, RunStatus
+from assay.records.suspect import Suspect
+from assay.reporting.views.view import AsWritten, Moment, View
+from assay.store.catch_up import catch_up
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.summary import intact_commits, run_status, total_steps_of
+from assay.store.metrics.curves import events, last_sign_of_life_s, last_steps, metric_series, metric_summaries
+from assay.store.metrics.phases import rank_phase_seconds
+
+NEWEST_EVENTS = 20
+NOTHING_LOST = 2**62
+"""The committed step of an attempt whose end nobody knows yet: all of its work may be kept."""
+
+DeviceSeconds = dict[Phase, float]
+
+
+class AttemptView(View):
+    """One life of the run."""
+
+    attempt: int
+    """1 for the first."""
+    world_size: int
+    """Ranks."""
+    started: Moment
+    ended: Moment | None
+    """Null while it runs."""
+    held_s: float | None
+    """From start to end, wall-clock seconds; null while it runs."""
+    start_step: int
+    """Of the commit that it resumed from; 0 where it began anew."""
+    end_step: int | None
+    """Of its last commit; null while it runs."""
+    reached_step: int
+    """The last step that it made, committed or not."""
+    lost_steps: int
+    """Steps behind its last commit, rolled back when it ended."""
+    outcome: Literal["running", "succeeded", "failed", "preempted", "killed"]
+    reason: str
+    """Why it ended, in words."""
+    suspects: tuple[Suspect, ...]
+    """Devices that computed wrongly."""
+    device_seconds: DeviceSeconds
+    """Of its ranks together, by phase."""
+
+
+class CommitView(View):
+    """One durable state of the run."""
+
+    step: int
+    """Optimizer updates behind these weights."""
+    attempt: int
+    world_size: int
+    committed: Moment
+    folder: str
+    """Of its files, in the run's store."""
+    num_bytes: int
+    """Of all its files."""
+    weights_digest: str
+    """SHA-256: equal weights, equal digest, whatever the world size."""
+    rows_learned: int
+    """Since the commit before."""
+    metric: float | None
+    """Of the evaluation at this step, by the recipe's `keep_best`; null where none was made."""
+    is_verified: bool
+    """A spot check of every rank passed in this very step."""
+    is_quarantined: bool
+    """It was found torn or changed, and is never used again."""
+    quarantine_reason: str
+    """What was found; empty where it is intact."""
+
+
+class MetricView(View):
+    """One metric of rank 0, over all attempts."""
+
+    last_step: int
+    last: float | None
+    """The value there; null where it is no finite number."""
+    minimum: float | None
+    maximum: float | None
+    num_points: int
+    num_nan: int
+    """Points that are no number."""
+
+
+class SpeedView(View):
+    """How fast the steps that were kept went, over all ranks: work over the seconds of the steps."""
+
+    steps_per_s: float
+    rows_per_s: float | None
+    """Null where the run did not count its rows."""
+    tokens_per_s: float | None
+
+
+class EventView(View):
+    """A sentence that a rank wrote down."""
+
+    at: Moment
+    attempt: int
+    rank: int
+    text: str
+
+
+class RunView(View):
+    """A run. The beginning of its id is enough to ask for it."""
+
+    run_id: str
+    name: str | None
+    """The recipe's."""
+    status: RunStatus
+    """How it stands; `failed`: its last attempt died and no other was begun."""
+    created: Moment
+    recipe: dict[str, Any]
+    """Resolved: every value, defaults included."""
+    recipe_sha256: str
+    dataset_fingerprint: str
+    code_version: str
+    """Of assay, with its git commit; with recipe and dataset it decides the weights."""
+    run_dir: str
+    """Where its files lie."""
+    store_url: str
+    """Where its commits lie."""
+    step: int
+    """Of the last intact commit; 0 before the first."""
+    total_steps: int | None
+    """Steps of the whole run; null where nobody wrote it down."""
+    weights_digest: str | None
+    """SHA-256 of the weights of the last intact commit; null before the first."""
+    world_sizes: tuple[int, ...]
+    """Ranks of each attempt."""
+    attempts: tuple[AttemptView, ...]
+    commits: tuple[CommitView, ...]
+    """The oldest first, those found damaged among them."""
+    device_seconds: DeviceSeconds
+    """By phase, over all ranks and attempts; `lost` is work that was rolled back."""
+    device_seconds_beside: DeviceSeconds
+    """The part of them that no attempt held: evaluation of commits beside training."""
+    goodput: float | None
+    """Share of the device time that went into steps that were kept; null before any is on record."""
+    lost_steps: int
+    """Steps that were made and rolled back, over all attempts."""
+    speed: SpeedView | None
+    """Null before the first step."""
+    metrics: dict[str, MetricView]
+    """By name, of rank 0."""
+    evaluation: Annotated[ClassifierEvaluation, AsWritten] | None
+    """The last one; null before it."""
+    audit: Annotated[AuditReport, AsWritten] | None
+    """The last report; null before the first."""
+    events: tuple[EventView, ...]
+    """What its ranks wrote down, the newest last; at most twenty."""
+    last_seen: Moment | None
+    """The last sign of life of any rank; null before the first."""
+
+    def last_commit(self) -> CommitView | None:
+        """The newest durable state that was not found damaged."""
+        return next((each for each in reversed(self.commits) if not each.is_quarantined), None)
+
+    def held_s(self) -> float:
+        """Device time in all, seconds over all ranks and attempts."""
+        return sum(self.device_seconds.values())
+
+
+def run_view(ledger: Ledger, run_id: str) -> RunView:
+    """All that is known of a run (its id, or the beginning of it), brought up to date with its folder first."""
+    run = ledger.run(run_id)
+    catch_up(ledger, run)
+    entries = ledger.log_entries(run.run_id)
+    attempts = ledger.attempts(run.run_id)
+    seen_s = last_sign_of_life_s(ledger, run.run_id)
+    phases = ledger.phase_seconds(run.run_id)
+    settled = {each.attempt for each in phases}
+    for attempt in attempts:
+        if attempt.attempt not in settled and seen_s is not None:
+            held_to_s = max(attempt.ended_s or seen_s, attempt.started_s)
+            phases += [
+                rank_phase_seconds(run, attempt, rank, held_to_s=held_to_s, committed_step=NOTHING_LOST)
+                for rank in range(attempt.world_size)
+            ]
+    reached = last_steps(ledger, run.run_id, "loss")
+    lives = tuple(_attempt(each, reached.get(each.attempt), phases) for each in attempts)
+    seconds = device_seconds(phases)
+    intact = intact_commits(entries)
+    finished = next((entry for entry in entries if entry.type == "finished"), None)
+    evaluations = ledger.evaluations(run.run_id)
+    return RunView(
+        run_id=run.run_id,
+        name=run.recipe.get("name"),
+        status=run_status(attempts, is_finished=finished is not None),
+        created=run.created_s,
+        recipe=run.recipe,
+        recipe_sha256=run.recipe_sha256,
+        dataset_fingerprint=run.dataset_fingerprint,
+        code_version=run.code_version,
+        run_dir=run.run_dir,
+        store_url=run.store_url,
+        step=intact[-1].step if intact else 0,
+        total_steps=finished.step if finished else total_steps_of(run),
+        weights_digest=intact[-1].weights_digest if intact else None,
+        world_sizes=tuple(each.world_size for each in attempts),
+        attempts=lives,
+        commits=commit_views(entries),
+        device_seconds=seconds,
+        device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),
+        goodput=useful_share(seconds),
+        lost_steps=sum(each.lost_steps for each in lives),
+        speed=_speed(ledger, run.run_id),
+        metrics={
+            each.name: MetricView(
+                last_step=each.last_step,
+                last=each.last_value,
+                minimum=each.minimum,
+                maximum=each.maximum,
+                num_points=each.num_points,
+                num_nan=each.num_nan,
+            )
+            for each in metric_summaries(ledger, run.run_id)
+        },
+        evaluation=evaluations[-1] if evaluations else None,
+        audit=ledger.audit(run.run_id),
+        events=tuple(
+            EventView(at=each.at_s, attempt=each.attempt, rank=each.rank, text=each.text)
+            for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]
+        ),
+        last_seen=seen_s,
+    )
+
+
+def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
+    """The commits of a run's log, with what became of each."""
+    damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
+    return tuple(
+        CommitView(
+            step=entry.step,
+            attempt=entry.attempt,
+            world_size=entry.world_size,
+            committed=entry.committed_s,
+            folder=entry.folder,
+            num_bytes=sum(file.num_bytes for file in entry.files),
+            weights_digest=entry.weights_digest,
+            rows_learned=entry.rows_learned,
+            metric=entry.metric,
+            is_verified=entry.is_verified,
+            is_quarantined=entry.folder in damaged,
+            quarantine_reason=damaged.get(entry.folder, ""),
+        )
+        for entry in entries
+        if isinstance(entry, Commit)
+    )
+
+
+def device_seconds(parts: Sequence[PhaseSeconds]) -> DeviceSeconds:
+    """Summed over ranks and attempts; every phase is there."""
+    return {phase: sum(part.seconds.get(phase, 0.0) for part in parts) for phase in get_args(Phase)}
+
+
+def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSeconds]) -> AttemptView:
+    kept = attempt.start_step if attempt.end_step is None else attempt.end_step
+    has_ended = attempt.ended_s is not None
+    return AttemptView(
+        attempt=attempt.attempt,
+        world_size=attempt.world_size,
+        started=attempt.started_s,
+        ended=attempt.ended_s,
+        held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
+        start_step=attempt.start_step,
+        end_step=attempt.end_step,
+        reached_step=max(reached or 0, kept),
+        lost_steps=max(0, (reached or 0) - kept) if has_ended else 0,
+        outcome=attempt.outcome,
+        reason=attempt.reason,
+        suspects=attempt.suspects,
+        device_seconds=device_seconds([each for each in phases if each.attempt == attempt.attempt]),
+    )
+
+
+def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
+    seconds = metric_series(ledger, run_id, "step_s", max_points=1_000_000).values
+    if not (spent_s := float(seconds.sum())) > 0:
+        return None
+    rates: Mapping[str, float | None] = {
+        name: float(counted.sum()) / spent_s if len(counted) == len(seconds) else None
+        for name in ("rows", "tokens")
+        for counted in [metric_series(ledger, run_id, name, max_points=1_000_000).values]
+    }
+    return SpeedView(steps_per_s=len(seconds) / spent_s, rows_per_s=rates["rows"], tokens_per_s=rates["tokens"])

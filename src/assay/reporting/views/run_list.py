@@ -1,0 +1,48 @@
+"""All runs, a line each."""
+
+from assay.records.run import RunStatus
+from assay.reporting.views.view import Moment, View
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.summary import RunSummary, run_summaries
+
+
+class RunLine(View):
+    """One run of the list."""
+
+    run_id: str
+    name: str | None
+    """The recipe's."""
+    status: RunStatus
+    step: int
+    """Of the last intact commit; 0 before the first."""
+    total_steps: int | None
+    """Steps of the whole run; null where nobody wrote it down."""
+    world_sizes: tuple[int, ...]
+    """Ranks of each attempt."""
+    attempts: int
+    """How many."""
+    auc: float | None
+    """Of the last evaluation; null before it."""
+    device_hours: float
+    """Of all attempts that have ended, over all ranks."""
+    created: Moment
+
+
+def run_lines(ledger: Ledger) -> list[RunLine]:
+    """The newest first."""
+    return [_line(summary) for summary in run_summaries(ledger)]
+
+
+def _line(summary: RunSummary) -> RunLine:
+    return RunLine(
+        run_id=summary.run.run_id,
+        name=summary.run.recipe.get("name"),
+        status=summary.status,
+        step=summary.step,
+        total_steps=summary.total_steps,
+        world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
+        attempts=len(summary.attempts),
+        auc=summary.auc,
+        device_hours=summary.device_s / 3600,
+        created=summary.run.created_s,
+    )

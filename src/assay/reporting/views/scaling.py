@@ -1,0 +1,94 @@
+"""What a scaling law says, and how many bits a run's labels cost."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from assay.evaluation.evidence.code_length import CodeLength
+from assay.evaluation.evidence.scaling.study import ScalingStudy
+from assay.records.evaluation import Estimate
+from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
+from assay.reporting.views.view import AsWritten, View
+
+
+class AskedView(View):
+    """A target, and what the law says of it."""
+
+    target: Mapping[str, float]
+    """Parameters, tokens or compute of the run that was asked about."""
+    prediction: Annotated[ScalingPrediction, AsWritten] | None
+    """Null where refused."""
+    score: Annotated[Estimate, AsWritten] | None
+    """Of the downstream task; null without `--score`."""
+    refused: str | None
+    """Why nothing is said; null where something is."""
+
+
+class ScalingView(View):
+    """A law, and what follows from it."""
+
+    law: Annotated[ScalingLaw, AsWritten]
+    predictions: tuple[AskedView, ...]
+    """One for each `--at`."""
+    band_multiplier: float | None
+    """Claimed standard errors that the back-test found necessary; null where there is none."""
+    untested: str | None
+    """Why there is no back-test; null where there is one."""
+    band_check: Annotated[BandCheck, AsWritten] | None
+    """Null without `--check-bands`."""
+    page: str | None
+    """The HTML file that was written; null without `--out`."""
+
+
+class CodeLengthView(View):
+    """What a run's labels cost somebody who learns along with it."""
+
+    run_id: str
+    bits: float
+    bits_per_row: float
+    num_rows: int
+    is_whole_pass: bool
+    """False: the first pass over the data is not over."""
+
+
+class CodeLengthsView(View):
+    """One run, or pairs of a baseline and a candidate in turn."""
+
+    runs: tuple[CodeLengthView, ...]
+    saved_bits_per_row: Annotated[Estimate, AsWritten] | None
+    """Baseline minus candidate; null for one run."""
+
+
+def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None) -> ScalingView:
+    """Of a study, its check and the page about it."""
+    return ScalingView(
+        law=found.law,
+        predictions=tuple(
+            AskedView(
+                target=each.target,
+                prediction=each.prediction,
+                score=each.score,
+                refused=str(each.refusal) if each.refusal else None,
+            )
+            for each in found.asked
+        ),
+        band_multiplier=found.tested.multiplier(found.confidence) if found.tested else None,
+        untested=str(found.untested) if found.untested else None,
+        band_check=check,
+        page=str(page) if page else None,
+    )
+
+
+def code_lengths_view(lengths: Sequence[CodeLength], saved: Estimate | None) -> CodeLengthsView:
+    """Of runs, and what the candidates among them save."""
+    runs = tuple(
+        CodeLengthView(
+            run_id=each.run_id,
+            bits=each.bits,
+            bits_per_row=each.bits_per_row,
+            num_rows=each.num_rows,
+            is_whole_pass=each.is_whole_pass,
+        )
+        for each in lengths
+    )
+    return CodeLengthsView(runs=runs, saved_bits_per_row=saved)

@@ -1,0 +1,34 @@
+"""What a view is: the facts about one thing, said once, for a terminal, a page, `--json` and HTTP alike.
+
+A view is made by one function, from records. Screens and pages draw it and add no fact of their own, so no
+two of them can disagree; its JSON is what `--json` prints, and docs/json.md is made of its fields. Where a
+record already is what is to be shown, the record is shown and there is no view.
+"""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, PlainSerializer
+
+from assay.base.clock import utc_text
+from assay.records.record import Record
+
+
+class View(BaseModel):
+    """The facts about one thing. A field's docstring is its documentation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def to_json(self) -> str:
+        """What `--json` prints. JSON knows no infinity and no NaN: they are null."""
+        return self.model_dump_json()
+
+
+def _tree(record: Record) -> dict[str, Any]:
+    return record.to_tree()
+
+
+Moment = Annotated[float, PlainSerializer(utc_text, return_type=str, when_used="json")]
+"""Seconds since the epoch; in JSON ISO 8601 in UTC, to the second."""
+
+AsWritten = PlainSerializer(_tree, return_type=dict[str, Any], when_used="json")
+"""Of a record inside a view: with its `kind` and `version`, as where it stands alone."""

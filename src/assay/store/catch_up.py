@@ -1,0 +1,17 @@
+"""What a run's folder holds and the ledger does not yet is recorded, where the folder is here."""
+
+from pathlib import Path
+
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.fold import fold_run
+from assay.store.objects import open_store
+
+
+def catch_up(ledger: Ledger, run: Run) -> None:
+    """Its metrics and its log, as far as they got; a run whose folder is elsewhere stays as it is on record."""
+    fold_run(ledger, run)
+    if Path(run.store_url).is_dir():
+        entries = CommitLog(open_store(run.store_url)).entries()
+        ledger.record_log_entries(run.run_id, dict(enumerate(entries)))
