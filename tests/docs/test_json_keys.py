@@ -1,107 +1,87 @@
-"""The keys of `--json` are documented, each of them."""
+"""docs/json.md says every key of `--json`, and a Markdown reader sees its tables."""
 
+import re
 from pathlib import Path
 
-import numpy as np
+import click
+import pytest
+from markdown_it import MarkdownIt
 
-from assay.cli.compare import comparison_tree
-from assay.cli.evidence import power_tree, proxy_tree
-from assay.cli.scaling import code_length_tree, study_tree
-from assay.cli.show import run_tree
-from assay.evaluation.evidence.code_length import CodeLength, compare_code_lengths
-from assay.evaluation.evidence.proxy import proxy_advice
-from assay.evaluation.evidence.scaling.forms import FORMS
-from assay.evaluation.evidence.scaling.points import scaling_points
-from assay.evaluation.evidence.scaling.study import study
-from assay.records.audit import AuditReport
-from assay.records.benchmark import BenchmarkResult
-from assay.records.coverage import Coverage, CoverageCell, CoveredMode
-from assay.records.decision import Decision
-from assay.records.evaluation import AucComparison, Estimate
-from assay.records.run import Run
-from assay.records.scaling import BandCheck
-from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage
-from assay.store.ledger.ledger import open_ledger
+from assay.cli.main import _COMMANDS, cli
+from assay.reporting.views import json_reference
+from assay.reporting.views.view import View
 
-DOCUMENTED = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
+PAGE = Path(__file__).parents[2] / "docs" / "json.md"
+SPEAKING_NAMES = {
+    *("alarms", "at", "attempt", "attempts", "bits", "bits_per_row", "campaign", "candidate", "committed"),
+    *("confidence", "created", "dataset_fingerprint", "designs", "high", "last_step", "law", "level"),
+    *("maximum", "minimum", "name", "num_points", "num_recipes", "num_rows", "num_seeds"),
+    *("num_validation_rows", "outcome", "planned", "rank", "recipe_sha256", "recommendation", "run_id"),
+    *("runs", "spent", "spent_device_hours", "stages", "started", "status", "steps_per_s", "text"),
+    *("tokens_per_s", "train", "validation", "world_size"),
+}
+"""Keys of views whose name says it all."""
 
 
-def _undocumented(keys: set[str]) -> set[str]:
-    return {key for key in keys - {"kind", "version"} if f"`{key}`" not in DOCUMENTED}
+def _printing() -> set[str]:
+    """Every command that has `--json`, as it is called."""
+    names = set()
+    for name in _COMMANDS:
+        command = cli.get_command(click.Context(cli), name)
+        parts = command.commands.items() if isinstance(command, click.Group) else [("", command)]
+        names |= {
+            f"assay {name} {part}".strip()
+            for part, each in parts
+            if any("--json" in parameter.opts for parameter in each.params)
+        }
+    return names
 
 
-def _page(run_id: str) -> RunPage:
-    run = Run(
-        run_id=run_id,
-        created_s=0.0,
-        recipe={},
-        recipe_sha256="",
-        dataset_fingerprint="",
-        code_version="",
-        run_dir="",
-        store_url="",
-    )
-    nothing = dict.fromkeys(
-        ("loss", "throughput", "rows_per_second", "validation_auc", "evaluation", "audit", "roc", "histogram")
-    )
-    empty: dict[str, list] = {name: [] for name in ("attempts", "commits", "quarantined_commits", "phases")}
-    return RunPage(run=run, status="running", reached_steps={}, **empty, **nothing)
+def test_every_key_of_json_is_documented() -> None:
+    """Rewrite with: assay show --keys > docs/json.md."""
+    assert PAGE.read_text() == json_reference.json_reference()
 
 
-def test_every_key_of_compare_is_documented():
-    comparison = AucComparison(
-        baseline_run_id="a",
-        candidate_run_id="b",
-        num_rows=1,
-        baseline_auc=0.5,
-        candidate_auc=0.5,
-        difference=Estimate(value=0.0),
-        allowed_loss=0.01,
-        verdict="undecided",
-        weights_equal=False,
-    )
-    candidate = ComparedRun(_page("b"), comparison, [])
-    tree = comparison_tree(ComparisonPage(_page("a"), [candidate]), candidate, Path("page.html"))
-    assert _undocumented(set(tree) | set(tree["difference"])) == set()
-    assert tree["throughput_ratio"] is None
+def test_every_command_that_prints_json_is_on_the_page() -> None:
+    described = {
+        name.removesuffix(" RUN...").removesuffix(" PROGRAM")
+        for printed in json_reference.PRINTED
+        for name in printed.commands.split(", ")
+    }
+    assert described == _printing()
 
 
-def test_every_key_of_scaling_is_documented():
-    tokens = np.geomspace(1e6, 1e9, 16)
-    points = scaling_points(0.5 + 30 * tokens**-0.2, tokens=tokens)
-    found = study(points, FORMS["tokens"], targets=[{"tokens": 2e9}], num_resamples=100)
-    tree = study_tree(found, None, None)
-    prediction = tree["predictions"][0]
-    keys = set(tree) | set(tree["law"]) | set(tree["law"]["parameters"][0]) | set(prediction)
-    assert _undocumented(keys | set(prediction["prediction"]) | set(BandCheck.model_fields)) == set()
-    length = CodeLength("a", np.ones(9), np.ones(9), True, {})
-    tree = code_length_tree([length], compare_code_lengths([(length, length)]))
-    assert _undocumented(set(tree) | set(tree["runs"][0])) == set()
+def test_a_key_of_a_view_has_a_meaning_or_a_name_that_needs_none() -> None:
+    roots = [printed.model for printed in json_reference.PRINTED]
+    views = [each for each in (*roots, *json_reference._nested(roots)) if issubclass(each, View)]
+    assert len(views) > 10
+    bare = {key for view in views for key, field in view.model_fields.items() if not field.description}
+    assert bare <= SPEAKING_NAMES
 
 
-def test_every_key_of_audit_is_documented():
-    assert _undocumented(set(AuditReport.model_fields)) == set()
+def test_no_two_kinds_of_objects_have_one_heading() -> None:
+    headings = [line for line in PAGE.read_text().splitlines() if line.startswith("#")]
+    assert len(headings) == len(set(headings))
 
 
-def test_every_key_of_show_is_documented(tmp_path: Path):
-    run = _page("a").run.model_copy(update={"run_dir": str(tmp_path), "store_url": str(tmp_path)})
-    with open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}") as ledger:
-        ledger.record_run(run)
-        assert _undocumented(set(run_tree(ledger, "a"))) == set()
-
-
-def test_every_key_of_decide_is_documented():
-    assert _undocumented(set(Decision.model_fields)) == set()
-
-
-def test_every_key_of_evidence_is_documented():
-    power = power_tree(items=100, effect=0.1, discordance=0.2, seed_sd=0.01, wanted_power=0.8)
-    scores = {scale: np.random.default_rng(0).normal(size=(5, 2)) for scale in (1.0, 2.0)}
-    proxy = proxy_tree(proxy_advice(scores, rng=np.random.default_rng(1), num_resamples=10), ())
-    keys = set(power) | set(power["designs"][0]) | set(proxy) | set(proxy["scales"][0])
-    assert _undocumented(keys) == set()
-
-
-def test_every_key_of_a_benchmark_result_and_of_coverage_is_documented():
-    keys = set(BenchmarkResult.model_fields) | set(Coverage.model_fields) | set(CoveredMode.model_fields)
-    assert not _undocumented(keys | set(CoverageCell.model_fields) | {"is_best_so_far", "best_value"})
+@pytest.mark.parametrize("page", sorted(PAGE.parent.glob("*.md")), ids=lambda path: path.name)
+def test_every_table_of_the_docs_renders(page: Path) -> None:
+    """Each line of a table becomes a row of the table that it stands in, with as many cells as its head."""
+    text = page.read_text()
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    in_code = {
+        number
+        for token in tokens
+        if token.type in ("fence", "code_block") and token.map
+        for number in range(*token.map)
+    }
+    lines = text.splitlines()
+    written = {k for k, line in enumerate(lines) if line.startswith("|") and k not in in_code}
+    rendered = set()
+    for token in tokens:
+        if token.type == "table_open" and token.map:
+            rendered |= set(range(*token.map))
+    assert written == rendered, f"lines {sorted(written ^ rendered)[:5]}"
+    # A pipe in a cell, be it in code, begins another cell; what is beyond the head's is dropped unseen.
+    for table in (token.map for token in tokens if token.type == "table_open" and token.map):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines[slice(*table)]}) == 1, table

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from assay.records.campaign import Campaign
     from assay.records.decision import Decision
+    from assay.reporting.views.campaign_list import CampaignLine
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -19,9 +19,6 @@ KEYS_HEAD = (
     "A campaign is a YAML file (see decide.md); `a.b=value` on the command line overrides it; unknown keys are",
     "refused. This page is what `assay campaign keys` prints.",
 )
-LISTED = (
-    "candidate", "recommendation", "is_final", "seeds", "effect", "low", "high", "unit", "device_hours",
-)  # fmt: skip
 COLOURS = {"scale": "green", "narrow": "yellow", "stop": "red"}
 
 
@@ -92,32 +89,31 @@ def keys() -> None:
 
 
 @campaign.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list, the newest campaign first.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print a JSON list, the newest campaign first (docs/json.md)."
+)
 def list_(as_json: bool) -> None:
     """List the campaigns and their newest decisions, the newest campaign first.
 
     Read from the ledger, so a team that shares one sees everybody's. 'assay runs --rebuild' writes it anew
     from the folders.
-
-    Keys with --json: campaign, created, candidate, recommendation, is_final, seeds, effect, low, high, unit,
-    device_hours; candidate and all after it are null before a campaign's first look.
     """
-    import json
-
     from assay.cli.screens.terminal import stdout
+    from assay.reporting.views.campaign_list import campaign_lines
+    from assay.reporting.views.view import json_list
     from assay.store.home import Home
 
     home = Home.from_environment()
     ledger = home.find_ledger()
-    found = [(each, ledger.decisions(each.name)) for each in ledger.campaigns()] if ledger else []
+    lines = campaign_lines(ledger) if ledger else []
     if ledger:
         ledger.close()
     if as_json:
-        click.echo(json.dumps([tree for each, decisions in found for tree in _list_trees(each, decisions)]))
-    elif not found:
+        click.echo(json_list(lines))
+    elif not lines:
         click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
     else:
-        stdout().print(_list_table(found))
+        stdout().print(_list_table(lines))
 
 
 @campaign.command("show")
@@ -135,10 +131,10 @@ def show(name: str, as_json: bool) -> None:
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     """Each decision with its gates: a line per clause."""
-    import json
+    from assay.reporting.views.view import json_list
 
     if as_json:
-        click.echo(json.dumps([each.to_tree() for each in decisions]))
+        click.echo(json_list(decisions))
         return
     if not decisions:
         click.echo("No decision yet: the first declared look is still to come.")
@@ -156,56 +152,33 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
                 click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks})")
 
 
-def _list_trees(campaign: "Campaign", decisions: "Sequence[Decision]") -> list[dict[str, object]]:
-    from assay.base.clock import utc_text
-
-    about: dict[str, object] = {"campaign": campaign.name, "created": utc_text(campaign.created_s)}
-    newest = {each.candidate: each for each in decisions}
-    return [
-        {
-            **about,
-            "candidate": each.candidate,
-            "recommendation": each.recommendation,
-            "is_final": each.is_final,
-            "seeds": each.look.num_seeds,
-            "effect": each.effect.value,
-            "low": each.effect.low,
-            "high": each.effect.high,
-            "unit": each.unit,
-            "device_hours": each.spent_s / 3600.0,
-        }
-        for each in newest.values()
-    ] or [{**about, **dict.fromkeys(LISTED)}]
-
-
-def _list_table(found: "Sequence[tuple[Campaign, Sequence[Decision]]]") -> "Table":
+def _list_table(lines: "Sequence[CampaignLine]") -> "Table":
     from rich.table import Table
     from rich.text import Text
 
     from assay.base.clock import utc_text
     from assay.base.units import duration_text
     from assay.evaluation.decision.words import interval_words
+    from assay.records.evaluation import Estimate
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("campaign", "candidate", "decision", "effect"):
         table.add_column(title, no_wrap=True)
     for title in ("seeds", "device time", "declared (UTC)"):
         table.add_column(title, justify="right", no_wrap=True)
-    for campaign, decisions in found:
-        declared = utc_text(campaign.created_s)[:16].replace("T", " ")
-        if not decisions:
-            table.add_row(campaign.name, "", "no look yet", "", "", "", declared)
-        for each in {each.candidate: each for each in decisions}.values():
-            table.add_row(
-                campaign.name,
-                each.candidate,
-                Text(
-                    each.recommendation + ("" if each.is_final else ", open"),
-                    style=COLOURS[each.recommendation],
-                ),
-                interval_words(each.effect, each.unit),
-                str(each.look.num_seeds),
-                duration_text(each.spent_s),
-                declared,
-            )
+    for line in lines:
+        declared = utc_text(line.created)[:16].replace("T", " ")
+        if line.recommendation is None or line.effect is None or line.confidence is None:
+            table.add_row(line.campaign, "", "no look yet", "", "", "", declared)
+            continue
+        effect = Estimate(value=line.effect, low=line.low, high=line.high, confidence=line.confidence)
+        table.add_row(
+            line.campaign,
+            line.candidate or "",
+            Text(line.recommendation + ("" if line.is_final else ", open"), style=COLOURS[line.recommendation]),
+            interval_words(effect, line.unit or ""),
+            str(line.seeds),
+            duration_text(3600.0 * (line.device_hours or 0.0)),
+            declared,
+        )
     return table

@@ -2,12 +2,12 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from assay.reporting.views.pages import ComparedRun, ComparisonPage
+    from assay.reporting.views.comparison import ComparisonView
 
 COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 
@@ -36,51 +36,36 @@ def compare(
     Says by how much each one's AUC differs, with its interval against the rule, how much faster it was and
     what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the rule.
     """
-    import json
-
     from assay.reporting.pages.render import render_comparison_page
-    from assay.reporting.views.gather import comparison_page
+    from assay.reporting.views.comparison import comparison_page
+    from assay.reporting.views.view import json_list
     from assay.store.home import Home
 
     with Home.from_environment().open_ledger() as ledger:
-        page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_auc_loss)
-    out = out or Path(page.candidates[0].page.run.run_dir) / "comparison.html"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render_comparison_page(page), encoding="utf-8")
+        page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_auc_loss, out=out)
+    found = [each.compared for each in page.candidates]
+    written = Path(found[0].page)
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(render_comparison_page(page), encoding="utf-8")
     if as_json:
-        click.echo(json.dumps([comparison_tree(page, each, out) for each in page.candidates]))
+        click.echo(json_list(found))
     else:
-        for each in page.candidates:
-            _print(page, each)
-        click.echo(out)
-    sys.exit(1 if any(each.comparison.verdict == "fail" for each in page.candidates) else 0)
+        for each in found:
+            _print(each)
+        click.echo(written)
+    sys.exit(1 if any(each.verdict == "fail" for each in found) else 0)
 
 
-def comparison_tree(page: "ComparisonPage", candidate: "ComparedRun", out: Path) -> dict[str, Any]:
-    """One candidate as `--json` prints it: the record of its comparison, speed and cost, and the page."""
-    from assay.reporting.views.verdict import throughput_ratio
+def _print(found: "ComparisonView") -> None:
+    from assay.reporting.views.verdict import device_hours_text, estimate_text
 
-    return {
-        **candidate.comparison.to_tree(),
-        "throughput_ratio": throughput_ratio(page, candidate),
-        "baseline_device_s": page.baseline.held_s(),
-        "candidate_device_s": candidate.page.held_s(),
-        "baseline_world_sizes": page.baseline.world_sizes(),
-        "candidate_world_sizes": candidate.page.world_sizes(),
-        "page": str(out),
-    }
-
-
-def _print(page: "ComparisonPage", candidate: "ComparedRun") -> None:
-    from assay.reporting.views.verdict import device_hours_text, estimate_text, throughput_ratio
-
-    found, ratio = candidate.comparison, throughput_ratio(page, candidate)
+    ratio = found.throughput_ratio
     click.secho(
         f"{found.verdict.upper()}  {found.candidate_run_id} beside {found.baseline_run_id}",
         fg=COLOURS[found.verdict],
         bold=True,
     )
-    held = device_hours_text(candidate.page.held_s())
+    held, of_baseline = map(device_hours_text, (found.candidate_device_s, found.baseline_device_s))
     lines = [
         (
             "AUC",
@@ -89,7 +74,7 @@ def _print(page: "ComparisonPage", candidate: "ComparedRun") -> None:
         ("difference", f"{estimate_text(found.difference, signed=True)}; it may lose {found.allowed_loss:g}"),
         ("weights", "equal, bit for bit" if found.weights_equal else "differ"),
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
-        ("device time", f"{held}, the baseline's {device_hours_text(page.baseline.held_s())}"),
+        ("device time", f"{held}, the baseline's {of_baseline}"),
     ]
     for name, value in lines:
         click.echo(f"  {name:<12} {value}")

@@ -1,6 +1,5 @@
 """`assay data`: adopt, build, describe, split and compare datasets."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +7,6 @@ import click
 
 if TYPE_CHECKING:
     from assay.data.dataset.index import Progress
-    from assay.data.dataset.split import DatasetView
     from assay.records.dataset import DatasetManifest
 
 BAR = 40
@@ -134,6 +132,7 @@ def split(
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.leaks import find_leaks
     from assay.data.dataset.split import HashSplit, TimeSplit, split_view
+    from assay.reporting.views.dataset_split import dataset_split_view
 
     by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
     by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
@@ -144,20 +143,12 @@ def split(
     )
     opened = Dataset.open(dataset)
     train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
-    sides = {"train": _side(train), "validation": _side(validation)}
     leak = find_leaks(train, validation) if check_leaks else None
-    fields = config.model_dump(mode="json")
+    found = dataset_split_view(train, validation, config, leak)
     if as_json:
-        click.echo(json.dumps({**sides, "split": fields, "leak": leak._asdict() if leak else None}))
+        click.echo(found.to_json())
     else:
-        print_split(dataset, sides, fields, leak)
-
-
-def _side(view: "DatasetView") -> dict[str, int]:
-    side = {"num_rows": int(view.num_rows.sum())}
-    if "label" in view.dataset.manifest.columns:
-        side["num_positive"] = view.sum_of("label")
-    return side
+        print_split(dataset, found)
 
 
 @data.command()

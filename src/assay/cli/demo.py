@@ -29,7 +29,8 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     from assay.cli.screens.progress import ProgressBar
     from assay.launch.demo import run_demo
     from assay.reporting.pages.render import render_comparison_page, render_run_page
-    from assay.reporting.views.gather import comparison_page, run_page
+    from assay.reporting.views.comparison import comparison_page
+    from assay.reporting.views.run_page import run_page
     from assay.store.home import Home
 
     began_s = time.monotonic()
@@ -47,7 +48,7 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
         )
         run_id = result.candidate.run.run_id
         (folder / "run.html").write_text(render_run_page(run_page(ledger, run_id)), encoding="utf-8")
-        page = comparison_page(ledger, result.baseline.run.run_id, [run_id])
+        page = comparison_page(ledger, result.baseline.run.run_id, [run_id], out=folder / "comparison.html")
         (folder / "comparison.html").write_text(render_comparison_page(page), encoding="utf-8")
     click.echo(_screen(result, folder, seconds=time.monotonic() - began_s))
     if not _is_proved(result):

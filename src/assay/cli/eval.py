@@ -1,6 +1,5 @@
 """`assay eval`: run suites, work at a run's queue, show scores over checkpoints, import, coverage."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,8 +139,10 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     over seeds.
     """
     from assay.base.errors import ConfigError
-    from assay.cli.screens.benchmarks import history_tree, print_history
+    from assay.cli.screens.benchmarks import print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
+    from assay.reporting.views.benchmark_history import history_lines
+    from assay.reporting.views.view import json_list
     from assay.store.home import Home
 
     with Home.from_environment().open_ledger() as ledger:
@@ -159,7 +160,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
             f"{', '.join(sorted({result.benchmark for result in results}))}."
         )
     if as_json:
-        click.echo(json.dumps([tree for each in histories for tree in history_tree(each)]))
+        click.echo(json_list(history_lines(histories)))
     else:
         print_history(histories, device_s=device_s)
 

@@ -1,15 +1,13 @@
 """`assay evidence`: what a comparison could find, and which scale tells the truth."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from assay.evaluation.evidence.proxy import ProxyAdvice
     from assay.records.evaluation import Estimate
-
-SEEDS_SHOWN = (2, 3, 5, 8, 12)
+    from assay.reporting.views.evidence import ProxyView
 
 
 @click.group()
@@ -51,8 +49,9 @@ def power(
     Scores are shares: 0.02 is two points. The test is one-sided at 95%, over seeds and items together; more
     items do not replace seeds, nor seeds items.
     """
-    import json
     import math
+
+    from assay.reporting.views.evidence import power_view
 
     for option, value in (("--effect", effect), ("--discordance", discordance), ("--seed-sd", seed_sd)):
         if value is not None and not math.isfinite(value):
@@ -63,20 +62,20 @@ def power(
             "than the share of items on which they differ. Give a smaller effect, or a larger --discordance.",
             param_hint="--effect",
         )
-    tree = power_tree(
+    found = power_view(
         items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, wanted_power=wanted_power
     )
     if as_json:
-        click.echo(json.dumps(tree))
+        click.echo(found.to_json())
         return
     asked = "" if effect is None else f"   finds {effect:g}"
     click.echo(f"seed pairs   smallest gain found {wanted_power:.0%} of the time{asked}")
-    for each in tree["designs"]:
-        chance = "" if effect is None else f"{each['chance']:>10.0%}"
-        click.echo(f"{each['num_seeds']:>10}   {each['detectable_effect']:<37.4f}{chance}")
-    click.echo(_models_sentence(tree["two_models_difference"], items))
+    for each in found.designs:
+        chance = "" if each.chance is None else f"{each.chance:>10.0%}"
+        click.echo(f"{each.num_seeds:>10}   {each.detectable_effect:<37.4f}{chance}")
+    click.echo(_models_sentence(found.two_models_difference, items))
     if effect is not None:
-        click.secho(_seeds_sentence(tree["seeds_needed"], effect, items, wanted_power), bold=True)
+        click.secho(_seeds_sentence(found.seeds_needed, effect, items, wanted_power), bold=True)
 
 
 @evidence.command()
@@ -96,77 +95,21 @@ def proxy(runs: Path, wanted: float, seed: int, as_json: bool) -> None:
     FILE.csv has columns scale, recipe, seed and score (higher is better); scale is parameters, tokens or FLOP.
     Recipes that some scale lacks are left out and named.
     """
-    import json
-
     import numpy as np
 
     from assay.evaluation.evidence.proxy import proxy_advice
     from assay.evaluation.evidence.scaled_scores import read_scaled_scores, scores_by_scale
+    from assay.reporting.views.evidence import proxy_view
 
     laid_out = scores_by_scale(read_scaled_scores(runs))
     advice = proxy_advice(laid_out.scores, rng=np.random.default_rng(seed), wanted_accuracy=wanted)
+    found = proxy_view(advice, laid_out.left_out)
     if as_json:
-        click.echo(json.dumps(proxy_tree(advice, laid_out.left_out)))
+        click.echo(found.to_json())
         return
-    _print_advice(advice, len(laid_out.recipes), wanted)
-    if laid_out.left_out:
-        click.secho(f"left out, not at every scale: {', '.join(laid_out.left_out)}", fg="yellow")
-
-
-def power_tree(
-    *, items: int, effect: float | None, discordance: float, seed_sd: float, wanted_power: float
-) -> dict[str, Any]:
-    """What `power --json` prints."""
-    import math
-
-    from assay.evaluation.evidence.power import (
-        components_from_discordance,
-        detectable_difference,
-        minimum_detectable_effect,
-        seeds_needed,
-    )
-    from assay.evaluation.evidence.power import power as chance_of
-
-    noise = components_from_discordance(discordance=discordance, seed_sd=seed_sd)
-    designs = [
-        {
-            "num_seeds": count,
-            "detectable_effect": minimum_detectable_effect(
-                noise, num_seeds=count, num_items=items, wanted_power=wanted_power
-            ),
-            "chance": None
-            if effect is None
-            else float(chance_of(effect, noise, num_seeds=count, num_items=items)),
-        }
-        for count in SEEDS_SHOWN
-    ]
-    two_models = detectable_difference(items, discordance=discordance, wanted_power=wanted_power)
-    return {
-        "designs": designs,
-        "two_models_difference": two_models if math.isfinite(two_models) else None,
-        "seeds_needed": None
-        if effect is None
-        else seeds_needed(effect, noise, num_items=items, wanted_power=wanted_power),
-    }
-
-
-def proxy_tree(advice: "ProxyAdvice", left_out: tuple[str, ...]) -> dict[str, Any]:
-    """What `proxy --json` prints."""
-    return {
-        "target_scale": advice.target_scale,
-        "recommended_scale": advice.recommended.scale if advice.recommended else None,
-        "left_out": list(left_out),
-        "scales": [
-            {
-                "scale": each.scale,
-                "num_recipes": each.num_recipes,
-                "num_seeds": each.num_seeds,
-                "decision_accuracy": each.decision_accuracy.to_tree(),
-                "rank_correlation": each.rank_correlation.to_tree(),
-            }
-            for each in advice.scales
-        ],
-    }
+    _print_advice(found, len(laid_out.recipes), wanted)
+    if found.left_out:
+        click.secho(f"left out, not at every scale: {', '.join(found.left_out)}", fg="yellow")
 
 
 def _models_sentence(difference: float | None, items: int) -> str:
@@ -183,7 +126,7 @@ def _seeds_sentence(count: int | None, effect: float, items: int, wanted_power: 
     return f"{count} seed pairs find {effect:g} on {items:,} items {wanted_power:.0%} of the time."
 
 
-def _print_advice(advice: "ProxyAdvice", num_recipes: int, wanted: float) -> None:
+def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
     from assay.base.units import power_text
 
     click.echo(f"{num_recipes} recipes, against scale {power_text(advice.target_scale)}")
@@ -193,12 +136,12 @@ def _print_advice(advice: "ProxyAdvice", num_recipes: int, wanted: float) -> Non
             f"{power_text(each.scale):>10}  {each.num_seeds:>5}  {_share(each.decision_accuracy):<24}  "
             f"{_share(each.rank_correlation)}"
         )
-    if advice.recommended is None:
+    if advice.recommended_scale is None:
         click.secho(
             f"No scale surely orders {wanted:.0%} of the pairs: more recipes, or a larger scale.", bold=True
         )
         return
-    scale = power_text(advice.recommended.scale)
+    scale = power_text(advice.recommended_scale)
     click.secho(f"Scale {scale} is the smallest that surely orders {wanted:.0%} of the pairs.", bold=True)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from assay.planning.risk.drivers import Driver
     from assay.planning.risk.forecast import ProgramForecast
     from assay.records.failure_rates import FailureRates
+    from assay.reporting.views.forecast import ForecastView
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _program = click.argument("program", type=_FILE)
@@ -176,18 +177,19 @@ def status(
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
     there is an alarm to act on.
     """
-    import json
     import sys
 
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import weekly_status
+    from assay.reporting.views.forecast import forecast_view
 
     found, offered, spends = _forecast(program, folder, notes, hour_seconds, start_s)
     (page,) = write_documents([weekly_status(found, offered, spends)], folder)
+    view = forecast_view(found)
     if as_json:
-        click.echo(json.dumps(_forecast_tree(found)))
+        click.echo(view.to_json())
     else:
-        print_forecast(found)
+        print_forecast(found.program, view)
         click.echo(page)
     sys.exit(1 if any(alarm.level == "act" for alarm in found.alarms) else 0)
 
@@ -253,25 +255,11 @@ def _forecast(
     return found, offered, spends
 
 
-def _forecast_tree(found: "ProgramForecast") -> dict[str, object]:
-    from assay.planning.risk.offer import safety_of
-
-    return {
-        "now": found.progress.now,
-        "spent_device_hours": found.spent,
-        "forecast": safety_of(found.outcome).model_dump(),
-        "stages": [stage._asdict() for stage in found.stages],
-        "alarms": [alarm._asdict() for alarm in found.alarms],
-    }
-
-
-def print_forecast(found: "ProgramForecast") -> None:
+def print_forecast(program: "Program", found: "ForecastView") -> None:
     """Where it stands and will end; the alarms."""
-    from assay.planning.risk.offer import safety_of
-
-    moment = found.program.calendar.date_of(round(found.now_h))
-    click.echo(f"spent: {found.spent:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}")
-    print_safety(found.program, safety_of(found.outcome))
+    moment = program.calendar.date_of(program.calendar.hour_of(found.now))
+    click.echo(f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}")
+    print_safety(program, found.forecast)
     for alarm in found.alarms:
         click.secho(f"  {alarm.level}: {alarm.text}", fg="red" if alarm.level == "act" else "yellow")
 

@@ -15,12 +15,12 @@ import click
 def report(run_id: str, out: Path | None) -> None:
     """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
     from assay.reporting.pages.render import render_run_page
-    from assay.reporting.views.gather import run_page
+    from assay.reporting.views.run_page import run_page
     from assay.store.home import Home
 
     with Home.from_environment().open_ledger() as ledger:
         page = run_page(ledger, run_id)
-    out = out or Path(page.run.run_dir) / "report.html"
+    out = out or Path(page.view.run_dir) / "report.html"
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render_run_page(page), encoding="utf-8")
     click.echo(out)

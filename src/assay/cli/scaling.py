@@ -2,16 +2,15 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from assay.evaluation.evidence.code_length import CodeLength
     from assay.evaluation.evidence.scaling.points import ScalingPoints
     from assay.evaluation.evidence.scaling.study import ScalingStudy
-    from assay.records.evaluation import Estimate
     from assay.records.scaling import BandCheck
+    from assay.reporting.views.scaling import CodeLengthsView
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 
@@ -109,9 +108,9 @@ def fit(
     if out is not None:
         _write_page(found, check, sources, out)
     if as_json:
-        import json
+        from assay.reporting.views.scaling import scaling_view
 
-        click.echo(json.dumps(study_tree(found, check, out)))
+        click.echo(scaling_view(found, check, out).to_json())
     else:
         _print_study(found, check, out)
     refused = [each.refusal for each in found.asked if each.refusal is not None]
@@ -128,11 +127,10 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     One RUN alone is described. Pairs of a baseline and a candidate on the same rows in the same order are
     compared; several pairs (a seed each) give an interval that holds for the method, not for the seed.
     """
-    import json
-
     from assay.base.errors import ConfigError
     from assay.evaluation.evidence.code_length import code_length as of_run
     from assay.evaluation.evidence.code_length import compare_code_lengths
+    from assay.reporting.views.scaling import code_lengths_view
     from assay.store.home import Home
     from assay.store.metrics.fold import fold_run
 
@@ -145,48 +143,11 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
     pairs = list(zip(lengths[::2], lengths[1::2], strict=False))
-    saved = compare_code_lengths(pairs) if pairs else None
+    found = code_lengths_view(lengths, compare_code_lengths(pairs) if pairs else None)
     if as_json:
-        click.echo(json.dumps(code_length_tree(lengths, saved)))
+        click.echo(found.to_json())
     else:
-        _print_code_lengths(lengths, saved)
-
-
-def study_tree(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> dict[str, Any]:
-    """A study as `--json` prints it."""
-    return {
-        "law": found.law.to_tree(),
-        "predictions": [
-            {
-                "target": dict(each.target),
-                "prediction": each.prediction.to_tree() if each.prediction else None,
-                "score": each.score.to_tree() if each.score else None,
-                "refused": str(each.refusal) if each.refusal else None,
-            }
-            for each in found.asked
-        ],
-        "band_multiplier": found.tested.multiplier(found.confidence) if found.tested else None,
-        "untested": str(found.untested) if found.untested else None,
-        "band_check": check.to_tree() if check else None,
-        "page": str(out) if out else None,
-    }
-
-
-def code_length_tree(lengths: "list[CodeLength]", saved: "Estimate | None") -> dict[str, Any]:
-    """Code lengths as `--json` prints them."""
-    return {
-        "runs": [
-            {
-                "run_id": each.run_id,
-                "bits": each.bits,
-                "bits_per_row": each.bits_per_row,
-                "num_rows": each.num_rows,
-                "is_whole_pass": each.is_whole_pass,
-            }
-            for each in lengths
-        ],
-        "saved_bits_per_row": saved.to_tree() if saved else None,
-    }
+        _print_code_lengths(found)
 
 
 def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoints":
@@ -278,14 +239,14 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
         click.echo(out)
 
 
-def _print_code_lengths(lengths: "list[CodeLength]", saved: "Estimate | None") -> None:
-    for each in lengths:
+def _print_code_lengths(found: "CodeLengthsView") -> None:
+    for each in found.runs:
         part = "" if each.is_whole_pass else ", not yet the whole first pass"
         click.echo(
             f"{each.run_id}: {each.bits:,.0f} bits for {each.num_rows:,} rows{part}: "
             f"{each.bits_per_row:.4f} bits per row"
         )
-    if saved is not None:
+    if (saved := found.saved_bits_per_row) is not None:
         assert saved.low is not None and saved.high is not None, "a comparison has an interval"
         verdicts = {
             "faster": "it learns faster",

@@ -1,6 +1,8 @@
 """A run's facts, recorded without training, as a person and a program see them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -168,14 +170,11 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
     assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
 
 
-def test_every_key_of_show_is_explained_in_its_help(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with Home.from_environment().open_ledger() as ledger:
-        killed_and_recovered(ledger, home)
-    assert call("show", "tiny", "--json") == 0
-    keys = set(json.loads(capsys.readouterr().out))
-    assert call("show", "--help") == 0
-    explained = capsys.readouterr().out
-    assert {key for key in keys if key not in explained} == set()
+def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("show", "--keys") == 0
+    assert "| `device_seconds` | by name: number | By phase" in capsys.readouterr().out
+    assert call("show") == 2
+    assert "'assay runs' lists them" in capsys.readouterr().err
 
 
 def test_show_tells_a_person_the_whole_story_on_one_screen(
@@ -341,3 +340,17 @@ def lived_quietly(ledger: Ledger, home: Path, run_id: str, held_s: float) -> Non
     ledger.record_phase_seconds(
         PhaseSeconds(run_id=run_id, attempt=1, rank=0, held_s=held_s, seconds={"compute": held_s})
     )
+
+
+def test_the_package_is_run_as_the_command_is(home: Path) -> None:
+    def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = [sys.executable, "-m", "assay", *arguments]
+        return subprocess.run(program, capture_output=True, text=True, check=False)
+
+    with Home.from_environment().open_ledger() as ledger:
+        recorded_run(ledger, home)
+    assert "Usage: assay [OPTIONS]" in ended("--help").stdout
+    assert json.loads(ended("runs", "--json").stdout)[0]["run_id"] == "tiny-1"
+    wrong = ended("show", "tinny-1")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "Perhaps you meant tiny-1" in wrong.stderr

@@ -4,8 +4,9 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +20,18 @@ from assay.evaluation.evidence.classifier.metrics import classifier_metrics
 from assay.evaluation.evidence.classifier.predictions import scores_of
 from assay.records.audit import AuditReport
 from assay.records.campaign import CampaignRun
-from assay.records.commit import Commit
+from assay.records.commit import Commit, LogEntry, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Source
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
+from assay.reporting.views.curves import RunCurves, Series
 from assay.reporting.views.memo import Memo, ordered
-from assay.reporting.views.pages import ComparedRun, ComparisonPage, RunPage, Series
+from assay.reporting.views.run import RunView, SpeedView, run_view
+from assay.reporting.views.run_page import RunPage
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -198,15 +204,34 @@ def made_up_evaluation(run_id: str, table: pa.Table) -> ClassifierEvaluation:
     )
 
 
-def make_run_page(
-    run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0
-) -> RunPage:
+class Life(NamedTuple):
+    """The records of a run, as a ledger holds them."""
+
+    run: Run
+    attempts: list[Attempt]
+    entries: list[LogEntry]
+    phases: list[PhaseSeconds]
+    evaluation: ClassifierEvaluation | None
+    audit: AuditReport | None
+
+    def record(self, ledger: Ledger) -> None:
+        ledger.record_run(self.run)
+        for attempt in self.attempts:
+            ledger.record_attempt(attempt)
+        ledger.record_log_entries(self.run.run_id, dict(enumerate(self.entries)))
+        for phases in self.phases:
+            ledger.record_phase_seconds(phases)
+        if self.evaluation is not None:
+            ledger.record_evaluation(self.evaluation)
+        if self.audit is not None:
+            ledger.record_audit(self.audit)
+
+
+def make_life(run_id: str, world_sizes: tuple[int, ...], table: pa.Table) -> Life:
     attempts = made_up_attempts(run_id, world_sizes)
-    is_interrupted = len(attempts) > 1
-    table = made_up_predictions(noise)
-    rows = scores_of(table, source="test")
-    speed = 1.93 if is_interrupted else 1.0
-    return RunPage(
+    commits = made_up_commits(attempts)
+    end = RunFinished(attempt=len(attempts), step=STEPS, weights_digest="5f0c" * 16)
+    return Life(
         run=Run(
             run_id=run_id,
             created_s=BEGAN_S,
@@ -214,21 +239,12 @@ def make_run_page(
             recipe_sha256="c0de" * 16,
             dataset_fingerprint="d1ce" * 16,
             code_version="0.1.0",
-            run_dir="runs/demo",
-            store_url="runs/demo",
+            run_dir="runs/nowhere",
+            store_url="memory:///",
         ),
-        status="succeeded",
         attempts=attempts,
-        commits=made_up_commits(attempts),
-        quarantined_commits=[],
+        entries=[*commits, end],
         phases=made_up_phases(attempts),
-        reached_steps={1: KILLED_AT, 2: STEPS} if is_interrupted else {1: STEPS},
-        loss=made_up_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
-        throughput=made_up_curve(
-            "tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False
-        ),
-        rows_per_second=240.0 * speed,
-        validation_auc=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
         evaluation=made_up_evaluation(run_id, table),
         audit=AuditReport(
             run_id=run_id,
@@ -238,9 +254,39 @@ def make_run_page(
             rows_learned=25_600,
             rows_quarantined=0,
         ),
-        roc=roc_curve(rows),
-        histogram=score_histogram(rows),
     )
+
+
+def view_of(life: Life, *, speed: float = 0.0) -> RunView:
+    """As an empty ledger tells it, and the metrics that nobody logged here."""
+    with TemporaryDirectory() as folder, Home.at(Path(folder)).open_ledger() as ledger:
+        life.record(ledger)
+        view = run_view(ledger, life.run.run_id)
+    if not speed:
+        return view
+    rates = SpeedView(steps_per_s=4.0 * speed, rows_per_s=240.0 * speed, tokens_per_s=None)
+    lost = KILLED_AT - COMMITTED_AT if len(life.attempts) > 1 else 0
+    told = {"reached_step": COMMITTED_AT + lost, "lost_steps": lost} if lost else {}
+    attempts = (view.attempts[0].model_copy(update=told), *view.attempts[1:])
+    return view.model_copy(update={"speed": rates, "attempts": attempts, "lost_steps": lost})
+
+
+def make_run_page(
+    run_id: str = "demo-candidate", world_sizes: tuple[int, ...] = (2, 2), noise: float = 0.0
+) -> RunPage:
+    is_interrupted = len(world_sizes) > 1
+    table = made_up_predictions(noise)
+    rows = scores_of(table, source="test")
+    speed = 1.93 if is_interrupted else 1.0
+    curves = RunCurves(
+        loss=made_up_curve("loss", is_interrupted, level=0.69, noise=0.03, falls=True),
+        throughput=made_up_curve(
+            "tokens per second", is_interrupted, level=41_000 * speed, noise=1800, falls=False
+        ),
+        validation=Series("validation AUC", [100, 200, 300, 400], [0.78, 0.822, 0.835, 0.838]),
+    )
+    view = view_of(make_life(run_id, world_sizes, table), speed=speed)
+    return RunPage(view, curves, roc_curve(rows), score_histogram(rows))
 
 
 def make_comparison_page(noise: float = 0.05) -> ComparisonPage:
@@ -250,11 +296,12 @@ def make_comparison_page(noise: float = 0.05) -> ComparisonPage:
     comparison = compare_auc(
         before,
         after,
-        baseline_run_id=baseline.run.run_id,
-        candidate_run_id=candidate.run.run_id,
+        baseline_run_id=baseline.view.run_id,
+        candidate_run_id=candidate.view.run_id,
         weights_equal=noise == 0,
     )
-    return ComparisonPage(baseline, [ComparedRun(candidate, comparison, compare_slices(before, after))])
+    compared = comparison_view(comparison, baseline.view, candidate.view, page="comparison.html")
+    return ComparisonPage(baseline, [ComparedRun(candidate, compared, compare_slices(before, after))])
 
 
 @pytest.fixture(scope="session")
@@ -267,25 +314,17 @@ def comparison_page() -> ComparisonPage:
     return make_comparison_page()
 
 
+@pytest.fixture
+def life() -> Life:
+    """Of `run_page`, without its evaluation: there are no predictions to draw."""
+    return make_life("demo-candidate", (2, 2), made_up_predictions())._replace(evaluation=None)
+
+
 @pytest.fixture(scope="session")
-def empty_page(run_page: RunPage) -> RunPage:
+def empty_page() -> RunPage:
     """A run of which nothing is known yet but that it was asked for."""
-    return replace(
-        run_page,
-        status="running",
-        attempts=[],
-        commits=[],
-        phases=[],
-        reached_steps={},
-        loss=None,
-        throughput=None,
-        rows_per_second=None,
-        validation_auc=None,
-        evaluation=None,
-        audit=None,
-        roc=None,
-        histogram=None,
-    )
+    run = make_life("demo-candidate", (2, 2), made_up_predictions()).run
+    return RunPage(view_of(Life(run, [], [], [], None, None)), RunCurves())
 
 
 @pytest.fixture(scope="session")

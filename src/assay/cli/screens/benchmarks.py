@@ -1,7 +1,6 @@
 """How benchmark results look on a terminal."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rich.table import Table
 from rich.text import Text
@@ -101,14 +100,6 @@ def _cell_text(cell: CoverageCell | None) -> Text:
         return Text(cell.state, style="yellow")
     detectable = f"{cell.could_detect:.3g}"
     return Text(f"finds {detectable}", style="green" if cell.state == "covered" else "red")
-
-
-def history_tree(history: BenchmarkHistory) -> list[dict[str, Any]]:
-    """A benchmark's history as `--json` prints it: the records, each with its place in the frontier."""
-    return [
-        {**point.result.to_tree(), "is_best_so_far": point.is_best_so_far, "best_value": point.best_value}
-        for point in history.points
-    ]
 
 
 def interval_text(score: Estimate) -> str:

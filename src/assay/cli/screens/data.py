@@ -8,9 +8,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.base.units import bytes_text, count_text
-from assay.data.dataset.leaks import Leak
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
+from assay.reporting.views.dataset_split import SplitView
 
 BAR = 40
 MAX_LINES = 12
@@ -89,21 +89,19 @@ def _short(value: str) -> str:
     return value if len(value) <= MAX_VALUE_CHARACTERS else f"…{value[1 - MAX_VALUE_CHARACTERS :]}"
 
 
-def print_split(
-    dataset: Path, sides: Mapping[str, Mapping[str, int]], fields: Mapping[str, object], leak: Leak | None
-) -> None:
+def print_split(dataset: Path, found: SplitView) -> None:
     """Both sides, and the lines for a recipe."""
-    total = sum(side["num_rows"] for side in sides.values())
-    for part, side in sides.items():
-        label = f"  label 1: {side['num_positive'] / side['num_rows']:.1%}" if "num_positive" in side else ""
-        print(f"{part:<11} {side['num_rows']:>12,} rows  {side['num_rows'] / total:6.1%}{label}")
-    if leak is not None:
+    total = found.train.num_rows + found.validation.num_rows
+    for part, side in (("train", found.train), ("validation", found.validation)):
+        label = "" if side.num_positive is None else f"  label 1: {side.num_positive / side.num_rows:.1%}"
+        print(f"{part:<11} {side.num_rows:>12,} rows  {side.num_rows / total:6.1%}{label}")
+    if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(
             f"leaks       {leak.num_rows:>12,} of {leak.num_validation_rows:,} validation rows have the tokens "
             f"of a training row{examples}"
         )
-    spelled = ", ".join(f"{key}: {value}" for key, value in fields.items())
+    spelled = ", ".join(f"{key}: {value}" for key, value in found.split.items())
     print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
 
 

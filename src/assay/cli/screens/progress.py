@@ -82,11 +82,9 @@ def _speed(metrics: dict[str, Points]) -> str:
 def print_result(result: RunResult, ledger: Ledger, *, as_json: bool) -> None:
     """What the run came to."""
     if as_json:
-        import json
+        from assay.reporting.views.run import run_view
 
-        from assay.cli.show import run_tree
-
-        click.echo(json.dumps(run_tree(ledger, result.run.run_id)))
+        click.echo(run_view(ledger, result.run.run_id).to_json())
         return
     run_id = result.run.run_id
     if result.evaluation is None or result.audit is None:

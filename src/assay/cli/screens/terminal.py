@@ -7,10 +7,11 @@ from rich.console import Console
 from rich.text import Text
 
 from assay.base.units import duration_text
+from assay.records.run import Phase
 
 STATUS_STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "preempted": "yellow"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
-PHASE_STYLES = {
+PHASE_STYLES: dict[Phase, str] = {
     "compute": "green",
     "communication": "blue",
     "data": "cyan",
@@ -48,7 +49,7 @@ def world_sizes_text(sizes: Sequence[int]) -> str:
     return "→".join(map(str, kept))
 
 
-def phase_bar(seconds: Mapping[str, float], *, width: int = 60) -> Text:
+def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
     """A bar of `width` characters, shared out by phase; every phase that took time has at least one."""
     present = [phase for phase in PHASE_STYLES if seconds.get(phase, 0.0) > 0]
     total = sum(seconds[phase] for phase in present)

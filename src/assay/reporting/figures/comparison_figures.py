@@ -17,8 +17,9 @@ from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.plots import PHASES
 from assay.reporting.figures.run_figures import series_figure
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage
-from assay.reporting.views.curves import RunPage, Series
+from assay.reporting.views.curves import Series
 from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (
     device_hours_text,
     estimate_text,
@@ -182,7 +183,7 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
     evaluated = [each for each in _runs(page) if each.view.evaluation is not None]
     runs = [each.view for each in evaluated]
     legend = [(f"s{index + 1}", each.run_id) for index, each in enumerate(runs)]
-    curves = [each.curves.roc for each in evaluated if each.curves.roc is not None]
+    curves = [each.roc for each in evaluated if each.roc is not None]
     if runs and len(curves) == len(runs):
         yield Figure(
             title="Ranking",

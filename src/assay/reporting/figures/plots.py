@@ -85,7 +85,7 @@ def series_chart(
 ) -> str:
     """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
     height = 280 if width > 400 else 250
-    drawn = [_kept(each) for each in series]
+    drawn = [each.kept() for each in series]
     thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 400 else 60) for each in drawn]
     extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
     steps = [step for each in series for step in each.steps]
@@ -128,16 +128,6 @@ def phase_totals(run: RunView) -> list[PhaseTotal]:
     parts += [(f"attempt {each.attempt}", each.device_seconds) for each in run.attempts]
     held = [(name, seconds) for name, seconds in parts if any(seconds.values())]
     return [("whole run", run.device_seconds), *(held if len(held) > 1 else [])]
-
-
-def _kept(series: Series) -> tuple[list[float], list[float]]:
-    is_lost = series.is_lost or [False] * len(series.steps)
-    kept = [
-        (step, value)
-        for step, value, lost in zip(series.steps, series.values, is_lost, strict=True)
-        if not lost
-    ]
-    return [step for step, _ in kept], [value for _, value in kept]
 
 
 def _without_outliers(values: list[float]) -> list[float]:

@@ -19,8 +19,9 @@ from assay.reporting.figures.evidence_plots import (
 from assay.reporting.figures.figure import Figure, Size, Table, both_widths
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
-from assay.reporting.views.curves import RunCurves, RunPage, Series
+from assay.reporting.views.curves import RunCurves, Series
 from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import estimate_text
 
 TABLE_ROWS = 25
@@ -70,30 +71,28 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
     """What the final weights are worth."""
-    evaluation, curves = page.view.evaluation, page.curves
+    evaluation = page.view.evaluation
     if evaluation is None:
         return
-    if curves.roc is not None and evaluation.overall.auc is not None:
+    if page.roc is not None and evaluation.overall.auc is not None:
         auc = evaluation.overall.auc
         yield Figure(
             title="Ranking",
             caption="The ROC curve: the further from the dashed line of a coin, the better. "
             f"The area below it is {estimate_text(auc)}.",
-            wide=roc_chart([curves.roc], label=f"ROC curve with area {auc.value:.4f}"),
+            wide=roc_chart([page.roc], label=f"ROC curve with area {auc.value:.4f}"),
             table=Table(
                 ("false positive rate", "true positive rate"),
                 [
                     (f"{flagged:.3f}", f"{found:.3f}")
-                    for flagged, found in list(zip(*curves.roc, strict=True))[
-                        :: max(1, len(curves.roc[0]) // 20)
-                    ]
+                    for flagged, found in list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)]
                 ],
             ),
             size="third",
         )
     yield _calibration(evaluation)
-    if curves.histogram is not None:
-        yield _scores(curves.histogram)
+    if page.histogram is not None:
+        yield _scores(page.histogram)
     if evaluation.slices:
         yield _slices(evaluation)
 

@@ -13,7 +13,7 @@ from assay.reporting.figures.figure import Figure
 from assay.reporting.figures.run_figures import learning_figures, life_figures, metrics_table, quality_figures
 from assay.reporting.pages.document import Document
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
-from assay.reporting.views.curves import RunPage
+from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import Tile, comparison_verdict, run_tiles, run_verdict
 
 Section = tuple[str, list[Figure]]

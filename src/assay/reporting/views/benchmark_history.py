@@ -18,9 +18,7 @@ class HistoryLine(BenchmarkResult):
 def history_lines(histories: Sequence[BenchmarkHistory]) -> list[HistoryLine]:
     """Benchmark by benchmark, each by step."""
     return [
-        HistoryLine(
-            **dict(point.result), is_best_so_far=point.is_best_so_far, best_value=point.best_value
-        )
+        HistoryLine(**dict(point.result), is_best_so_far=point.is_best_so_far, best_value=point.best_value)
         for history in histories
         for point in history.points
     ]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, Recommendation
-from assay.reporting.views.view import Moment, View
+from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 
 
@@ -12,7 +12,7 @@ class CampaignLine(View):
     """One candidate of a campaign; of a campaign before its first look, one line without a candidate."""
 
     campaign: str
-    created: Moment
+    created: UtcTime
     """When it was declared."""
     candidate: str | None = None
     """Null, as is all that follows, before the campaign's first look."""
@@ -26,6 +26,7 @@ class CampaignLine(View):
     low: float | None = None
     """Lower end of its interval."""
     high: float | None = None
+    confidence: float | None = None
     unit: str | None = None
     """Of the effect, e.g. `share`."""
     device_hours: float | None = None
@@ -34,9 +35,7 @@ class CampaignLine(View):
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
     """The newest campaign first."""
-    return [
-        line for each in ledger.campaigns() for line in lines_of(each, ledger.decisions(each.name))
-    ]
+    return [line for each in ledger.campaigns() for line in lines_of(each, ledger.decisions(each.name))]
 
 
 def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
@@ -53,6 +52,7 @@ def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[Campaign
             effect=each.effect.value,
             low=each.effect.low,
             high=each.effect.high,
+            confidence=each.effect.confidence,
             unit=each.unit,
             device_hours=each.spent_s / 3600.0,
         )

@@ -12,8 +12,8 @@ from assay.evaluation.evidence.classifier.compare import (
     compare_slices,
 )
 from assay.records.evaluation import AucComparison
-from assay.reporting.views.curves import RunPage, predictions, run_page
 from assay.reporting.views.run import RunView
+from assay.reporting.views.run_page import RunPage, predictions, run_page
 from assay.store.ledger.ledger import Ledger
 
 

@@ -50,6 +50,4 @@ def dataset_split_view(
 
 def _side(view: DatasetView) -> SideView:
     has_label = "label" in view.dataset.manifest.columns
-    return SideView(
-        num_rows=int(view.num_rows.sum()), num_positive=view.sum_of("label") if has_label else None
-    )
+    return SideView(num_rows=int(view.num_rows.sum()), num_positive=view.sum_of("label") if has_label else None)

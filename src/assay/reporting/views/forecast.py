@@ -1,10 +1,9 @@
 """Where a running program stands, and where it will end."""
 
-from datetime import datetime
 from typing import Literal
 
 from assay.planning.program.offer import Safety
-from assay.planning.risk.forecast import Forecast
+from assay.planning.risk.forecast import ProgramForecast
 from assay.planning.risk.offer import safety_of
 from assay.reporting.views.view import View
 
@@ -37,8 +36,8 @@ class AlarmView(View):
 class ForecastView(View):
     """A program under way."""
 
-    now: str | float | datetime | None
-    """As the notes name it; null where the clock says it."""
+    now: str
+    """The moment, in the program's calendar."""
     spent_device_hours: float
     forecast: Safety
     """Of the rest, simulated; device-hours include what was spent."""
@@ -46,7 +45,7 @@ class ForecastView(View):
     alarms: tuple[AlarmView, ...]
 
 
-def forecast_view(found: Forecast) -> ForecastView:
+def forecast_view(found: ProgramForecast) -> ForecastView:
     """Of a forecast."""
     return ForecastView(
         now=found.progress.now,

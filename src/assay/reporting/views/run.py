@@ -9,7 +9,7 @@ from assay.records.evaluation import ClassifierEvaluation
 from assay.records.goodput import useful_share
 from assay.records.run import Attempt, Phase, PhaseSeconds, RunStatus
 from assay.records.suspect import Suspect
-from assay.reporting.views.view import AsWritten, Moment, View
+from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status, total_steps_of
@@ -30,8 +30,8 @@ class AttemptView(View):
     """1 for the first."""
     world_size: int
     """Ranks."""
-    started: Moment
-    ended: Moment | None
+    started: UtcTime
+    ended: UtcTime | None
     """Null while it runs."""
     held_s: float | None
     """From start to end, wall-clock seconds; null while it runs."""
@@ -59,7 +59,7 @@ class CommitView(View):
     """Optimizer updates behind these weights."""
     attempt: int
     world_size: int
-    committed: Moment
+    committed: UtcTime
     folder: str
     """Of its files, in the run's store."""
     num_bytes: int
@@ -103,7 +103,7 @@ class SpeedView(View):
 class EventView(View):
     """A sentence that a rank wrote down."""
 
-    at: Moment
+    at: UtcTime
     attempt: int
     rank: int
     text: str
@@ -117,7 +117,7 @@ class RunView(View):
     """The recipe's."""
     status: RunStatus
     """How it stands; `failed`: its last attempt died and no other was begun."""
-    created: Moment
+    created: UtcTime
     recipe: dict[str, Any]
     """Resolved: every value, defaults included."""
     recipe_sha256: str
@@ -140,7 +140,8 @@ class RunView(View):
     commits: tuple[CommitView, ...]
     """The oldest first, those found damaged among them."""
     device_seconds: DeviceSeconds
-    """By phase, over all ranks and attempts; `lost` is work that was rolled back."""
+    """By phase, over all ranks and attempts: `startup`, `data`, `compute`, `communication`, `checkpoint`,
+    `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`."""
     device_seconds_beside: DeviceSeconds
     """The part of them that no attempt held: evaluation of commits beside training."""
     goodput: float | None
@@ -157,7 +158,7 @@ class RunView(View):
     """The last report; null before the first."""
     events: tuple[EventView, ...]
     """What its ranks wrote down, the newest last; at most twenty."""
-    last_seen: Moment | None
+    last_seen: UtcTime | None
     """The last sign of life of any rank; null before the first."""
 
     def last_commit(self) -> CommitView | None:

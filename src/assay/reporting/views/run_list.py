@@ -1,7 +1,7 @@
 """All runs, a line each."""
 
 from assay.records.run import RunStatus
-from assay.reporting.views.view import Moment, View
+from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
 
@@ -25,7 +25,7 @@ class RunLine(View):
     """Of the last evaluation; null before it."""
     device_hours: float
     """Of all attempts that have ended, over all ranks."""
-    created: Moment
+    created: UtcTime
 
 
 def run_lines(ledger: Ledger) -> list[RunLine]:

@@ -5,6 +5,7 @@ two of them can disagree; its JSON is what `--json` prints, and docs/json.md is 
 record already is what is to be shown, the record is shown and there is no view.
 """
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
@@ -23,11 +24,16 @@ class View(BaseModel):
         return self.model_dump_json()
 
 
+def json_list(parts: Iterable[View | Record]) -> str:
+    """Several of them as a JSON list."""
+    return f"[{', '.join(part.to_json() for part in parts)}]"
+
+
 def _tree(record: Record) -> dict[str, Any]:
     return record.to_tree()
 
 
-Moment = Annotated[float, PlainSerializer(utc_text, return_type=str, when_used="json")]
+UtcTime = Annotated[float, PlainSerializer(utc_text, return_type=str, when_used="json")]
 """Seconds since the epoch; in JSON ISO 8601 in UTC, to the second."""
 
 AsWritten = PlainSerializer(_tree, return_type=dict[str, Any], when_used="json")

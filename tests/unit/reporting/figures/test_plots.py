@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from assay.records.evaluation import Estimate
 from assay.reporting.figures.evidence_plots import HIDDEN, ForestEntry, ForestRow, forest_chart, forest_rows
 from assay.reporting.figures.life_plot import life_chart
-from assay.reporting.figures.plots import bucketed, phase_bars, series_chart
+from assay.reporting.figures.plots import bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.figures.svg import Scale, domain, tag, text, ticks
-from assay.reporting.views.pages import Series
+from assay.reporting.views.curves import Series
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
 
@@ -71,14 +71,15 @@ def test_text_is_escaped():
 
 
 def test_the_life_of_a_killed_run_shows_its_death_and_what_was_lost(run_page):
-    svg = life_chart(run_page.attempts, run_page.commits, run_page.reached_steps, width=1036, label="life")
-    assert len(found(svg, "dot")) == len(run_page.commits)
+    run = run_page.view
+    svg = life_chart(run.attempts, run.commits, width=1036, label="life")
+    assert len(found(svg, "dot")) == len(run.commits)
     assert [len(found(svg, class_)) for class_ in ("bad", "good", "fall", "began")] == [1, 1, 1, 2]
     assert "28 steps after the last commit were lost" in svg
 
 
 def test_the_parts_of_a_phase_bar_are_as_long_as_their_share(run_page):
-    svg = phase_bars(run_page.phases, width=1036, label="phases")
+    svg = phase_bars(phase_totals(run_page.view), width=1036, label="phases")
     bars = found(svg, "compute")
     attempts = sum(float(bar.get("width")) + 1 for bar in bars[1:])
     assert float(bars[0].get("width")) + 1 == pytest.approx(attempts, abs=0.5)

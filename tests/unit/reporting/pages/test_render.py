@@ -70,7 +70,7 @@ def test_equal_facts_make_equal_pages(run_page):
 
 
 def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
-    verdict = run_verdict(run_page)
+    verdict = run_verdict(run_page.view)
     assert verdict.tone == "good"
     assert "rows was learned exactly once" in verdict.sentence
     assert "interrupted once (rank 1 was killed by SIGKILL)" in verdict.sentence
@@ -79,8 +79,8 @@ def test_the_page_of_a_killed_run_opens_with_what_matters(run_page):
 
 
 def test_a_failed_audit_comes_before_any_good_news(run_page):
-    audit = run_page.audit.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",)})
-    verdict = run_verdict(replace(run_page, audit=audit))
+    audit = run_page.view.audit.model_copy(update={"verdict": "fail", "missing": ("epoch 0 row 7",)})
+    verdict = run_verdict(run_page.view.model_copy(update={"audit": audit}))
     assert (verdict.tone, verdict.word) == ("bad", "audit failed")
     assert "epoch 0 row 7" in verdict.sentence
 
@@ -95,7 +95,7 @@ def test_a_failed_audit_comes_before_any_good_news(run_page):
     ],
 )
 def test_nothing_short_of_a_finished_and_audited_run_is_called_good(run_page, changes, tone, word):
-    verdict = run_verdict(replace(run_page, **changes))
+    verdict = run_verdict(run_page.view.model_copy(update=changes))
     assert (verdict.tone, verdict.word) == (tone, word)
 
 
@@ -109,16 +109,15 @@ def test_the_verdict_of_a_comparison_is_that_of_its_worst_candidate(compared):
 
 def test_hostile_names_stay_text(run_page):
     evil = "<script>alert(1)</script>\"'&"
-    attempts = [each.model_copy(update={"reason": evil}) for each in run_page.attempts]
-    slices = tuple(each.model_copy(update={"value": evil}) for each in run_page.evaluation.slices)
-    page = render_run_page(
-        replace(
-            run_page,
-            run=run_page.run.model_copy(update={"run_id": evil, "recipe": {"name": evil}}),
-            attempts=attempts,
-            evaluation=run_page.evaluation.model_copy(update={"slices": slices}),
-        )
-    )
+    run = run_page.view
+    slices = tuple(each.model_copy(update={"value": evil}) for each in run.evaluation.slices)
+    changes = {
+        "run_id": evil,
+        "recipe": {"name": evil},
+        "attempts": tuple(each.model_copy(update={"reason": evil}) for each in run.attempts),
+        "evaluation": run.evaluation.model_copy(update={"slices": slices}),
+    }
+    page = render_run_page(replace(run_page, view=run.model_copy(update=changes)))
     assert "<script" not in page
     assert Outline(page).open == []
 

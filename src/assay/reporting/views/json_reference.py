@@ -1,0 +1,159 @@
+"""Every key that `--json` prints, with its value and meaning, as Markdown: from the views and the records."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from assay.base.clock import utc_text
+from assay.planning.program.offer import Offer, Safety
+from assay.planning.program.plan import Plan
+from assay.records.audit import AuditReport
+from assay.records.benchmark import BenchmarkResult
+from assay.records.coverage import Coverage
+from assay.records.dataset import DatasetManifest
+from assay.records.dataset_diff import DatasetDiff
+from assay.records.decision import Decision
+from assay.records.drill import DrillReport
+from assay.records.goodput import Goodput, ProgramGoodput
+from assay.records.record import Record
+from assay.records.replay import ReplayReport
+from assay.reporting.views.benchmark_history import HistoryLine
+from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.comparison import ComparisonView
+from assay.reporting.views.dataset_split import SplitView
+from assay.reporting.views.evidence import PowerView, ProxyView
+from assay.reporting.views.forecast import ForecastView
+from assay.reporting.views.run import RunView
+from assay.reporting.views.run_list import RunLine
+from assay.reporting.views.scaling import CodeLengthsView, ScalingView
+
+HEAD = """# The keys of `--json`
+
+Keys are added, never renamed. A time is ISO 8601 in UTC; what JSON cannot write (infinity, NaN) is null; where a
+record is printed, it says its `kind` and `version` besides. This page is what `assay show --keys` prints.
+"""
+
+
+class Printed(NamedTuple):
+    """What some commands print."""
+
+    commands: str
+    shape: str
+    """How many, in which order."""
+    model: type[BaseModel]
+
+
+PRINTED = (
+    Printed("assay runs", "a list, the newest run first", RunLine),
+    Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay audit", "one object", AuditReport),
+    Printed("assay goodput RUN...", "one object", Goodput),
+    Printed("assay goodput PROGRAM", "one object", ProgramGoodput),
+    Printed("assay compare", "a list, one object a candidate", ComparisonView),
+    Printed("assay replay", "one object", ReplayReport),
+    Printed("assay drill", "one object", DrillReport),
+    Printed("assay data index, assay data build, assay data show", "one object", DatasetManifest),
+    Printed("assay data split", "one object", SplitView),
+    Printed("assay data diff", "one object", DatasetDiff),
+    Printed("assay eval run, assay eval work, assay eval import", "one object a line", BenchmarkResult),
+    Printed("assay eval history", "a list, benchmark by benchmark, each by step", HistoryLine),
+    Printed("assay eval coverage", "one object", Coverage),
+    Printed("assay campaign list", "a list, the newest campaign first", CampaignLine),
+    Printed(
+        "assay campaign run, assay campaign show, assay decide", "a list, one object a candidate", Decision
+    ),
+    Printed("assay scaling fit", "one object", ScalingView),
+    Printed("assay scaling code-length", "one object", CodeLengthsView),
+    Printed("assay evidence power", "one object", PowerView),
+    Printed("assay evidence proxy", "one object", ProxyView),
+    Printed("assay plan solve", "one object", Plan),
+    Printed("assay plan offer", "one object", Offer),
+    Printed("assay plan risk", "one object", Safety),
+    Printed("assay plan status", "one object", ForecastView),
+)
+
+
+def json_reference() -> str:
+    """The page: a table for what each command prints, then one for each kind of object inside."""
+    lines = [HEAD.rstrip()]
+    roots = [printed.model for printed in PRINTED]
+    for printed in PRINTED:
+        commands = ", ".join(f"`{command} --json`" for command in printed.commands.split(", "))
+        verb = "print" if ", " in printed.commands else "prints"
+        lines += [*_section(printed.model), f"{commands} {verb} {printed.shape}.", "", *_table(printed.model)]
+    lines += ["", "# Objects inside of others"]
+    for model in sorted(_nested(roots), key=heading):
+        lines += [*_section(model), *_table(model)]
+    return "\n".join(lines) + "\n"
+
+
+def heading(model: type[BaseModel]) -> str:
+    """`ClassifierEvaluation` -> `Classifier evaluation`."""
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", model.__name__.removesuffix("View"))
+    return words[0] + words[1:].lower()
+
+
+def _section(model: type[BaseModel]) -> list[str]:
+    about = (model.__doc__ or "").strip().replace("\n    ", "\n")
+    return ["", f"## {heading(model)}", "", about, ""]
+
+
+def _table(model: type[BaseModel]) -> list[str]:
+    rows = [_row(key, field) for key, field in model.model_fields.items()]
+    return ["| key | value | meaning |", "|---|---|---|", *rows]
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    meaning = re.sub(r"\bNone\b", "null", " ".join((field.description or "").split()))
+    return f"| `{key}` | {_cell(_value(field.annotation, field.metadata))} | {_cell(meaning)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
+    """What stands there, in words."""
+    if any(getattr(each, "func", None) is utc_text for each in metadata):
+        return "time"
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _value(parts[0], parts[1:])
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_value, sorted(parts, key=lambda part: part is NoneType))))
+    if origin is Literal:
+        return ", ".join(f"`{choice}`" for choice in parts)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return f"[{heading(annotation).lower()}](#{heading(annotation).lower().replace(' ', '-')})"
+    if origin is tuple and Ellipsis not in parts:
+        return f"[{', '.join(map(_value, parts))}]"
+    if origin in (tuple, list, Sequence):
+        return f"list: {_value(parts[0])}"
+    if origin in (dict, Mapping):
+        return f"by name: {_value(parts[1])}"
+    return _PLAIN.get(annotation, "anything")
+
+
+_PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null"}
+
+
+def _nested(roots: Sequence[type[BaseModel]]) -> Iterator[type[BaseModel]]:
+    """Every model inside of those, once, without those."""
+    seen, pending = set(roots), list(roots)
+    while pending:
+        for field in pending.pop().model_fields.values():
+            for model in _models(field.annotation):
+                if model not in seen:
+                    seen.add(model)
+                    pending.append(model)
+                    yield model
+
+
+def _models(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]

@@ -1,0 +1,43 @@
+"""What a run's page is made of: its facts, its curves, and how its predictions look."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
+from assay.evaluation.evidence.classifier.predictions import (
+    PREDICTIONS_FILE,
+    evaluation_folder,
+    read_predictions,
+    scores_of,
+)
+from assay.reporting.views.curves import RunCurves, run_curves
+from assay.reporting.views.run import RunView, run_view
+from assay.store.ledger.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """One run's page."""
+
+    view: RunView
+    curves: RunCurves
+    roc: RocCurve | None = None
+    """Of a classifier's predictions; None where there are none, or of one class only."""
+    histogram: ScoreHistogram | None = None
+
+
+def run_page(ledger: Ledger, run_id: str) -> RunPage:
+    """A run (its id, or the start of it), as far as it got."""
+    view = run_view(ledger, run_id)
+    curves = run_curves(ledger, view.run_id)
+    if view.evaluation is None:
+        return RunPage(view, curves)
+    scores = scores_of(predictions(view), source=view.run_id)
+    return RunPage(view, curves, roc_curve(scores), score_histogram(scores))
+
+
+def predictions(view: RunView) -> object:
+    """Those of the run's last evaluation, row by row, as a table."""
+    assert view.evaluation is not None, f"run {view.run_id} has no evaluation"
+    folder = evaluation_folder(Path(view.run_dir), step=view.evaluation.step, split=view.evaluation.split)
+    return read_predictions(folder / PREDICTIONS_FILE, sha256=view.evaluation.predictions_sha256)

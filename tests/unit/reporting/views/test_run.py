@@ -1,0 +1,105 @@
+"""From a ledger to the one view of a run, which screens, pages and `--json` share."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.records.commit import CommitQuarantined, RunFinished
+from assay.records.goodput import USEFUL
+from assay.reporting.pages.render import render_run_page
+from assay.reporting.views.run import run_view
+from assay.reporting.views.run_list import run_lines
+from assay.reporting.views.run_page import run_page as gathered
+from assay.reporting.views.verdict import run_tiles, run_verdict
+from assay.store.home import Home
+from assay.store.ledger.goodput import goodput_of
+
+
+@pytest.fixture
+def ledger(tmp_path, life):
+    with Home.at(tmp_path).open_ledger() as opened:
+        opened.record_run(life.run)
+        yield opened
+
+
+def with_damage(life):
+    """The last commit was found cut short."""
+    commit = life.entries[-2]
+    damaged = CommitQuarantined(
+        attempt=2, folder=commit.folder, step=commit.step, reason="a file was cut short"
+    )
+    return life._replace(entries=[*life.entries[:-1], damaged])
+
+
+def test_what_the_ledger_knows_is_in_the_view(ledger, life):
+    life.record(ledger)
+    view = run_view(ledger, life.run.run_id[:8])
+    assert [each.started for each in view.attempts] == [each.started_s for each in life.attempts]
+    assert [each.step for each in view.commits] == [each.step for each in life.entries[:-1]]
+    assert view.audit == life.audit
+    assert view.held_s() == pytest.approx(sum(each.held_s for each in life.phases))
+    of_attempts = [sum(each.device_seconds.values()) for each in view.attempts]
+    assert sum(of_attempts) == pytest.approx(view.held_s()) and not any(view.device_seconds_beside.values())
+
+
+def test_a_run_is_finished_only_when_its_log_says_so(ledger, life):
+    life._replace(attempts=life.attempts[:1], entries=life.entries[:-1]).record(ledger)
+    assert run_view(ledger, life.run.run_id).status == "failed"
+    finished = RunFinished(attempt=2, step=400, weights_digest="5f0c" * 16)
+    ledger.record_log_entry(life.run.run_id, len(life.entries), finished)
+    assert run_view(ledger, life.run.run_id).status == "succeeded"
+
+
+def test_a_run_that_has_only_been_asked_for_has_a_page(ledger, life):
+    page = gathered(ledger, life.run.run_id)
+    assert run_verdict(page.view).tone == "open"
+    assert "no commit yet" in render_run_page(page)
+
+
+def test_an_unknown_run_is_refused_by_name(ledger):
+    with pytest.raises(ConfigError, match="nothing-like-it"):
+        run_view(ledger, "nothing-like-it")
+
+
+def test_a_damaged_commit_is_not_the_last_one(ledger, life):
+    with_damage(life).record(ledger)
+    page = gathered(ledger, life.run.run_id)
+    assert page.view.last_commit() == page.view.commits[-2]
+    assert page.view.step == life.entries[-3].step
+    assert "a file was cut short" in render_run_page(page)
+
+
+def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
+    with_damage(life).record(ledger)
+    planned = life.run.model_copy(update={"run_id": "planned", "num_steps": 400})
+    ledger.record_run(planned)
+    for line in run_lines(ledger):
+        shown = json.loads(run_view(ledger, line.run_id).to_json())
+        listed = json.loads(line.to_json())
+        assert len(shown.pop("attempts")) == listed.pop("attempts")
+        held_s = sum(shown["device_seconds"].values())
+        assert (listed.pop("auc"), listed.pop("device_hours")) == (None, pytest.approx(held_s / 3600))
+        assert listed == {key: shown[key] for key in listed}
+    assert {line.run_id: line.total_steps for line in run_lines(ledger)}["planned"] == 400
+
+
+def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
+    life.record(ledger)
+    view, account = run_view(ledger, life.run.run_id), goodput_of(ledger, [life.run])
+    assert view.goodput == pytest.approx(account.goodput())
+    assert view.goodput == pytest.approx(sum(view.device_seconds[phase] for phase in USEFUL) / view.held_s())
+    assert 0 < view.device_seconds["data"] < view.held_s(), "or the phases of a step could be mistaken"
+    (tile,) = (each for each in run_tiles(view) if each.name == "device time")
+    assert tile.note == f"{account.goodput():.1%} in steps that were kept"
+
+
+def test_numbers_that_json_cannot_write_are_null(run_page):
+    speed = run_page.view.speed.model_copy(update={"rows_per_s": float("inf"), "steps_per_s": float("nan")})
+    page = replace(run_page, view=run_page.view.model_copy(update={"speed": speed}))
+    assert json.loads(page.view.to_json(), parse_constant=pytest.fail)["speed"] == {
+        "steps_per_s": None,
+        "rows_per_s": None,
+        "tokens_per_s": None,
+    }
