@@ -61,7 +61,7 @@ def planned_run(
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
     if recipe.evaluation is not None:
         tree["evaluation"]["suite"] = str(Path(recipe.evaluation.suite).resolve())
-    run = Run(
+    return Run(
         run_id=run_id,
         created_s=now_s,
         recipe=tree,
@@ -70,8 +70,8 @@ def planned_run(
         code_version=code_version(),
         run_dir=str(run_dir),
         store_url=store_url or str(run_dir),
+        num_steps=_num_steps(recipe, dataset),
     )
-    return run.model_copy(update={"num_steps": planned_steps(run)})
 
 
 def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
@@ -97,7 +97,11 @@ def resolved_recipe(recipe_values: LoadedConfig) -> str:
 def planned_steps(run: Run) -> int:
     """Optimizer steps of the whole run."""
     recipe = recipe_of(run)
-    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    return _num_steps(recipe, Dataset.open(Path(recipe.data.dataset)))
+
+
+def _num_steps(recipe: Recipe, dataset: Dataset) -> int:
+    view = split_view(dataset, recipe.data.split, "train")
     everything = recipe.trainer.epochs * Loader(view, recipe.loader, ()).steps_per_epoch
     return min(everything, recipe.trainer.max_steps or everything)
 

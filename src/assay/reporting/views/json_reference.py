@@ -19,7 +19,6 @@ from assay.records.dataset_diff import DatasetDiff
 from assay.records.decision import Decision
 from assay.records.drill import DrillReport
 from assay.records.goodput import Goodput, ProgramGoodput
-from assay.records.record import Record
 from assay.records.replay import ReplayReport
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
@@ -33,8 +32,8 @@ from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
 HEAD = """# The keys of `--json`
 
-Keys are added, never renamed. A time is ISO 8601 in UTC; what JSON cannot write (infinity, NaN) is null; where a
-record is printed, it says its `kind` and `version` besides. This page is what `assay show --keys` prints.
+Keys are added, never renamed. A time is ISO 8601 in UTC; what JSON cannot write (infinity, NaN) is null; where
+a record is printed, it says its `kind` and `version` besides. This page is what `assay show --keys` prints.
 """
 
 
