@@ -54,6 +54,8 @@ def _names_used() -> list[str]:
                 found.append(node.id)
             elif isinstance(node, ast.Attribute):
                 found.append(node.attr)
+            elif isinstance(node, ast.alias) and node.asname:
+                found.append(node.name)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
                 found += re.findall(r"\w+", node.value)
     return found

@@ -14,7 +14,7 @@ from assay.training.audit import audit_run
 from slurm_cluster import wait_until
 
 
-@pytest.fixture(params=["background", "slurm"])
+@pytest.fixture(params=["background", pytest.param("slurm", marks=pytest.mark.slow)])
 def new_launcher(request: pytest.FixtureRequest) -> Callable[[], Launcher]:
     if request.param == "background":
         return lambda: BackgroundLauncher(Home.from_environment())

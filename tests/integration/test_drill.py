@@ -8,8 +8,6 @@ from assay.launch.drill import Scenario, drill, scenarios
 from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,6 +18,7 @@ def few_scenarios(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
 
 
+@pytest.mark.slow
 def test_a_drill_passes_and_its_device_time_adds_up(
     few_scenarios, tiny_recipe_tree, tmp_path, monkeypatch
 ) -> None:
@@ -43,6 +42,7 @@ def test_a_report_that_could_not_be_written_is_refused_before_the_drill(tmp_path
     assert (ended.value.code, "there is no folder" in capfd.readouterr().err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, tmp_path, monkeypatch) -> None:
     # A plain all-reduce adds in another order on two ranks than one does alone: not the same bits.
     tiny_recipe_tree["trainer"]["gradient_sum"] = "all_reduce"
@@ -58,6 +58,7 @@ def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, 
     assert report.exercises[1].problem == "the weights differ from those of the undisturbed run"
 
 
+@pytest.mark.slow
 def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, tmp_path, monkeypatch) -> None:
     kill = {"type": "kill", "rank": 1, "step": 6, "phase": "compute"}
     chosen = [

@@ -22,8 +22,6 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.triage import straggler
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def suffer(new_tiny_run):
@@ -108,6 +106,7 @@ class StopBeforeItsFirstWord:
         self._monkeypatch.undo()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_a_rank_that_hangs_before_its_first_heartbeat_is_named_and_replaced(suffer, undisturbed) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -120,6 +119,7 @@ def test_a_rank_that_hangs_before_its_first_heartbeat_is_named_and_replaced(suff
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
+@pytest.mark.slow
 def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> None:
     run, log, (attempt,) = suffer(
         HANG,
@@ -137,6 +137,7 @@ def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> 
 SLOW = {"type": "slow", "rank": 1, "step": 3, "extra_s": 0.1}
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
@@ -145,6 +146,7 @@ def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     assert notices[0].at_s < attempts[0].ended_s
 
 
+@pytest.mark.slow
 def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeypatch) -> None:
     monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
@@ -152,6 +154,7 @@ def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeyp
     assert read_notices(Path(run.run_dir)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["torn", "flipped", "missing"])
 def test_a_damaged_commit_is_quarantined_and_the_one_before_it_used(how: str, suffer, undisturbed) -> None:
     run, log, _ = suffer({"type": "damage", "how": how, "step": 10}, world_size=1)
@@ -160,12 +163,14 @@ def test_a_damaged_commit_is_quarantined_and_the_one_before_it_used(how: str, su
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["error", "drop", "stall"])
 def test_a_store_in_trouble_costs_an_attempt_at_most(how: str, suffer, undisturbed) -> None:
     run, log, _ = suffer({"type": "store", "how": how, "step": 6, "num_writes": 2}, world_size=1)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_ends_the_run_with_its_name(suffer) -> None:
     full = [
         {"type": "store", "how": "full_disk", "attempt": attempt, "step": 1, "num_writes": 100}
@@ -175,11 +180,13 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_name(suffer) -> None:
         suffer(*full, world_size=1)
 
 
+@pytest.mark.slow
 def test_a_wrong_clock_changes_nothing_that_is_learned(suffer, undisturbed) -> None:
     run, log, _ = suffer({"type": "clock_jump", "step": 4, "jump_s": -86_400.0})
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> None:
     ledgers = []
 
@@ -201,6 +208,7 @@ def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> No
         assert ledger.log_entries(run.run_id) == log.entries()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phase", "step"),
     [("startup", 1), ("data", 4), ("compute", 7), ("communication", 8), ("checkpoint", 10), ("evaluation", 10)],
@@ -219,6 +227,7 @@ def test_sigterm_in_any_phase_ends_in_a_commit_or_a_clean_rollback(phase, step, 
     assert_as_if_nothing_had_happened(run, log, undisturbed)
 
 
+@pytest.mark.slow
 def test_who_does_not_leave_within_the_grace_time_is_killed(suffer, undisturbed) -> None:
     faults = [
         {"type": "slow", "rank": 0, "step": 6, "extra_s": 60.0, "num_steps": 1},

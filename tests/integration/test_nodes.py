@@ -80,6 +80,7 @@ class Disturb:
         self.ended.append(attempt)
 
 
+@pytest.mark.slow
 def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed_weights(
     new_tiny_run, run_it, start_follower
 ) -> None:

@@ -9,10 +9,8 @@ from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
-pytestmark = pytest.mark.slow
 
-
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [2, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 4))])
 def test_sharded_weights_end_with_the_digest_of_replicated_ones(world_size, new_tiny_run, undisturbed) -> None:
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))
@@ -21,6 +19,7 @@ def test_sharded_weights_end_with_the_digest_of_replicated_ones(world_size, new_
     assert log.finished().weights_digest == undisturbed
 
 
+@pytest.mark.slow
 def test_commits_go_between_sharded_and_replicated_weights(new_tiny_run, undisturbed) -> None:
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))

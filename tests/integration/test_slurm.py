@@ -10,6 +10,7 @@ from slurm_cluster import SlurmCluster, wait_until
 EPOCHS = 6
 
 
+@pytest.mark.slow
 def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weights(
     slurm: SlurmCluster, new_tiny_run, run_it
 ) -> None:
