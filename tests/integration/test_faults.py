@@ -81,7 +81,8 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     ends_anyway = {"watchers": lambda run: [StopAfterSilence(run, 5 * HANG_S)], "grace_s": 0.5}
     run, log, _ = suffer(HANG, hang_s=HANG_S, **ends_anyway)
     assert_as_if_nothing_had_happened(run, log, undisturbed)
-    (notice,) = read_notices(Path(run.run_dir))
+    fault, notice = read_notices(Path(run.run_dir))
+    assert (fault.notice, fault.rank, fault.step) == ("fault", 1, 7)
     assert (notice.notice, notice.rank, notice.step) == ("hang", 1, 7)
     assert "stopped by a signal" in notice.text
     stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
@@ -130,7 +131,8 @@ def test_without_hang_detection_a_stopped_rank_is_waited_for_in_vain(suffer) -> 
     )
     assert (attempt.outcome, attempt.stalled_s) == ("preempted", 0.0)
     assert log.finished() is None
-    assert read_notices(Path(run.run_dir)) == []
+    assert [notice.notice for notice in read_notices(Path(run.run_dir))] == ["fault"]
+    assert attempt.failure.failure_kind == "not_gone_after_sigterm"
     assert (Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt").read_text() == ""
 
 
@@ -142,8 +144,8 @@ def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
     notices = read_notices(Path(run.run_dir))
-    assert [(notice.notice, notice.rank) for notice in notices] == [("straggler", 1)]
-    assert notices[0].at_s < attempts[0].ended_s
+    assert [(notice.notice, notice.rank) for notice in notices] == [("fault", 1), ("straggler", 1)]
+    assert notices[1].at_s < attempts[0].ended_s
 
 
 @pytest.mark.slow
@@ -151,7 +153,7 @@ def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeyp
     monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})
     assert [attempt.outcome for attempt in attempts] == ["succeeded"]
-    assert read_notices(Path(run.run_dir)) == []
+    assert [notice.notice for notice in read_notices(Path(run.run_dir))] == ["fault"]
 
 
 @pytest.mark.slow
@@ -234,6 +236,6 @@ def test_who_does_not_leave_within_the_grace_time_is_killed(suffer, undisturbed)
         {"type": "terminate", "rank": 1, "step": 6, "phase": "compute"},
     ]
     _, log, (first,) = suffer(*faults, until_done=False, grace_s=1.0)
-    assert first.outcome == "preempted" and "SIGTERM" in first.reason
+    assert (first.outcome, first.failure.failure_kind) == ("preempted", "not_gone_after_sigterm")
     assert first.ended_s - first.started_s < 40
     assert log.commits()[-1].step == 5

@@ -103,9 +103,11 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     ).run(2)
     nodes.close()
 
-    reasons = [attempt.reason for attempt in disturb.ended]
-    assert reasons[0] == "rank 1 was killed by SIGKILL"
-    assert reasons[1].startswith("node 1 was lost with rank 1")
+    killed, lost = (attempt.failure for attempt in disturb.ended[:2])
+    assert (killed.failure_kind, killed.rank, killed.text) == ("killed_by_signal", 1, "SIGKILL")
+    assert killed.host == disturb.ended[0].hosts[1] and killed.device == disturb.ended[0].devices[1] == "cpu"
+    assert (lost.failure_kind, lost.rank) == ("lost_node", 1)
+    assert disturb.ended[1].reason.startswith("node 1 was lost with rank 1")
     assert [attempt.world_size for attempt in disturb.ended] == [2, 2, 1]
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
@@ -140,7 +142,7 @@ def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run
     nodes.close()
 
     assert ended.ended[-1].outcome == "succeeded"
-    reason = ended.ended[0].reason
-    assert reason.startswith("rank 1 hung in 'compute' of step 7")
-    assert "stopped by a signal" in reason
-    assert "Thread" in Path(reason.rpartition(" ")[2]).read_text()
+    failure = ended.ended[0].failure
+    assert ended.ended[0].reason.startswith("rank 1 hung in 'compute' of step 7")
+    assert "stopped by a signal" in failure.text
+    assert "Thread" in Path(run.run_dir, failure.file).read_text()

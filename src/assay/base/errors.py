@@ -36,3 +36,7 @@ class FencedError(AssayError):
 
 class TrainingError(AssayError):
     """A run that cannot go on: a loss that is not finite, too many failed attempts."""
+
+
+class LossNotFiniteError(TrainingError):
+    """A step whose loss or gradient is not a number; it was not made."""

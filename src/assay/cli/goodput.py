@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from assay.records.goodput import Goodput, ProgramGoodput
+    from assay.records.goodput import Goodput, Interruption, ProgramGoodput
     from assay.store.home import Home
     from assay.store.ledger.ledger import Ledger
 
@@ -123,7 +123,7 @@ def _print_interruptions(found: "Goodput") -> None:
             each.waited_device_s,
         )
         table.add_row(
-            f"{utc_text(each.at_s)}  {_short(each.reason)}",
+            f"{utc_text(each.at_s)}  {_what_happened(each)}",
             f"{each.run_id} {each.attempt}",
             _hours(each.cost_device_s()),
             *map(duration_text, parts_s),
@@ -167,9 +167,10 @@ def _advice(found: "Goodput") -> str:
     )
 
 
-def _short(reason: str) -> str:
-    """The first clause; 'assay show' has the whole."""
-    return reason.split(";")[0].split(": no sign")[0][:60]
+def _what_happened(interruption: "Interruption") -> str:
+    """The beginning of it; 'assay show' has the whole."""
+    failure = interruption.failure
+    return (failure.headline() if failure else interruption.reason)[:60]
 
 
 def _hours(device_s: float) -> str:

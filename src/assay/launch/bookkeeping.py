@@ -17,6 +17,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.notices import read_notices
 from assay.store.objects import open_store
 
 FOLD_EVERY_S = 2.0
@@ -74,6 +75,7 @@ class Bookkeeper:
         new = {index: entries[index] for index in range(self._num_entries, len(entries))}
         self._ledger.record_log_entries(self._run.run_id, new)
         self._num_entries = len(entries)
+        record_notices(self._ledger, self._run)
         fold_run(self._ledger, self._run)
 
 
@@ -109,6 +111,11 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
         )
 
 
+def record_notices(ledger: Ledger, run: Run) -> None:
+    """Write down what was noticed about a run; a handful of lines, if any."""
+    ledger.record_notices(run.run_id, dict(enumerate(read_notices(Path(run.run_dir)))))
+
+
 def rebuild_run(ledger: Ledger, run: Run) -> None:
     """Write everything about a run into the ledger again; what is there already stays as it is."""
     run_dir = Path(run.run_dir)
@@ -119,6 +126,7 @@ def rebuild_run(ledger: Ledger, run: Run) -> None:
         ledger.record_attempt(attempt)
         if attempt.ended_s is not None:
             record_phases(ledger, run, attempt)
+    record_notices(ledger, run)
     for path in sorted(run_dir.glob(f"evaluations/*/{EVALUATION_FILE}")):
         ledger.record_evaluation(load_evaluation(path.parent))
     fold_run(ledger, run)

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from assay.records.failure import Failure
+from assay.records.phase import Phase
 from assay.records.record import Record
-from assay.records.run import Phase
 
 USEFUL: tuple[Phase, ...] = ("data", "compute", "communication")
 """The phases of a step: reading, computing, exchanging. What was rolled back is in `lost` instead."""
@@ -28,6 +29,9 @@ class Interruption(Record):
     at_s: float
     """Seconds since the Unix epoch."""
     reason: str
+    """In words; `failure` has the facts."""
+    failure: Failure | None = None
+    """None where it was asked to stop, and where an older assay wrote the attempt down."""
     lost_device_s: NonNegativeFloat
     """Work that was rolled back."""
     stalled_device_s: NonNegativeFloat

@@ -4,23 +4,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from assay.records.failure import Failure
+from assay.records.phase import Phase as Phase
 from assay.records.record import Record
 from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "succeeded", "failed", "preempted"]
-
-Phase = Literal[
-    "startup",
-    "data",
-    "compute",
-    "communication",
-    "checkpoint",
-    "evaluation",
-    "lost",
-    "stalled",
-    "idle",
-]
-"""What a device is doing. `lost` is work that was rolled back; `idle`: held, with nothing to do."""
 
 
 class Run(Record):
@@ -62,7 +51,13 @@ class Attempt(Record):
     """Step of its last commit, or `start_step` where it made none."""
     outcome: Literal["running", "succeeded", "failed", "preempted", "killed"] = "running"
     reason: str = ""
-    """Why it ended, in words: `rank 1 was killed by SIGKILL`."""
+    """Why it ended, in words: `rank 1 was killed by SIGKILL`. For people: `failure` has the facts."""
+    failure: Failure | None = None
+    """What ended it before its time; None where nothing did, and where an older assay wrote it down."""
+    hosts: tuple[str, ...] = ()
+    """Name of each rank's machine; empty before the ranks were started."""
+    devices: tuple[str, ...] = ()
+    """Each rank's device, e.g. `cuda:3`; known once it ended, empty for a rank that died before it had one."""
     suspects: tuple[Suspect, ...] = ()
     """Devices that a spot check found to compute wrongly."""
     stalled_s: NonNegativeFloat = 0.0

@@ -57,12 +57,11 @@ def _place(beat: Beat) -> tuple[int, bool, float]:
     return beat.step, beat.phase == "communication", beat.at_s
 
 
-def describe_hung_rank(hung: HungRank) -> str:
-    """`rank 1 hung in 'compute' of step 7`: what is equal where the same hang comes again."""
-    if hung.beat is not None:
-        return f"rank {hung.rank} hung in '{hung.beat.phase}' of step {hung.beat.step + 1}"
-    others = f", as {hung.num_silent_others} more" if hung.num_silent_others else ""
-    return f"rank {hung.rank} hung in 'startup' before its first sign of life{others}"
+def describe_silence(hung: HungRank, process_state: str) -> str:
+    """What is seen of a rank that hangs: `no sign of life for 61 s, process stopped by a signal`."""
+    others = f", as of {hung.num_silent_others} more" if hung.num_silent_others else ""
+    state = process_state or "in an unknown state"
+    return f"no sign of life for {hung.silent_s:.0f} s{others}, process {state}"
 
 
 def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:

@@ -74,6 +74,7 @@ def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: 
     assert found.by_phase == {"startup": 1.0, "lost": 4.0}
     [interruption] = found.interruptions
     assert (interruption.at_s, interruption.waited_device_s) == (105.0, 95.0)
+    assert interruption.failure.failure_kind == "supervisor_gone"
     assert "supervisor was gone" in interruption.reason
 
 

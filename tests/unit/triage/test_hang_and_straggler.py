@@ -1,5 +1,5 @@
 from assay.store.heartbeat import Beat, Heartbeats
-from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, describe_hung_rank
+from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, describe_silence
 from assay.triage.hang import find_hung_rank as find
 from assay.triage.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
 
@@ -36,12 +36,14 @@ def test_a_rank_that_was_never_heard_of_hangs_once_the_start_took_too_long() -> 
     unheard = Beat(0, "startup", 0.0, 0.0, 0.0)
     found = find_hung_rank([beat(phase="startup"), unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
     assert found == HungRank(1, None, SLOW_PHASE_LIMIT_S)
-    assert describe_hung_rank(found) == "rank 1 hung in 'startup' before its first sign of life"
+    assert describe_silence(found, "sleeping") == "no sign of life for 900 s, process sleeping"
     assert (
         find_hung_rank([beat(), unheard], now_s=91 + SLOW_PHASE_LIMIT_S, least_s=2 * SLOW_PHASE_LIMIT_S) is None
     )
     found = find_hung_rank([beat(), unheard, unheard], now_s=90 + SLOW_PHASE_LIMIT_S, least_s=5.0)
-    assert found is not None and "sign of life, as 1 more" in describe_hung_rank(found)
+    assert found is not None and "for 900 s, as of 1 more, process in an unknown state" in describe_silence(
+        found, ""
+    )
 
 
 def test_of_ranks_at_the_same_place_the_one_heard_of_longest_ago_hangs() -> None:

@@ -147,6 +147,17 @@ def never_came(plan: FaultPlan, run_dir: Path, *, last_attempt: int) -> list[str
     ]
 
 
+def have_struck(plan: FaultPlan, run_dir: Path) -> list[Fault]:
+    """The faults of a plan that struck a run."""
+    return [fault for fault in plan.faults if _note_path(run_dir, fault).exists()]
+
+
+def describe_fault(fault: Fault) -> str:
+    """One sentence for a person who wonders what happened."""
+    moment = f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
+    return f"'{fault.type}' struck rank {fault.rank} in {moment}, as its fault plan asked for"
+
+
 def _why_not(fault: Fault, last_attempt: int) -> str:
     if fault.attempt > last_attempt:
         return f"it is for attempt {fault.attempt}, the last one was attempt {last_attempt}."

@@ -5,7 +5,7 @@
        | <-- Start(orders, ranks, ...)   |   fork that share of the ranks
        | -- Beats(...) ----------------> |   their signs of life, about once a second
        | <-- Signal(15) ---------------- |   pass it on to them
-       | -- Ended(outcome, reason) ----> |   how they ended
+       | -- Ended(outcome, failure) ---> |   how they ended
        | <-- Stop ---------------------- |   make sure that none is left
        | -- Stopped -------------------> |
        | <-- Bye ----------------------- |   no more attempts
@@ -28,6 +28,8 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
 from assay.launch.ranks.processes import Orders
+from assay.records.failure import Failure
+from assay.records.suspect import Suspect
 from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
@@ -65,6 +67,8 @@ class Beats(_Message):
     type: Literal["beats"] = "beats"
     beats: tuple[Beat | None, ...]
     """None before the first sign."""
+    devices: tuple[str, ...]
+    """Empty for a rank that has not said yet."""
 
 
 class TakeStacks(_Message):
@@ -106,11 +110,13 @@ class Ended(_Message):
 
     type: Literal["ended"] = "ended"
     outcome: Literal["succeeded", "failed", "preempted", "killed"]
-    reason: str
     num_alive: NonNegativeInt
+    said: str = ""
+    failure: Failure | None = None
     error_kind: str | None = None
-    """Name of the class, one of `base.errors`."""
+    """Name of the class, one of `base.errors` or `WrongArithmeticError`."""
     error_text: str = ""
+    suspects: tuple[Suspect, ...] = ()
     stalled_s: NonNegativeFloat = 0.0
 
 

@@ -20,6 +20,7 @@ from typing import NamedTuple, NoReturn
 from assay.base import errors
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, TrainingError
+from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.node_link import (
     Beats,
     Bye,
@@ -40,7 +41,9 @@ from assay.launch.ranks.node_link import (
 )
 from assay.launch.ranks.processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
 from assay.launch.ranks.supervisor import POLL_S
-from assay.records.run import Run
+from assay.records.failure import Failure
+from assay.records.run import Attempt, Run
+from assay.records.suspect import WrongArithmeticError
 from assay.store.heartbeat import Beat
 
 GATHER_S = 300.0
@@ -101,7 +104,7 @@ class NodeGroup:
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
         rendezvous = f"tcp://{self._host}:{_free_port()}"
         remote = {
-            node: _RemoteRanks(node, self._peers[node], shares[node], self.lose, self._clock)
+            node: _RemoteRanks(orders.attempt, node, self._peers[node], shares[node], self.lose, self._clock)
             for node in nodes[1:]
             if shares[node]
         }
@@ -145,12 +148,22 @@ def share_out(world_size: int, num_nodes: int) -> list[range]:
 class _RemoteRanks:
     """The lead's view of one follower's ranks."""
 
-    def __init__(self, node: int, peer: _Peer, ranks: range, lose: Callable[[int], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        attempt: Attempt,
+        node: int,
+        peer: _Peer,
+        ranks: range,
+        lose: Callable[[int], None],
+        clock: Clock,
+    ) -> None:
+        self._attempt = attempt
         self._clock = clock
         self._node = node
         self._link = peer.link
         self.host = peer.host
         self.beats = [_NO_BEAT] * len(ranks)
+        self.devices = [""] * len(ranks)
         self.process_state: str | None = None
         self._lose = lose
         self.ranks = ranks
@@ -184,6 +197,7 @@ class _RemoteRanks:
         elif isinstance(message, Beats):
             now_s = self._clock.monotonic_s()
             self.beats = [beat._replace(at_s=now_s - beat.at_s) if beat else _NO_BEAT for beat in message.beats]
+            self.devices = list(message.devices)
 
     def stop(self) -> None:
         """Wait until the follower, told to stop, has killed its ranks."""
@@ -199,8 +213,16 @@ class _RemoteRanks:
         if self.ended is None or self.ended.outcome != "succeeded":
             first, last = self.ranks.start, self.ranks.stop - 1
             named = f"rank {first}" if first == last else f"ranks {first} to {last}"
-            reason = f"node {self._node} was lost with {named}: its supervisor is gone ({error})"
-            self.ended = AttemptEnd("killed", reason, 0, None)
+            failure = Failure(
+                failure_kind="lost_node",
+                run_id=self._attempt.run_id,
+                attempt=self._attempt.attempt,
+                rank=first if first == last else None,
+                host=self.host,
+                signature="lost node",
+                text=f"node {self._node} was lost with {named}: its supervisor is gone ({error})",
+            )
+            self.ended = AttemptEnd("killed", 0, failure=failure)
 
 
 class _GroupRanks:
@@ -238,8 +260,8 @@ class _GroupRanks:
     def _cause(self, failures: Sequence[AttemptEnd], *, is_complete: bool) -> AttemptEnd | None:
         if self._first_failure_s is None:
             self._first_failure_s = self._clock.monotonic_s()
-        cause = min(failures, key=lambda end: (end.outcome != "killed", end.error is None))
-        is_certain = cause.outcome == "killed" or cause.error is not None or is_complete
+        cause = min(failures, key=lambda end: (end.outcome != "killed", distance_from_cause(end.failure)))
+        is_certain = cause.outcome == "killed" or distance_from_cause(cause.failure) == 0 or is_complete
         if not is_certain and self._clock.monotonic_s() < self._first_failure_s + CAUSE_S:
             return None
         return cause._replace(num_alive=self._num_alive())
@@ -258,6 +280,10 @@ class _GroupRanks:
         """The machine of the node that has it."""
         owner = next((ranks for ranks in self._remote if rank in ranks.ranks), None)
         return owner.host if owner else self._local.host_of(rank)
+
+    def devices(self) -> list[str]:
+        """Those of the other nodes came with their signs of life."""
+        return self._local.devices() + [device for ranks in self._remote for device in ranks.devices]
 
     def take_stacks(self, rank: int) -> str:
         """On every node; the node that has `rank` says what its process does."""
@@ -338,7 +364,7 @@ class Follower:
             beats = tuple(
                 beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats()
             )
-            self._link.send(Beats(beats=beats))
+            self._link.send(Beats(beats=beats, devices=tuple(self._ranks.devices())))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
             self._link.send(_ended(end))
@@ -434,17 +460,32 @@ def _free_port() -> int:
 def _ended(end: AttemptEnd) -> Ended:
     return Ended(
         outcome=end.outcome,
-        reason=end.reason,
         num_alive=end.num_alive,
+        said=end.said,
+        failure=end.failure,
         error_kind=type(end.error).__name__ if end.error else None,
         error_text=str(end.error) if end.error else "",
+        suspects=end.error.suspects if isinstance(end.error, WrongArithmeticError) else (),
         stalled_s=end.stalled_s,
     )
 
 
 def _end_of(message: Ended) -> AttemptEnd:
-    error: AssayError | None = None
-    if message.error_kind is not None:
-        kind = getattr(errors, message.error_kind, AssayError)
-        error = kind(message.error_text)
-    return AttemptEnd(message.outcome, message.reason, message.num_alive, error, message.stalled_s)
+    return AttemptEnd(
+        message.outcome,
+        message.num_alive,
+        said=message.said,
+        failure=message.failure,
+        error=_error_of(message),
+        stalled_s=message.stalled_s,
+    )
+
+
+def _error_of(message: Ended) -> AssayError | None:
+    if message.error_kind is None:
+        return None
+    if message.error_kind == WrongArithmeticError.__name__:
+        return WrongArithmeticError(message.error_text, message.suspects)
+    kind = getattr(errors, message.error_kind, AssayError)
+    error: AssayError = kind(message.error_text)
+    return error

@@ -18,15 +18,17 @@ from typing import Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict
 
 from assay.base.errors import AssayError
+from assay.launch.ranks.failures import distance_from_cause, whereabouts
 from assay.launch.ranks.faults import FaultPlan
 from assay.launch.ranks.rank import rank_main
-from assay.launch.ranks.task import Parallel, RankReport, RankTask
+from assay.launch.ranks.task import Parallel, RankBegan, RankReport, RankTask
 from assay.records.commit import Commit
+from assay.records.failure import Failure, FailureKind
 from assay.records.run import Attempt, Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
 from assay.triage.hang import ask_for_stacks, process_state
 
-CRASHES = frozenset(("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT"))
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 """Signals that a process brings upon itself; SIGKILL and the like come from outside."""
 
 
@@ -34,11 +36,18 @@ class AttemptEnd(NamedTuple):
     """How an attempt ended."""
 
     outcome: Literal["succeeded", "failed", "preempted", "killed"]
-    reason: str
     num_alive: int
     """Ranks that did not die by themselves."""
+    said: str = ""
+    """How it ended where nothing failed."""
+    failure: Failure | None = None
     error: AssayError | None = None
+    """Of the failure, where it is one that a user can act on."""
     stalled_s: float = 0.0
+
+    def reason(self, run_dir: str) -> str:
+        """Why it ended, in words."""
+        return self.failure.sentence(run_dir) if self.failure else self.said
 
 
 class Orders(BaseModel):
@@ -77,6 +86,10 @@ class AttemptRanks(Protocol):
 
     def host_of(self, rank: int) -> str:
         """Name of the machine that a rank runs on."""
+        ...
+
+    def devices(self) -> list[str]:
+        """Of each rank, as far as it has said."""
         ...
 
     def take_stacks(self, rank: int) -> str:
@@ -122,6 +135,9 @@ class RankProcesses:
     ) -> None:
         """`rendezvous`: the URL where all ranks of the attempt meet, see `training.parallel.ranks`."""
         self._ranks = ranks
+        self._run_id = run.run_id
+        self._attempt = orders.attempt.attempt
+        self._devices = [""] * len(ranks)
         attempt = orders.attempt
         page = heartbeat_path(Path(run.run_dir), attempt.attempt, ranks)
         self._heartbeats = Heartbeats.create(page, attempt.world_size)
@@ -166,6 +182,10 @@ class RankProcesses:
         """This machine's name."""
         return socket.gethostname()
 
+    def devices(self) -> list[str]:
+        """Of this machine's ranks."""
+        return list(self._devices)
+
     def take_stacks(self, rank: int) -> str:
         """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
@@ -179,12 +199,17 @@ class RankProcesses:
         running = [process.sentinel for process in self._processes if process.exitcode is None]
         wait([*running, *open_pipes], timeout_s)
         for rank, pipe in enumerate(self._pipes):
-            if pipe.closed or not pipe.poll():
-                continue
-            try:
-                self._reports[rank] = pipe.recv()
-            except EOFError:
-                pipe.close()
+            while not pipe.closed and pipe.poll():
+                try:
+                    self._take_in(rank, pipe.recv())
+                except EOFError:
+                    pipe.close()
+
+    def _take_in(self, index: int, said: RankBegan | RankReport) -> None:
+        if isinstance(said, RankBegan):
+            self._devices[index] = said.device
+        else:
+            self._reports[index] = said
 
     def end(self) -> AttemptEnd | None:
         """How the attempt ended, once it is clear; None while it goes on."""
@@ -197,29 +222,45 @@ class RankProcesses:
         self.wait_for_news(0)
         stopped = any(report.outcome == "stopped" for report in self._reports.values())
         if stopped:
-            return AttemptEnd("preempted", "asked to stop; committed and left", len(codes), None)
-        return AttemptEnd("succeeded", "reached the last step", len(codes), None)
+            return AttemptEnd("preempted", len(codes), said="asked to stop; committed and left")
+        return AttemptEnd("succeeded", len(codes), said="reached the last step")
 
     def _failed(self, dead: list[int]) -> AttemptEnd:
         self.wait_for_news(0)
         codes = {rank: self._processes[rank].exitcode or 0 for rank in dead}
-        killed = {rank: signal.Signals(-code).name for rank, code in codes.items() if code < 0}
+        killed = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0}
         if killed:
             # A rank that was killed can make another's backend abort; the one killed from outside is the cause.
-            rank = min(killed, key=lambda each: killed[each] in CRASHES)
-            num_alive = len(self._processes) - len(killed)
-            return AttemptEnd(
-                "killed", f"rank {self._ranks[rank]} was killed by {killed[rank]}", num_alive, None
-            )
+            rank = min(killed, key=lambda each: killed[each] in _CRASHES)
+            name = killed[rank].name
+            kind: FailureKind = "crashed" if killed[rank] in _CRASHES else "killed_by_signal"
+            failure = self._failure(rank, kind, signature=name, text=name)
+            return AttemptEnd("killed", len(self._processes) - len(killed), failure=failure)
         # When one rank fails, its peers fail for want of it; the one with a named error is the cause.
         reports = {rank: self._reports[rank] for rank in dead if rank in self._reports}
-        cause = min(reports, key=lambda rank: reports[rank].error is None, default=dead[0])
+        cause = min(reports, key=lambda rank: distance_from_cause(reports[rank].failure), default=dead[0])
+        num_alive = len(self._processes) - 1
         if cause not in reports:
-            reason = f"exit code {self._processes[cause].exitcode} and no word"
-            return AttemptEnd("failed", f"rank {self._ranks[cause]}: {reason}", len(self._processes) - 1, None)
+            what = f"exit code {codes[cause]}"
+            failure = self._failure(cause, "exited", signature=what, text=f"{what} and no word")
+            return AttemptEnd("failed", num_alive, failure=failure)
         report = reports[cause]
-        return AttemptEnd(
-            "failed", f"rank {self._ranks[cause]}: {report.summary}", len(self._processes) - 1, report.error
+        return AttemptEnd("failed", num_alive, failure=report.failure, error=report.error)
+
+    def _failure(self, index: int, kind: FailureKind, *, signature: str, text: str) -> Failure:
+        """Of a rank that could not speak for itself: where it was, by its last sign of life."""
+        place = whereabouts(self.beats()[index])
+        return Failure(
+            failure_kind=kind,
+            run_id=self._run_id,
+            attempt=self._attempt,
+            host=socket.gethostname(),
+            device=self._devices[index],
+            rank=self._ranks[index],
+            phase=place.phase,
+            step=place.step,
+            signature=signature,
+            text=text,
         )
 
     def signal(self, number: int) -> None:

@@ -9,12 +9,12 @@ import select
 import signal
 import sys
 import threading
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from assay.base.errors import AssayError
-from assay.launch.ranks.task import TRACEBACK, RankReport, RankTask, StopFlag
+from assay.launch.ranks.failures import failure_of
+from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
 from assay.triage.hang import stacks_path
 
 
@@ -25,18 +25,21 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     stop = StopFlag()
     _write_stacks_when_asked(task)
     said_all = _die_with_supervisor(pipe)
+    devices = [""]
+
+    def began(device: str) -> None:
+        devices.append(device)
+        pipe.send(RankBegan(device))
+
     try:
         from assay.launch.ranks.wiring import train_rank
 
-        outcome = train_rank(task, stop)
+        outcome = train_rank(task, stop, began)
         pipe.send(RankReport(outcome))
         code = 0
     except BaseException as error:
         known = error if isinstance(error, AssayError) else None
-        summary = f"{type(error).__name__}: {error}"
-        if known is None:
-            summary = f"{summary.splitlines()[0]}{TRACEBACK}{_keep_traceback(task)}"
-        pipe.send(RankReport("failed", summary=summary, error=known))
+        pipe.send(RankReport("failed", failure_of(error, task, device=devices[-1]), known))
         code = 1
     said_all.set()
     pipe.close()
@@ -44,15 +47,6 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     sys.stderr.flush()
     # Without Python's farewell: a peer's death can leave threads of the backend waiting for ever.
     os._exit(code)
-
-
-def _keep_traceback(task: RankTask) -> Path:
-    """In a file and not on the terminal: when one rank dies, all of its peers fail for want of it."""
-    folder = Path(task.run.run_dir) / "errors"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"attempt-{task.attempt.attempt:04d}-rank-{task.rank:05d}.txt"
-    path.write_text(traceback.format_exc())
-    return path
 
 
 def _die_with_supervisor(pipe: Connection) -> threading.Event:

@@ -8,7 +8,6 @@ The supervisor alone writes to the ledger, so that no training step ever waits f
 torch, and not where the ranks run: `ThisMachine` starts them here, `launch.nodes` on those of an allocation.
 """
 
-import re
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,17 +18,19 @@ from assay.base.clock import Clock
 from assay.base.errors import AssayError, StoreError, TrainingError
 from assay.base.units import duration_text
 from assay.launch.capsules import save_failing_step
-from assay.launch.ranks.faults import NO_FAULTS, FaultPlan
-from assay.launch.ranks.processes import CRASHES, AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
-from assay.launch.ranks.task import TRACEBACK, Parallel
+from assay.launch.ranks.failures import whereabouts
+from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
+from assay.launch.ranks.processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
+from assay.launch.ranks.task import Parallel
 from assay.records.commit import Commit
+from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
 from assay.records.notice import Notice, NoticeKind
 from assay.records.run import Attempt, Run
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.notices import append_notice
-from assay.triage.hang import HungRank, describe_hung_rank, find_hung_rank, stacks_path
+from assay.triage.hang import HungRank, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
 AfterDeath = Literal["same", "shrink"]
@@ -40,9 +41,6 @@ STACKS_S = 0.5
 """How long hung ranks have to write their stacks."""
 PRIOR_FAILURE_S = 3600.0
 """What is assumed of a run that has not died yet: a preemptible node lives for hours."""
-SILENCE = ": no sign of life for "
-"""Between where a rank hung and what differs between two hangs that are alike."""
-_RANK = re.compile(r"^rank \d+")
 STORE_TRIES = 4
 """A store that fails may come back: so many attempts without a commit in between, after growing waits."""
 
@@ -87,27 +85,31 @@ class RestartPolicy:
         return self.parallel[min(attempt, len(self.parallel) - 1)]
 
 
-class _Failure(NamedTuple):
-    """Why an attempt died, and the step of the last commit then."""
+OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
+"""Failures that are alike only on the same rank, as long as the ranks are as many."""
+ALIKE_BY_KIND: frozenset[FailureKind] = frozenset(("store_unreachable", "wrong_arithmetic"))
+"""Wherever they arise, they say the same."""
 
-    outcome: str
-    reason: str
+
+class _Death(NamedTuple):
+    """An attempt that died: of what, with the last commit at which step, and on how many ranks."""
+
+    failure: Failure
     step: int
     world_size: int
 
-    def is_like(self, other: "_Failure") -> bool:
-        """Whether it is the same failure: on another number of ranks, whichever of them it befell.
+    def is_like(self, other: "_Death") -> bool:
+        """Whether it is the same failure again, with no commit in between.
 
         A lane that fails moves to another rank when the number of ranks changes.
         """
-        reason, others_reason = self.reason, other.reason
-        if self.world_size != other.world_size:
-            reason, others_reason = (_RANK.sub("rank", text) for text in (reason, others_reason))
-        return (self.outcome, reason, self.step) == (other.outcome, others_reason, other.step)
-
-    def may_be_the_codes_fault(self) -> bool:
-        """Whether it would come again wherever the step is made; a kill from outside is the node's fault."""
-        return self.outcome == "failed" or " hung in " in self.reason or self.reason.endswith(tuple(CRASHES))
+        ours, theirs = self.failure, other.failure
+        if (ours.failure_kind, self.step) != (theirs.failure_kind, other.step):
+            return False
+        if ours.failure_kind in ALIKE_BY_KIND:
+            return True
+        moved = ours.failure_kind in OF_THEIR_RANK and ours.rank != theirs.rank
+        return ours.signature == theirs.signature and not (moved and self.world_size == other.world_size)
 
 
 class Nodes(Protocol):
@@ -163,6 +165,7 @@ class Supervisor:
         self._stop_asked = False
         self._num_attempts = 0
         self._nodes = nodes or ThisMachine(run)
+        self._known_faults = have_struck(policy.faults, Path(run.run_dir))
 
     def run(self, world_size: int) -> Attempt:
         """The last attempt. Raises what the ranks raised if they can not go on."""
@@ -173,7 +176,7 @@ class Supervisor:
             signal.signal(signal.SIGTERM, previous)
 
     def _attempts(self, world_size: int) -> Attempt:
-        failures: list[_Failure] = []
+        deaths: list[_Death] = []
         sizes = list(self._policy.world_sizes)
         while True:
             if sizes:
@@ -183,40 +186,42 @@ class Supervisor:
             if end.outcome in ("succeeded", "preempted"):
                 return attempt
             if isinstance(end.error, TrainingError):
-                raise TrainingError(f"{end.error}{self._keep_failing_step(attempt, end.reason)}")
+                raise TrainingError(f"{end.error}{self._keep_failing_step(attempt)}")
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
-            # Where the traceback lies differs between two failures that are alike.
-            alike = end.reason.partition(TRACEBACK)[0].partition(SILENCE)[0]
-            reason = alike if end.error is None else type(end.error).__name__
-            failures.append(_Failure(end.outcome, reason, attempt.end_step or 0, attempt.world_size))
-            self._refuse_hopeless(failures, end, attempt)
-            self._wait_unless_asked_to_stop(back_off_s(failures))
+            assert end.failure is not None, "what dies dies of something"
+            deaths.append(_Death(end.failure, attempt.end_step or 0, attempt.world_size))
+            self._refuse_hopeless(deaths, end, attempt)
+            self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
                 world_size = 1 << (max(1, end.num_alive).bit_length() - 1)
 
-    def _refuse_hopeless(self, failures: list[_Failure], end: AttemptEnd, attempt: Attempt) -> None:
+    def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""
-        last = failures[-1]
+        last = deaths[-1]
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
-        num_alike = sum(failure.is_like(last) for failure in failures)
-        repeats = last.may_be_the_codes_fault() and num_alike > allowed
-        if not repeats and len(failures) <= self._policy.max_restarts:
+        num_alike = sum(death.is_like(last) for death in deaths)
+        repeats = last.failure.failure_kind not in FROM_OUTSIDE and num_alike > allowed
+        if not repeats and len(deaths) <= self._policy.max_restarts:
             return
+        if repeats:
+            text = f"{num_alike} attempts ended alike, without a commit in between: {last.failure.signature}"
+            self._notice_failure("repeated_failure", text, last.failure)
         if end.error is not None:
             raise end.error
-        kept = self._keep_failing_step(attempt, last.reason) if repeats else ""
+        kept = self._keep_failing_step(attempt) if repeats else ""
         raise TrainingError(
-            f"run {self._run.run_id}: {len(failures)} attempts died, the last with: {last.reason}. "
+            f"run {self._run.run_id}: {len(deaths)} attempts died, the last with: {last.failure.headline()}. "
             + (f"It failed twice in the same way, so it was not tried again.{kept} " if repeats else "")
             + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' goes "
             "on from there."
         )
 
-    def _keep_failing_step(self, attempt: Attempt, reason: str) -> str:
+    def _keep_failing_step(self, attempt: Attempt) -> str:
         """Make a capsule of the step that failed; a sentence that says how to look at it."""
+        assert attempt.failure is not None
         try:
-            capsule = save_failing_step(self._run, self._log, attempt, reason)
+            capsule = save_failing_step(self._run, self._log, attempt, attempt.failure.headline())
         except AssayError as error:
             return f" No capsule of the step could be kept: {error}"
         return (
@@ -239,18 +244,21 @@ class Supervisor:
         save_attempt(Path(self._run.run_dir), attempt)
         close_abandoned_attempts(self._run, self._log, attempt)
         if self._stop_asked:
-            end = AttemptEnd("preempted", "asked to stop before its ranks were started", world_size)
+            end = AttemptEnd("preempted", world_size, said="asked to stop before its ranks were started")
         else:
-            end = self._run_ranks(attempt, commit)
+            attempt, end = self._run_ranks(attempt, commit)
         if isinstance(end.error, WrongArithmeticError):
             self._log.quarantine_unverified(f"not verified before this: {end.error}")
+            assert end.failure is not None
+            self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
         commits = self._log.commits()
         ended = attempt.model_copy(
             update={
                 "ended_s": self._clock.now_s(),
                 "end_step": commits[-1].step if commits else 0,
                 "outcome": end.outcome,
-                "reason": end.reason,
+                "reason": end.reason(self._run.run_dir),
+                "failure": end.failure,
                 "suspects": end.error.suspects if isinstance(end.error, WrongArithmeticError) else (),
                 "stalled_s": end.stalled_s,
             }
@@ -260,12 +268,18 @@ class Supervisor:
             watcher.attempt_ended(ended)
         return ended, end
 
-    def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> AttemptEnd:
+    def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:
+        """The attempt, with where its ranks were, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
         try:
+            hosts = tuple(ranks.host_of(rank) for rank in range(attempt.world_size))
+            attempt = attempt.model_copy(update={"hosts": hosts})
+            save_attempt(Path(self._run.run_dir), attempt)
             for watcher in self._watchers:
                 watcher.attempt_began(attempt, ranks.pids)
-            return self._watch(ranks, attempt)
+            end = self._watch(ranks, attempt)
+            self._notice_faults(attempt)
+            return attempt.model_copy(update={"devices": tuple(ranks.devices())}), end
         finally:
             ranks.stop()
 
@@ -297,39 +311,72 @@ class Supervisor:
                 return end._replace(outcome="preempted") if self._stop_asked and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             if leave_by_s is not None and now_s > leave_by_s:
-                reason = f"not gone {self._policy.grace_s:g} s after SIGTERM; back to the last commit"
-                return AttemptEnd("preempted", reason, 0)
+                return self._end_late(attempt)
+            self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
-                self._notice(attempt, ranks, "straggler", slow.rank, slow.step, describe_straggler(slow))
+                host, text = ranks.host_of(slow.rank), describe_straggler(slow)
+                self._notice("straggler", text, attempt.attempt, rank=slow.rank, step=slow.step, host=host)
             hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
             if hung is not None:
                 return self._end_hung(ranks, attempt, hung)
+
+    def _end_late(self, attempt: Attempt) -> AttemptEnd:
+        failure = Failure(
+            failure_kind="not_gone_after_sigterm",
+            run_id=self._run.run_id,
+            attempt=attempt.attempt,
+            signature="not gone after SIGTERM",
+            text=f"not gone {self._policy.grace_s:g} s after SIGTERM; back to the last commit",
+        )
+        return AttemptEnd("preempted", 0, failure=failure)
 
     def _end_hung(self, ranks: AttemptRanks, attempt: Attempt, hung: HungRank) -> AttemptEnd:
         state = ranks.take_stacks(hung.rank)
         self._clock.sleep_s(STACKS_S)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
-        reason = (
-            f"{describe_hung_rank(hung)}{SILENCE}{hung.silent_s:.0f} s, process "
-            f"{state or 'in an unknown state'}; "
+        place = whereabouts(hung.beat)
+        failure = Failure(
+            failure_kind="hang",
+            run_id=self._run.run_id,
+            attempt=attempt.attempt,
+            rank=hung.rank,
+            phase=place.phase,
+            step=place.step,
+            host=ranks.host_of(hung.rank),
+            device=ranks.devices()[hung.rank],
+            signature=f"hang in {place.phase}",
+            text=describe_silence(hung, state),
             # A rank that hangs in its first moments can not write any.
-            + (f"stacks in {stacks}" if stacks.is_file() else "it wrote no stacks")
+            file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",
         )
-        step = hung.beat.step if hung.beat else attempt.start_step
-        self._notice(attempt, ranks, "hang", hung.rank, step + 1, reason)
-        return AttemptEnd("killed", reason, attempt.world_size - 1, stalled_s=hung.silent_s)
+        self._notice_failure("hang", failure.sentence(self._run.run_dir), failure)
+        return AttemptEnd("killed", attempt.world_size - 1, failure=failure, stalled_s=hung.silent_s)
+
+    def _notice_failure(self, kind: NoticeKind, text: str, about: Failure) -> None:
+        """Say at once what a failure will say at the end of its attempt."""
+        self._notice(kind, text, about.attempt, rank=about.rank, step=about.step, host=about.host)
+
+    def _notice_faults(self, attempt: Attempt) -> None:
+        """Of the faults that were asked for, those that have struck: nobody needs to look for their cause."""
+        struck = have_struck(self._policy.faults, Path(self._run.run_dir))
+        for fault in struck:
+            if fault not in self._known_faults:
+                self._known_faults.append(fault)
+                host = attempt.hosts[fault.rank]
+                text = describe_fault(fault)
+                self._notice("fault", text, attempt.attempt, rank=fault.rank, step=fault.step, host=host)
 
     def _notice(
-        self, attempt: Attempt, ranks: AttemptRanks, kind: NoticeKind, rank: int, step: int, text: str
+        self, kind: NoticeKind, text: str, attempt: int, *, rank: int | None, step: int | None, host: str
     ) -> None:
         notice = Notice(
             notice=kind,
             run_id=self._run.run_id,
-            attempt=attempt.attempt,
+            attempt=attempt,
             at_s=self._clock.now_s(),
             rank=rank,
             step=step,
-            host=ranks.host_of(rank),
+            host=host,
             text=text,
         )
         append_notice(Path(self._run.run_dir), notice)
@@ -343,9 +390,10 @@ class Supervisor:
         self._stop_asked = True
 
 
-def back_off_s(failures: Sequence[_Failure]) -> float:
-    """Seconds until the next attempt: none at first, then longer while no commit is made between failures."""
-    stuck = sum(failure.step == failures[-1].step for failure in failures)
+def back_off_s(steps: Sequence[int]) -> float:
+    """Seconds until the next attempt, by the last commit's step at each death: none at first, then longer while
+    no commit is made between deaths."""
+    stuck = sum(step == steps[-1] for step in steps)
     return 0.0 if stuck < 2 else min(30.0, 0.5 * 2 ** (stuck - 2))
 
 

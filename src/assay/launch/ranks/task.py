@@ -7,10 +7,8 @@ from typing import Literal
 from assay.base.errors import AssayError
 from assay.launch.ranks.faults import FaultPlan
 from assay.records.commit import Commit
+from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
-
-TRACEBACK = "; traceback in "
-"""Between what went wrong and the file that says where."""
 
 Parallel = Literal["ddp", "fsdp2"]
 """Each rank holds all weights | a shard of them. The numbers are the same; it may change at every restart."""
@@ -39,11 +37,19 @@ class RankTask:
 
 
 @dataclass(frozen=True)
+class RankBegan:
+    """A rank's first words: it has met the others."""
+
+    device: str
+
+
+@dataclass(frozen=True)
 class RankReport:
     """A rank's last words."""
 
     outcome: Literal["finished", "stopped", "failed"]
-    summary: str = ""
+    failure: Failure | None = None
+    """What ended it; None where nothing did."""
     error: AssayError | None = None
     """What a user can act on; None where the failure is a surprise."""
 

@@ -1,6 +1,6 @@
 """Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -38,8 +38,13 @@ from assay.training.trainer.step import Network, Stepper, initial_model
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 
-def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]:
-    """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end."""
+def train_rank(
+    task: RankTask, stop: StopFlag, began: Callable[[str], None] = lambda device: None
+) -> Literal["finished", "stopped"]:
+    """Train this rank's lanes to the end, or until `stop` is set; evaluate at the end.
+
+    `began` is told the rank's device, once it has met the others.
+    """
     recipe = recipe_of(task.run)
     faults = _faults(task)
     clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
@@ -52,6 +57,7 @@ def train_rank(task: RankTask, stop: StopFlag) -> Literal["finished", "stopped"]
         rendezvous=task.rendezvous,
         num_threads=recipe.trainer.threads_per_rank,
     )
+    began(str(ranks.device))
     method = method_of(recipe.method)
     loader = _loader(recipe, method, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)

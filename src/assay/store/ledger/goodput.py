@@ -69,6 +69,7 @@ def _interruptions(attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds])
                 attempt=attempt.attempt,
                 at_s=attempt.ended_s,
                 reason=attempt.reason,
+                failure=attempt.failure,
                 lost_device_s=spent_s(attempt.attempt, "lost"),
                 stalled_device_s=spent_s(attempt.attempt, "stalled"),
                 startup_device_s=spent_s(after.attempt, "startup") if after else 0.0,

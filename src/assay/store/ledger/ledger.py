@@ -22,6 +22,8 @@ from assay.records.campaign import Campaign
 from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation
+from assay.records.failure import Failure
+from assay.records.notice import Notice
 from assay.records.record import Record
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.suspect import Suspect
@@ -68,14 +70,33 @@ class Ledger:
         self._put(tables.runs, run_id=run.run_id, created_s=run.created_s, record=run.to_json())
 
     def record_attempt(self, attempt: Attempt) -> None:
-        """Write an attempt down when it begins, and again when it has ended."""
-        self._put(
-            tables.attempts,
-            run_id=attempt.run_id,
-            attempt=attempt.attempt,
-            start_step=attempt.start_step,
-            record=attempt.to_json(),
-        )
+        """Write an attempt down when it begins, and again when it has ended, with what ended it."""
+        row = {
+            "run_id": attempt.run_id,
+            "attempt": attempt.attempt,
+            "start_step": attempt.start_step,
+            "record": attempt.to_json(),
+        }
+        with self.writing() as connection:
+            upsert(connection, tables.attempts, [row])
+            if attempt.failure is not None:
+                upsert(connection, tables.failures, [_failure_row(attempt.failure)])
+
+    def record_notices(self, run_id: str, notices: dict[int, Notice]) -> None:
+        """Write down notices of a run by their index, in one transaction."""
+        rows = [
+            {
+                "run_id": run_id,
+                "notice_index": index,
+                "notice": notice.notice,
+                "at_s": notice.at_s,
+                "record": notice.to_json(),
+            }
+            for index, notice in notices.items()
+        ]
+        if rows:
+            with self.writing() as connection:
+                upsert(connection, tables.notices, rows)
 
     def record_log_entry(self, run_id: str, index: int, entry: LogEntry) -> None:
         """Write down entry `index` (from 0) of a run's log."""
@@ -187,6 +208,17 @@ class Ledger:
         table = tables.attempts
         return self._records(Attempt, _records_of(table, run_id).order_by(table.c.attempt))
 
+    def failures(self, run_id: str | None = None) -> list[Failure]:
+        """What ended a run's attempts before their time, or those of all runs."""
+        table = tables.failures
+        query = select(table.c.record) if run_id is None else _records_of(table, run_id)
+        return self._records(Failure, query.order_by(table.c.run_id, table.c.attempt))
+
+    def notices(self, run_id: str) -> list[Notice]:
+        """What was noticed about a run, the oldest first."""
+        table = tables.notices
+        return self._records(Notice, _records_of(table, run_id).order_by(table.c.notice_index))
+
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
         """Every time that a device of a node computed wrongly, with the run's id."""
         query = select(tables.attempts.c.record).where(tables.attempts.c.record.contains('"suspects":[{'))
@@ -268,6 +300,17 @@ def upsert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]])
     key = [column.name for column in table.primary_key]
     others = {name: insert.excluded[name] for name in rows[0] if name not in key}
     connection.execute(insert.on_conflict_do_update(index_elements=key, set_=others), list(rows))
+
+
+def _failure_row(failure: Failure) -> dict[str, Any]:
+    return {
+        "run_id": failure.run_id,
+        "attempt": failure.attempt,
+        "failure_kind": failure.failure_kind,
+        "signature": failure.signature,
+        "host": failure.host,
+        "record": failure.to_json(),
+    }
 
 
 def _records_of(table: Table, run_id: str) -> Select[Any]:

@@ -41,6 +41,29 @@ attempts = Table(
     Column("record", Text, nullable=False),
 )
 
+failures = Table(
+    "failures",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("failure_kind", String, nullable=False),
+    Column("signature", String, nullable=False, index=True),
+    Column("host", String, nullable=False),
+    Column("record", Text, nullable=False),
+)
+"""What ended an attempt before its time, as its own record says too: here to be counted over all runs."""
+
+notices = Table(
+    "notices",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("notice_index", Integer, primary_key=True),
+    Column("notice", String, nullable=False),
+    Column("at_s", Float, nullable=False),
+    Column("record", Text, nullable=False),
+)
+"""`notice_index`: the line of the run's file of notices, from 0."""
+
 log_entries = Table(
     "log_entries",
     metadata,

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
-from assay.base.errors import TrainingError
+from assay.base.errors import LossNotFiniteError
 from assay.data.loader.batch import StepShare
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
@@ -162,7 +162,7 @@ class Trainer:
         if totals.is_made:
             return
         what = f"the loss of lanes {list(totals.bad_lanes)}" if totals.bad_lanes else "the gradient's norm"
-        raise TrainingError(
+        raise LossNotFiniteError(
             f"step {place.step + 1}: {what} is not finite. No update was made; the last commit is intact. "
             f"The rows are those of epoch {place.cursor.epoch}, step {place.cursor.step_in_epoch} of the epoch."
         )

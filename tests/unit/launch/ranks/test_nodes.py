@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, DataError, TrainingError
-from assay.launch.ranks.node_link import Bye, Hello, LinkLost, Stop, accept_link, connect_link, link_key
+from assay.launch.ranks.node_link import Bye, Ended, Hello, LinkLost, Stop, accept_link, connect_link, link_key
 from assay.launch.ranks.nodes import _end_of, _ended, _gather, share_out
 from assay.launch.ranks.processes import AttemptEnd
+from assay.records.failure import Failure
+from assay.records.suspect import Suspect, WrongArithmeticError
 
 KEY = b"secret"
 CLOCK = SystemClock()
@@ -85,11 +87,19 @@ def test_messages_arrive_in_order_and_the_end_of_a_link_is_noticed(port: int) ->
         theirs.receive(1.0)
 
 
-@pytest.mark.parametrize("error", [None, DataError("shard-0007 is gone"), TrainingError("not finite")])
+SUSPECT = Suspect(rank=1, node="n", device="cpu", step=3, lane=0, is_certain=True)
+
+
+@pytest.mark.parametrize(
+    "error", [None, DataError("shard-0007 is gone"), TrainingError("x"), WrongArithmeticError("x", (SUSPECT,))]
+)
 def test_how_ranks_ended_is_told_with_the_error_that_a_person_can_act_on(error: AssayError | None) -> None:
-    told = _end_of(_ended(AttemptEnd("failed", "rank 3: broke", 1, error)))
-    assert told[:3] == ("failed", "rank 3: broke", 1)
+    failure = Failure(failure_kind="data_error", run_id="r", attempt=2, rank=3, signature="s", text="broke")
+    end = AttemptEnd("failed", 1, failure=failure, error=error, stalled_s=1.5)
+    told = _end_of(Ended.model_validate_json(_ended(end).model_dump_json()))
+    assert told._replace(error=None) == end._replace(error=None)
     assert (type(told.error), str(told.error)) == (type(error), str(error))
+    assert getattr(told.error, "suspects", ()) == getattr(error, "suspects", ())
 
 
 def test_all_nodes_get_the_same_key_and_nobody_else_can_read_it(tmp_path: Path) -> None:

@@ -2,13 +2,29 @@
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from assay.base.errors import DataError, TrainingError
 from assay.launch.ranks.supervisor import AttemptEnd, RestartPolicy, Supervisor
+from assay.records.failure import Failure, FailureKind
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.notices import read_notices
 from assay.store.objects import open_store
+
+
+def failure(failure_kind: FailureKind, text: str, **more: Any) -> Failure:
+    """By default of rank 0, with a signature that says what its text says."""
+    whole = {"rank": 0, "signature": text, **more}
+    return Failure(failure_kind=failure_kind, run_id="r", attempt=1, text=text, **whole)
+
+
+KILL = failure("killed_by_signal", "SIGKILL")
+CRASH = failure("crashed", "SIGSEGV")
+HANG = failure("hang", "silent", signature="hang in compute")
 
 
 class KilledRanks:
@@ -16,14 +32,20 @@ class KilledRanks:
 
     pids = ()
 
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
+    def __init__(self, failure: Failure) -> None:
+        self._failure = failure
+
+    def host_of(self, rank: int) -> str:
+        return f"host-{rank}"
+
+    def devices(self) -> list[str]:
+        return ["cpu"]
 
     def wait_for_news(self, timeout_s: float) -> None:
         pass
 
     def end(self) -> AttemptEnd:
-        return AttemptEnd("killed", self._reason, 0)
+        return AttemptEnd("killed", 0, failure=self._failure)
 
     def stop(self) -> None:
         pass
@@ -32,17 +54,23 @@ class KilledRanks:
 class KillingNodes:
     """Counts how often ranks were started."""
 
-    def __init__(self, reason: str = "rank 0 was killed by SIGKILL") -> None:
-        """Each {} of the reason is another in each attempt."""
+    def __init__(self, failure: Failure = KILL, *, moves: bool = False) -> None:
+        """`moves`: to another rank in each attempt. The words for it are other ones each time."""
         self.num_starts = 0
-        self._reason = reason
+        self._failure = failure
+        self._moves = moves
 
     def fitting(self, world_size: int) -> int:
         return world_size
 
     def start(self, orders) -> KilledRanks:
         self.num_starts += 1
-        return KilledRanks(self._reason.replace("{}", str(self.num_starts)))
+        changes = {
+            "text": f"{self._failure.text} {self.num_starts}",
+            "rank": self.num_starts * self._moves,
+            "attempt": orders.attempt.attempt,
+        }
+        return KilledRanks(self._failure.model_copy(update=changes))
 
 
 class ClockThatStops:
@@ -80,45 +108,71 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
 
 
 @pytest.mark.parametrize(
-    ("reason", "num_starts"),
+    ("failure", "num_starts"),
     [
-        ("rank 0 was killed by SIGKILL", 4),
-        ("rank 0 was killed by SIGSEGV", 2),
-        ("rank 1 hung in 'compute' of step 7: no sign of life for {} s; stacks in {}.txt", 2),
+        (KILL, 4),
+        (failure("lost_node", "node 1 was lost"), 4),
+        (failure("peer_lost", "RuntimeError: closed", signature="RuntimeError in f"), 4),
+        (CRASH, 2),
+        (HANG, 2),
+        (failure("exception", "ValueError: 0x7f", signature="ValueError in f"), 2),
+        (failure("exited", "exit code 3 and no word", signature="exit code 3"), 2),
     ],
+    ids=lambda value: value.failure_kind if isinstance(value, Failure) else "",
 )
-def test_a_crash_or_a_hang_at_the_same_step_is_not_tried_a_third_time_but_a_kill_is(
-    reason, num_starts, run, monkeypatch
+def test_what_the_code_did_is_not_tried_a_third_time_but_what_came_from_outside_is(
+    failure, num_starts, run, monkeypatch, tmp_path
 ) -> None:
     monkeypatch.setattr("assay.launch.ranks.supervisor.save_failing_step", refuse_to_save)
-    nodes, log = KillingNodes(reason), CommitLog(open_store("memory:"))
+    nodes, log = KillingNodes(failure), CommitLog(open_store("memory:"))
     policy = RestartPolicy(max_restarts=3)
     supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError) as stopped:
         supervisor.run(1)
     assert nodes.num_starts == num_starts
     assert ("It failed twice in the same way" in str(stopped.value)) == (num_starts == 2)
+    repeated = [(each.notice, each.attempt) for each in read_notices(Path(run.run_dir))]
+    assert repeated == ([("repeated_failure", 2)] if num_starts == 2 else [])
+    first, *_ = saved_attempts(Path(run.run_dir))
+    assert (first.hosts, first.devices, first.failure.failure_kind) == (
+        ("host-0",), ("cpu",), failure.failure_kind,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("after_death", "reason", "num_starts"),
+    ("after_death", "failure", "num_starts"),
     [
-        ("shrink", "rank {} was killed by SIGSEGV", 2),
-        ("shrink", "rank {} hung in 'compute' of step 7: no sign of life for 9 s", 2),
-        ("shrink", "rank {} was killed by SIGKILL", 4),
-        ("same", "rank {} was killed by SIGSEGV", 4),
+        ("shrink", CRASH, 2),
+        ("shrink", HANG, 2),
+        ("shrink", KILL, 4),
+        ("same", CRASH, 4),
+        ("same", HANG, 4),
+        ("same", failure("exception", "ValueError: x", signature="ValueError in f"), 2),
     ],
+    ids=lambda value: value.failure_kind if isinstance(value, Failure) else str(value),
 )
 def test_the_same_failure_on_fewer_ranks_is_the_same_whatever_the_number_of_the_rank(
-    after_death, reason, num_starts, run, monkeypatch
+    after_death, failure, num_starts, run, monkeypatch
 ) -> None:
     monkeypatch.setattr("assay.launch.ranks.supervisor.save_failing_step", refuse_to_save)
-    nodes, log = KillingNodes(reason), CommitLog(open_store("memory:"))
+    nodes, log = KillingNodes(failure, moves=True), CommitLog(open_store("memory:"))
     policy = RestartPolicy(max_restarts=3, after_death=after_death)
     supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
     with pytest.raises(TrainingError):
         supervisor.run(2)
     assert nodes.num_starts == num_starts
+
+
+def test_another_mistake_at_the_same_step_is_tried_again(run, monkeypatch) -> None:
+    monkeypatch.setattr("assay.launch.ranks.supervisor.save_failing_step", refuse_to_save)
+    mistakes = [failure("exception", "x", signature=f"ValueError in {name}") for name in ("f", "g", "h", "f")]
+    nodes, log = KillingNodes(), CommitLog(open_store("memory:"))
+    monkeypatch.setattr(nodes, "start", lambda orders: KilledRanks(mistakes[orders.attempt.attempt - 1]))
+    supervisor = Supervisor(
+        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
+    )
+    with pytest.raises(TrainingError, match="4 attempts died"):
+        supervisor.run(1)
 
 
 def refuse_to_save(*_: object) -> None:
