@@ -1,31 +1,57 @@
-"""The real loader's order, receipts and commit log in one thread, on a store that loses power.
+"""The real loader, trainer, saver and commit log on a store that loses power.
 
-One seed decides the cuts and the world sizes; a failure prints the seed, and the seed is the reproduction. The
-"weights" are the list of rows that they were made from, so a row that is lost or learned twice shows.
+One seed decides the cuts and the requests to stop; a failure prints the seed, and the seed is the reproduction.
+Only the arithmetic is made up: the "weights" count how often a row was learned, and note the step in which it
+was, so a row that is lost, learned twice, or learned from old weights shows. One rank has all lanes, in this
+process; `test_order.py` has other numbers of ranks, and `tests/integration` other processes.
 """
 
-import json
 import random
-from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
 
-from assay.base.digest import sha256_of_bytes
+from assay.base.clock import SystemClock
 from assay.base.seeds import mix64
+from assay.data.loader.batch import StepShare
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
-from assay.data.loader.receipts import receipt
-from assay.records.commit import Commit, FileDigest, RunFinished
+from assay.records.commit import Commit
 from assay.records.cursor import Cursor
-from assay.store.commit_log import CommitLog, checkpoint_folder
+from assay.store.commit_log import CommitLog
 from assay.store.objects import ObjectStore, open_store
+from assay.training.checkpoint.retention import RetentionConfig
+from assay.training.checkpoint.saver import Saver
+from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import Trainer, TrainingPosition
 from power_cut_store import PowerCut, PowerCutStore
 
 NUM_ROWS = 157
-MAX_RESTARTS = 400
-COMMIT_EVERY = 2
+LANES = range(4)
+MAX_RESTARTS = 200
+MOST_WRITES = (12, 40)
+"""Of an attempt before the power is cut, one or the other; a commit takes about eight."""
+CONFIG = TrainerConfig(commit_every=2, evaluate_every=4, spot_check_every=None)
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """This process alone, with the real groups."""
+    rendezvous = tmp_path_factory.mktemp("ranks") / "rendezvous"
+    ranks = Ranks.join(
+        rank=0, world_size=1, rendezvous=f"file://{rendezvous}", num_threads=torch.get_num_threads()
+    )
+    yield ranks
+    ranks.leave()
 
 
 class ArraySource:
@@ -50,110 +76,146 @@ class ArraySource:
 
 
 def loader() -> Loader:
-    source = ArraySource([31, 1, 60, 40, 25])
     config = LoaderConfig(lanes=4, global_batch_size=12, window_rows=6, prefetch_steps=0, threads=1)
-    return Loader(source, config, ("input_ids",))
+    return Loader(ArraySource([31, 1, 60, 40, 25]), config, ("input_ids",))
 
 
-class Trainee:
-    """Trains by remembering; one attempt of a run."""
+class Memory(nn.Module):
+    """Weights that remember: how often each row was learned, and in which step last."""
 
-    def __init__(self, store: ObjectStore, world_size: int) -> None:
-        self.loader = loader()
-        self.store = store
-        self.world_size = world_size
-        self.log = CommitLog(store)
-        self.log.begin_attempt(world_size=world_size, now_s=0.0)
-        self.step, self.cursor, self.weights = 0, Cursor(), []
-        if (commit := self.log.last_intact_commit()) is not None:
-            self.restore(commit)
-
-    def restore(self, commit: Commit) -> None:
-        self.step, self.cursor = commit.step, commit.cursor
-        self.weights = json.loads(self.store.get(f"{commit.folder}/weights"))
-
-    def train(self) -> None:
-        committed, learned = self.step, []
-        num_steps = self.loader.steps_per_epoch
-        per_rank = self.loader.config.lanes // self.world_size
-        for _ in range(self.step, num_steps):
-            for rank in range(self.world_size):
-                lanes = range(rank * per_rank, (rank + 1) * per_rank)
-                for lane in next(iter(self.loader.shares(self.cursor, lanes, 1))).lanes:
-                    learned += [int(row) for batch in lane.micro_batches for row in batch.row_ids]
-            self.step, self.cursor = self.step + 1, self.loader.next_cursor(self.cursor)
-            if self.step % COMMIT_EVERY == 0 or self.step == num_steps:
-                self.weights += learned
-                self.commit(committed, learned)
-                committed, learned = self.step, []
-        last = self.log.commits()[-1]
-        self.log.append(
-            RunFinished(attempt=self.log.attempt, step=last.step, weights_digest=last.weights_digest)
-        )
-
-    def commit(self, from_step: int, learned: list[int]) -> None:
-        folder = checkpoint_folder(self.step, self.log.attempt)
-        data = json.dumps(self.weights).encode()
-        self.store.put(f"{folder}/weights", data)
-        self.log.append(
-            Commit(
-                attempt=self.log.attempt,
-                world_size=self.world_size,
-                step=self.step,
-                cursor=self.cursor,
-                committed_s=0.0,
-                folder=folder,
-                files=(FileDigest(path="weights", num_bytes=len(data), sha256=sha256_of_bytes(data)),),
-                weights_digest=str(receipt(np.array(self.weights, np.uint64)).digest),
-                receipts_from_step=from_step,
-                rows_learned=len(learned),
-            )
-        )
-        self.log.sweep()
+    def __init__(self) -> None:
+        super().__init__()
+        self.times_learned = nn.Parameter(torch.zeros(NUM_ROWS))
+        self.learned_in = nn.Parameter(torch.zeros(NUM_ROWS))
 
 
-class CursorApart(Trainee):
-    """Wrong on purpose: the cursor is saved by itself, before the weights."""
+class RememberingStepper:
+    """Learns a row by counting it; is asked to stop now and then."""
 
-    def commit(self, from_step: int, learned: list[int]) -> None:
-        self.store.put("cursor", json.dumps([self.step, self.cursor.model_dump()]).encode())
-        super().commit(from_step, learned)
+    def __init__(self, memory: Memory, rng: random.Random) -> None:
+        self._memory = memory
+        self._rng = rng
 
-    def restore(self, commit: Commit) -> None:
-        super().restore(commit)
-        self.step, cursor = json.loads(self.store.get("cursor"))
-        self.cursor = Cursor(**cursor)
+    @torch.no_grad()
+    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
+        rows = [int(row) for lane in share.lanes for batch in lane.micro_batches for row in batch.row_ids]
+        self._memory.times_learned[rows] += 1
+        self._memory.learned_in[rows] = step
+        told: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
+        told |= {"num_rows": len(rows), "stop_asked": self._rng.random() < 0.03, "bad_lanes": ()}
+        return StepTotals(**told)
 
 
-def simulate(trainee: type[Trainee], seed: int) -> list[int]:
-    """Restart until done, on other ranks each time, cutting the power after a few writes; the rows learned."""
+class Silent:
+    """A recorder that nobody reads."""
+
+    def phase(self, name: str) -> None: ...
+    def log(self, step: int, values: object) -> None: ...
+    def sync(self) -> None: ...
+
+
+class CursorApart(Saver):
+    """Wrong on purpose: where to go on is saved by itself, before the weights."""
+
+    def begin(self, *, step: int, cursor: Cursor, **rest: Any) -> None:
+        self._log.store.put("place", f"{step} {cursor.epoch} {cursor.step_in_epoch}".encode())
+        super().begin(step=step, cursor=cursor, **rest)
+
+    def place_of(self, commit: Commit) -> TrainingPosition:
+        step, epoch, step_in_epoch = map(int, self._log.store.get("place").split())
+        return TrainingPosition(step, Cursor(epoch=epoch, step_in_epoch=step_in_epoch))
+
+
+class CursorAhead(Saver):
+    """Wrong on purpose: where to go on is what was read, and not what was learned."""
+
+    def begin(self, *, cursor: Cursor, **rest: Any) -> None:
+        super().begin(cursor=Cursor(epoch=cursor.epoch, step_in_epoch=cursor.step_in_epoch + 1), **rest)
+
+
+def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: random.Random) -> Memory | None:
+    """One life of the run, as `train_rank` wires it: from the last intact commit on; None if asked to stop."""
+    log = CommitLog(store)
+    log.begin_attempt(world_size=1, now_s=0.0)
+    memory, clock = Memory(), SystemClock()
+    optimizer = torch.optim.SGD(memory.parameters(), lr=0.0)
+    saver = saver_type(memory, optimizer, ranks, log, RetentionConfig(keep_last=2, keep_best=1), clock)
+    place = TrainingPosition(0, Cursor())
+    if (commit := log.last_intact_commit()) is not None:
+        saver.restore(commit)
+        place = TrainingPosition(commit.step, commit.cursor)
+        if isinstance(saver, CursorApart):
+            place = saver.place_of(commit)
+    trainer = Trainer(
+        stepper=RememberingStepper(memory, rng),  # type: ignore[arg-type]
+        loader=loader(),
+        saver=saver,
+        lanes=LANES,
+        recorder=Silent(),
+        clock=clock,
+        config=CONFIG,
+        schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
+        evaluate=lambda step: rng.random(),
+        stop_asked=lambda: False,
+    )
+    try:
+        return memory if trainer.train(place) == "finished" else None
+    finally:
+        saver._thread.shutdown()
+
+
+def was_cut(error: BaseException) -> bool:
+    """The power went, be it in the midst of DCP, which hands on what a rank raised."""
+    if isinstance(error, CheckpointException):
+        return any(isinstance(failure, PowerCut) for failure, _ in error.failures.values())
+    return isinstance(error, PowerCut)
+
+
+def simulate(seed: int, ranks: Ranks, saver_type: type[Saver] = Saver) -> Memory:
+    """Restart until done, cutting the power after a few writes; the weights at the end, as they are durable."""
     rng = random.Random(seed)
     store = open_store("memory:")
     for _ in range(MAX_RESTARTS):
-        faulty = PowerCutStore(store, writes_left=rng.randrange(1, 12), rng=rng)
+        faulty = PowerCutStore(store, writes_left=rng.randrange(1, rng.choice(MOST_WRITES)), rng=rng)
         try:
-            trainee(faulty, world_size=rng.choice([1, 2, 4])).train()
-        except PowerCut:
+            finished = attempt(faulty, saver_type, ranks, rng)
+        except BaseException as error:
+            if not was_cut(error):
+                raise
             continue
-        log = CommitLog(store)
-        assert log.finished() is not None
-        return json.loads(store.get(f"{log.commits()[-1].folder}/weights"))
+        if finished is not None:
+            durable = Memory()
+            log = CommitLog(store)
+            optimizer = torch.optim.SGD(durable.parameters(), lr=0.0)
+            reader = Saver(durable, optimizer, ranks, log, RetentionConfig(), SystemClock())
+            reader.restore(log.commits()[-1])
+            reader.close()
+            return durable
     raise AssertionError(f"seed {seed}: no end in {MAX_RESTARTS} restarts")
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_each_row_is_learned_once_wherever_the_power_is_cut(seed: int) -> None:
-    assert sorted(simulate(Trainee, seed)) == list(range(NUM_ROWS))
+def undisturbed() -> torch.Tensor:
+    """The step in which each row is learned when nothing happens."""
+    rows, learned_in = loader(), torch.zeros(NUM_ROWS)
+    for step, share in enumerate(rows.shares(Cursor(), LANES, rows.steps_per_epoch), start=1):
+        for lane in share.lanes:
+            for batch in lane.micro_batches:
+                learned_in[batch.row_ids.astype(np.int64)] = step
+    return learned_in
 
 
-def test_the_simulation_finds_the_program_that_commits_its_cursor_apart() -> None:
-    wrong = []
-    for seed in range(60):
-        try:
-            rows = Counter(simulate(CursorApart, seed))
-        except (ValueError, TypeError):  # the torn cursor could not even be read
-            wrong.append(seed)
-            continue
-        if rows != Counter(range(NUM_ROWS)):
-            wrong.append(seed)
-    assert len(wrong) > 10
+def is_right(memory: Memory) -> bool:
+    once = torch.equal(memory.times_learned, torch.ones(NUM_ROWS))
+    return once and torch.equal(memory.learned_in, undisturbed())
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_each_row_is_learned_once_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
+    assert is_right(simulate(seed, ranks))
+
+
+@pytest.mark.parametrize("wrong", [CursorApart, CursorAhead])
+def test_the_simulation_finds_a_program_whose_cursor_is_not_that_of_its_weights(
+    wrong: type[Saver], ranks: Ranks
+) -> None:
+    assert not all(is_right(simulate(seed, ranks, wrong)) for seed in range(6))

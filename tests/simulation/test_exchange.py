@@ -1,0 +1,134 @@
+"""The real exchanges of gradients between ranks that are threads of this process, over real gloo connections.
+
+What comes out must have the bits of one sum, bracketed by lane number as `training.parallel.tree` draws it,
+whoever held which lanes. One seed decides the gradients; a failure prints it.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
+
+from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.training.parallel.sharded_lane_sum import TreeReduceScatter
+from assay.training.parallel.tree import PartialSums
+
+NUM_LANES = 8
+SIZES = (1, 2, 7, 64, 1001)
+"""Numbers in a gradient: fewer than ranks, odd, even, many."""
+Program = Callable[[dist.ProcessGroup, list[Tensor]], Tensor]
+"""What a rank makes of its lanes' gradients, together with the others."""
+
+
+@pytest.fixture(autouse=True)
+def ranks_are_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each thread has groups of its own, as each process has elsewhere."""
+    monkeypatch.setattr(dist.distributed_c10d, "_world", ThreadLocalWorld())
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    yield
+    torch._C._distributed_c10d._set_thread_isolation_mode(False)
+
+
+def on_ranks(world_size: int, programs: list[Program], steps: list[list[Tensor]]) -> list[list[list[Tensor]]]:
+    """Each program on each step's lanes, by `world_size` ranks: results by [program][step][rank]."""
+    store, per_rank = dist.HashStore(), NUM_LANES // world_size
+    results: list[list[list[Tensor]]] = [[[] for _ in steps] for _ in programs]
+    of_rank: dict[int, list[list[Tensor]]] = {}
+
+    def rank_main(rank: int) -> None:
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
+        )
+        mine = range(rank * per_rank, (rank + 1) * per_rank)
+        group = dist.group.WORLD
+        assert group is not None
+        of_rank[rank] = [
+            [program(group, [lanes[lane].clone() for lane in mine]) for lanes in steps] for program in programs
+        ]
+        dist.destroy_process_group()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True) for rank in range(world_size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for rank in range(world_size):
+        for program, of_steps in enumerate(of_rank[rank]):
+            for step, result in enumerate(of_steps):
+                results[program][step].append(result)
+    return results
+
+
+def own_sum(lanes: list[Tensor]) -> Tensor:
+    """The subtree of one rank's lanes."""
+    *others, last = lanes
+    partial_sums = PartialSums()
+    for lane in others:
+        partial_sums.add([lane], 1)
+    partial_sums.add_to([last], [0], 1)
+    return last
+
+
+def tree_exchange(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
+    """What DDP's hook does with a bucket."""
+    total = own_sum(lanes)
+    sum_over_ranks(total, group)
+    return total
+
+
+def tree_reduce_scatter(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
+    """What FSDP2 does with a layer, padded to a multiple of the ranks; this rank's chunk."""
+    total = own_sum(lanes)
+    size = group.size()
+    padded = torch.cat([total, total.new_zeros(-len(total) % size)])
+    chunk = padded.new_empty(len(padded) // size)
+    TreeReduceScatter(lambda packed: True)(chunk, padded, group, dist.ReduceOp.SUM)
+    return chunk
+
+
+def backends_all_reduce(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
+    """Wrong on purpose: adds in an order that depends on the number of ranks."""
+    total = own_sum(lanes)
+    dist.all_reduce(total, group=group)
+    return total
+
+
+def as_drawn(parts: list[Tensor]) -> Tensor:
+    """Neighbours first, then neighbouring pairs, ..."""
+    while len(parts) > 1:
+        parts = [left + right for left, right in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def gradients(seed: int) -> list[list[Tensor]]:
+    """[step][lane]: of very different sizes, so that every other bracketing has other bits."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        [torch.randn(size, generator=generator) * 10.0 ** (lane % 5) for lane in range(NUM_LANES)]
+        for size in SIZES
+    ]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_both_exchanges_give_the_bits_of_the_tree_at_every_world_size(world_size: int) -> None:
+    steps = gradients(seed=world_size)
+    replicated, sharded = on_ranks(world_size, [tree_exchange, tree_reduce_scatter], steps)
+    for lanes, totals, chunks in zip(steps, replicated, sharded, strict=True):
+        expected = as_drawn(lanes)
+        assert len(totals) == len(chunks) == world_size
+        assert all(torch.equal(total, expected) for total in totals)
+        assert torch.equal(torch.cat(chunks)[: len(expected)], expected)
+
+
+def test_a_sum_in_the_backends_order_is_found_out() -> None:
+    [totals] = on_ranks(8, [backends_all_reduce], gradients(seed=0))
+    assert not all(
+        torch.equal(total, as_drawn(lanes))
+        for lanes, of_ranks in zip(gradients(seed=0), totals, strict=True)
+        for total in of_ranks
+    )
