@@ -1,54 +1,63 @@
 """What every launcher must do: this machine in the background, and a real Slurm."""
 
-from collections.abc import Callable
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from assay.launch.places.background import BackgroundLauncher
 from assay.launch.places.launcher import Launcher
+from assay.launch.places.launches import state_of, stop
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import saved_launches
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from slurm_cluster import wait_until
 
 
 @pytest.fixture(params=["background", pytest.param("slurm", marks=pytest.mark.slow)])
-def new_launcher(request: pytest.FixtureRequest) -> Callable[[], Launcher]:
+def launcher(request: pytest.FixtureRequest, new_tiny_run: object) -> Launcher:
+    """`new_tiny_run` first: it says where the home is."""
     if request.param == "background":
-        return lambda: BackgroundLauncher(Home.from_environment())
+        return BackgroundLauncher(Home.from_environment())
     request.getfixturevalue("slurm")
-    return lambda: SlurmLauncher(Home.from_environment(), SlurmConfig())
+    return SlurmLauncher(Home.from_environment(), SlurmConfig())
 
 
-@pytest.fixture
-def launcher(new_launcher: Callable[[], Launcher]) -> Launcher:
-    return new_launcher()
+def assay(*arguments: str) -> str:
+    """What the command prints, in a process of its own."""
+    command = [sys.executable, "-c", "from assay.cli.main import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_run_told_to_stop_commits_and_started_again_ends_with_the_undisturbed_weights(
-    launcher: Launcher, new_launcher, new_tiny_run, run_it
+    launcher: Launcher, new_tiny_run, run_it
 ) -> None:
     _, undisturbed, _ = run_it(trainer__epochs=4)
     run = new_tiny_run(trainer__epochs=4)
     log = CommitLog(open_store(run.store_url))
 
     first = launcher.start(run, world_size=2)
-    assert launcher.state(first) in ("queued", "running")
-    assert new_launcher().state(first) in ("queued", "running")  # anybody may ask
+    assert saved_launches(run) == [first]
+    assert state_of(first) in ("queued", "running")
     wait_until(log.commits, "a first commit")
-    launcher.stop(first)
-    wait_until(lambda: launcher.state(first) == "ended", "the run to leave")
-    launcher.stop(first)  # what has ended stays so
+    assert "asked to commit and leave" in assay("stop", run.run_id)  # anybody may, who has the record
+    wait_until(lambda: state_of(first) == "ended", "the run to leave")
+    assert "nothing to stop" in assay("stop", run.run_id)
+    stop(first)  # what has ended stays so
     assert log.finished() is None
-    assert "committed" in first.log.read_text()
+    assert "committed" in Path(first.log).read_text()
 
     second = launcher.start(run, world_size=1)
-    wait_until(lambda: launcher.state(second) == "ended", "the run to end")
+    wait_until(lambda: state_of(second) == "ended", "the run to end")
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
     with Home.from_environment().open_ledger() as ledger:
         attempts = ledger.attempts(run.run_id)
+        assert ledger.launches(run.run_id) == saved_launches(run) == [first, second]
+    assert [(each.number, each.world_size) for each in (first, second)] == [(1, 2), (2, 1)]
     assert [attempt.outcome for attempt in attempts] == ["preempted", "succeeded"]
     assert [attempt.world_size for attempt in attempts] == [2, 1]

@@ -5,6 +5,7 @@ Each candidate that must not be scaled stands beside the same candidate without 
 
 import copy
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import yaml
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.base.errors import ConfigError, DamagedDataError, DataError, TrainingError
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import (
     ITEMS_FILE,
@@ -36,15 +37,22 @@ from assay.launch.campaign.folder import OpenCampaign, declare, find_campaign, r
 from assay.launch.campaign.look import decide_again, look_now
 from assay.launch.campaign.memo import write_memo
 from assay.launch.campaign.scores import scored_run
+from assay.launch.campaign.train import Workplace
+from assay.launch.places.launcher import LaunchState
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import SealOpening
+from assay.records.commit import RunFinished
 from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 from assay.records.decision import Clause, Decision, KnownGood
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.launch import Launch
 from assay.records.run import PhaseSeconds, Run
+from assay.store.commit_log import CommitLog
 from assay.store.home import Home
+from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
+from assay.store.objects import open_store
 
 NUM_ITEMS = 1500
 PRIMARY = ("code", "prose", "maths", "tables")
@@ -54,32 +62,41 @@ Rates = dict[str, dict[str, float]]
 
 
 class MadeUpTrainer:
-    """Writes what a finished run leaves behind, with items solved at the rates of its arm."""
+    """A launcher of runs that leave what finished ones do, with items solved at the rates of their arm."""
+
+    campaign: OpenCampaign
 
     def __init__(self, rates: Rates, *, failed_audit: str = "") -> None:
         self.rates = rates
         self.failed_audit = failed_audit
         self.trained: list[str] = []
 
-    def __call__(
-        self, campaign: OpenCampaign, run: Run, ledger: Ledger, *, watchers: object, clock: object
-    ) -> ClassifierEvaluation:
-        known = ledger.evaluations(run.run_id)
-        if known:
-            return known[-1]
+    def start(self, run: Run, *, world_size: int) -> Launch:
         self.trained.append(run.run_id)
-        arm, seed = run.run_id.removeprefix(f"{campaign.config.name}-").rsplit("-s", 1)
-        ledger.record_run(run)
-        for benchmark in campaign.config.open_benchmarks:
+        return save_launch(run, place="background", job="1", world_size=world_size)
+
+    def state_of(self, launch: Launch) -> LaunchState:
+        """Ended, as soon as anybody asks; then it is trained, too."""
+        run = self.campaign.home.run(launch.run_id)
+        if CommitLog(open_store(run.store_url)).finished() is None:
+            self.train(run)
+        return "ended"
+
+    def train(self, run: Run) -> None:
+        arm, seed = run.run_id.removeprefix(f"{self.campaign.config.name}-").rsplit("-s", 1)
+        for benchmark in self.campaign.config.open_benchmarks:
             rate = self.rates.get(arm, {}).get(benchmark.name, 0.6)
             _write_result(Path(run.run_dir), benchmark.name, arm=arm, seed=int(seed), rate=rate)
-        evaluation = _evaluation(run, seed)
-        ledger.record_evaluation(evaluation)
-        ledger.record_audit(_audit(run, "fail" if run.run_id == self.failed_audit else "pass"))
-        ledger.record_phase_seconds(
-            PhaseSeconds(run_id=run.run_id, attempt=1, rank=0, held_s=RUN_S, seconds={"compute": RUN_S})
-        )
-        return evaluation
+        with self.campaign.home.open_ledger() as ledger:
+            ledger.record_run(run)
+            ledger.record_evaluation(_evaluation(run, seed))
+            ledger.record_audit(_audit(run, "fail" if run.run_id == self.failed_audit else "pass"))
+            ledger.record_phase_seconds(
+                PhaseSeconds(run_id=run.run_id, attempt=1, rank=0, held_s=RUN_S, seconds={"compute": RUN_S})
+            )
+        log = CommitLog(open_store(run.store_url))
+        number = log.begin_attempt(world_size=1, now_s=0.0)
+        log.append(RunFinished(attempt=number, step=1, weights_digest=f"{arm}-{seed}"))
 
 
 class MadeUpHoldout:
@@ -176,20 +193,20 @@ def campaign_file(
 
 
 def decided(
-    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None
+    path: Path, trainer: MadeUpTrainer, holdout: MadeUpHoldout | None = None, *, arms_at_once: int = 1
 ) -> tuple[OpenCampaign, CampaignResult]:
     """The campaign, run to its end."""
     campaign = declare(
         Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
     )
+    trainer.campaign = campaign
     with Home.from_environment().open_ledger() as ledger:
         said: list[str] = []
         result = run_campaign(
             campaign,
             ledger,
-            watcher_of=lambda run: None,
+            place=Workplace(trainer, arms_at_once, state_of=trainer.state_of, poll_s=0.0),
             say=said.append,
-            train=trainer,  # type: ignore[arg-type,return-value]
             score=holdout or MadeUpHoldout({}),
         )
     write_memo(campaign, stopped_by=result.stopped_by)
@@ -408,9 +425,9 @@ def itemised_file(sealed_file, tmp_path: Path) -> Path:
 
 def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemised_file, tmp_path) -> None:
     class Editing(MadeUpTrainer):
-        def __call__(self, *rest: Any, **more: Any) -> ClassifierEvaluation:
+        def train(self, run: Run) -> None:
             (tmp_path / "fresh.jsonl").write_text('{"prompt": "a", "choices": ["b", "c"], "answer": 1}')
-            return super().__call__(*rest, **more)
+            super().train(run)
 
     holdout = MadeUpHoldout({"treated": 0.66})
     with pytest.raises(ConfigError, match=r"holdout\.yaml, or a file.*changed since.*Restore the files"):
@@ -436,10 +453,10 @@ def test_a_campaign_on_items_that_are_not_there_is_not_declared(itemised_file, t
 
 def test_a_run_that_was_scored_on_the_holdout_beforehand_breaks_the_seal(sealed_file) -> None:
     class Rehearsed(MadeUpTrainer):
-        def __call__(self, campaign: OpenCampaign, run: Run, *rest: Any, **more: Any) -> ClassifierEvaluation:
+        def train(self, run: Run) -> None:
             if "treated-s1" in run.run_id:
                 _write_result(Path(run.run_dir), "fresh", arm="treated", seed=1, rate=0.66)
-            return super().__call__(campaign, run, *rest, **more)
+            super().train(run)
 
     _, result = decided(sealed_file(), Rehearsed(GOOD), MadeUpHoldout({"treated": 0.66}))
     clause = _sealed_clause(result.decisions["treated"])
@@ -572,6 +589,95 @@ def test_no_run_begins_beyond_the_budget_and_a_larger_one_goes_on_where_it_ended
     _, result = decided(campaign_file({"budget_device_hours": 6}), trainer)
     assert len(trainer.trained) == len(set(trainer.trained)) == 6
     assert result.decisions["treated"].recommendation == "scale"
+
+
+class Shuffled(MadeUpTrainer):
+    """Its runs take their time, and end in an order of luck; remembers how many there were at once."""
+
+    def __init__(self, rates: Rates, seed: int) -> None:
+        super().__init__(rates)
+        self.luck = random.Random(seed)
+        self.training: set[str] = set()
+        self.most_at_once = 0
+        self.ended: list[str] = []
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        self.training.add(run.run_id)
+        self.most_at_once = max(self.most_at_once, len(self.training))
+        return super().start(run, world_size=world_size)
+
+    def state_of(self, launch: Launch) -> LaunchState:
+        if self.luck.random() < 0.7:
+            return "running"
+        self.training.discard(launch.run_id)
+        self.ended.append(launch.run_id)
+        return super().state_of(launch)
+
+
+def test_a_decision_does_not_depend_on_the_order_in_which_arms_end(
+    campaign_file, tmp_path, monkeypatch
+) -> None:
+    candidates = [
+        {"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))
+    ]
+    rates = {"perhaps": dict.fromkeys(PRIMARY, 0.62)}
+    orders, decisions = set(), set()
+    for seed, arms_at_once in enumerate((1, 4, 4)):
+        monkeypatch.setenv("ASSAY_HOME", str(tmp_path / f"home-{seed}"))
+        trainer = Shuffled(rates, seed)
+        campaign, result = decided(
+            campaign_file({"candidates": candidates}), trainer, arms_at_once=arms_at_once
+        )
+        assert trainer.most_at_once == arms_at_once
+        orders.add(tuple(trainer.ended))
+        assert sorted(trainer.trained) == sorted(set(trainer.ended)), "each once, and none is lost"
+        decisions.add(tuple(path.read_bytes() for path in sorted(campaign.folder.glob("decisions/*"))))
+        assert set(result.decisions) == {"no", "perhaps"}
+    assert len(orders) == 3
+    assert len(decisions) == 1
+
+
+def test_what_is_in_flight_counts_against_the_budget(campaign_file) -> None:
+    trainer = Shuffled(GOOD, seed=3)
+    decided(campaign_file({"budget_device_hours": 4.5, "seeds": 6, "looks": []}), trainer, arms_at_once=2)
+    assert len(trainer.trained) == 4, "with one spent and one in flight, two more fit"
+
+
+class Mortal(MadeUpTrainer):
+    """One run's launches die before the run is finished, so many times."""
+
+    deaths = 2
+
+    def state_of(self, launch: Launch) -> LaunchState:
+        if launch.run_id == "pilot-treated-s1" and self.deaths:
+            self.deaths -= 1
+            return "ended"
+        return super().state_of(launch)
+
+
+def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_given_up(campaign_file) -> None:
+    trainer = Mortal(GOOD)
+    trainer.deaths = 3
+    with pytest.raises(
+        TrainingError, match=r"pilot-treated-s1, started as process 1 .*: it left before it had"
+    ):
+        decided(campaign_file(), trainer)
+    trainer.deaths = 2
+    _, result = decided(campaign_file(), trainer)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert len(set(trainer.trained)) == 6
+    assert {run for run in trainer.trained if trainer.trained.count(run) > 1} == {"pilot-treated-s1"}
+
+
+def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file) -> None:
+    trainer = Shuffled(GOOD, seed=0)
+    path = campaign_file()
+    home, config = Home.from_environment(), read_campaign_file(path)
+    run = arm_run(declare(home, config, beside=path.parent, clock=SystemClock()), "treated", 0)
+    save_launch(run, place="slurm", job="7", world_size=1)
+    _, result = decided(path, trainer)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert "pilot-treated-s0" in trainer.ended and "pilot-treated-s0" not in trainer.trained
 
 
 def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:

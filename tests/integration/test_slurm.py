@@ -1,5 +1,7 @@
 """A real Slurm preempts our job, requeues it, and it ends as if nothing had happened."""
 
+from pathlib import Path
+
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -27,7 +29,7 @@ def test_a_preempted_job_commits_is_requeued_and_ends_with_the_undisturbed_weigh
     assert log.finished() is None
     wait_until(lambda: slurm.state(launched.job) not in ("PENDING", "RUNNING"), "our job")
 
-    assert slurm.state(launched.job) == "COMPLETED", launched.log.read_text()
+    assert slurm.state(launched.job) == "COMPLETED", Path(launched.log).read_text()
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
     with Home.from_environment().open_ledger() as ledger:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.train_on import PlaceOptions, place_options
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -35,13 +37,26 @@ def campaign() -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("overrides", nargs=-1)
 @click.option("--check", is_flag=True, help="Check the file, its recipe and its data; start nothing.")
+@click.option(
+    "--arms-at-once",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Runs that are queued or trained at a time; several need '--on background' or '--on slurm'.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decisions as a JSON list.")
-def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> None:
+@place_options
+def run(
+    file: Path, overrides: tuple[str, ...], check: bool, arms_at_once: int, as_json: bool, place: PlaceOptions
+) -> None:
     """Run the campaign that FILE declares, or go on with it; then write its memo.
 
     Each run's id follows from (campaign, arm, seed), so a campaign that was killed goes on where it was. What
     was declared before the first run is refused if it changes; budget_device_hours, workers and dissent may.
     OVERRIDES are like those of 'assay train', e.g. budget_device_hours=2. Exit code 0 whatever is decided.
+
+    Runs that are trained in the background or by Slurm need nobody who waits: when this command is killed they
+    go on, and when it is run again it waits for those that it finds, wherever they were started.
     """
     from assay.base.clock import SystemClock
     from assay.cli.screens.progress import ProgressBar
@@ -49,9 +64,15 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
+    from assay.launch.campaign.train import InThisProcess, Workplace
     from assay.store.home import Home
 
+    if place.on == "allocation" or place.dry_run:
+        raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
+    if place.on == "here" and arms_at_once > 1:
+        raise click.UsageError("--arms-at-once: this process trains one at a time. Add '--on background'.")
     config = read_campaign_file(file, overrides)
+    place.check(config.workers)
     num_runs = check_arms(config, beside=file.parent)
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
@@ -65,10 +86,11 @@ def run(file: Path, overrides: tuple[str, ...], check: bool, as_json: bool) -> N
     home = Home.from_environment()
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
     with home.open_ledger() as ledger:
+        launcher = place.launcher(home, ()) or InThisProcess(home, ledger, ProgressBar, SystemClock())
         result = run_campaign(
             opened,
             ledger,
-            watcher_of=ProgressBar,
+            place=Workplace(launcher, arms_at_once),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     written = write_memo(opened, stopped_by=result.stopped_by)

@@ -12,6 +12,7 @@ _COMMANDS = {
     "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),
     "demo": ("assay.cli.demo", "The whole story on this machine, in under five minutes."),
     "train": ("assay.cli.train", "Train a recipe; resume it where it stopped."),
+    "stop": ("assay.cli.stop", "Ask a run to commit and leave, wherever it was started."),
     "runs": ("assay.cli.runs", "List the runs."),
     "show": ("assay.cli.show", "What a run did, cost and measured."),
     "goodput": ("assay.cli.goodput", "Where the device time went, and what each interruption cost."),

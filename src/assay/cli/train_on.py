@@ -1,7 +1,6 @@
 """Where `assay train` trains: the options of `--on`, and what starts a run elsewhere than in this terminal."""
 
 import functools
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,6 +105,7 @@ def launch(
     home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
+    from assay.launch.places.launches import place_text
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
@@ -121,14 +121,14 @@ def launch(
         return False
     refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launched = launcher.start(run, world_size=world_size)
+    with home.open_ledger() as ledger:
+        ledger.record_run(run)
+        ledger.record_launch(launched)
     if as_json:
-        click.echo(json.dumps({"run_id": run.run_id, "job": launched.job, "log": str(launched.log)}))
+        click.echo(launched.to_json())
         return True
-    if place.on == "slurm":
-        click.echo(f"run {run.run_id}: Slurm job {launched.job}")
-        follow, stop = f"squeue -j {launched.job}", f"scancel {launched.job}"
-    else:
-        click.echo(f"run {run.run_id}: process {launched.job}")
-        follow, stop = f"assay show {run.run_id}", f"kill {launched.job}"
-    click.echo(f"  follow: tail -F {launched.log}\n          {follow}\n  stop:   {stop}  (commits first)")
+    click.echo(
+        f"run {run.run_id}: {place_text(launched)}\n  follow: tail -F {launched.log}\n"
+        f"          assay show {run.run_id}\n  stop:   assay stop {run.run_id}  (commits first)"
+    )
     return True

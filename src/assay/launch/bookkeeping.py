@@ -14,6 +14,7 @@ from assay.evaluation.evidence.classifier.predictions import EVALUATION_FILE, lo
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.launches import saved_launches
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
@@ -62,6 +63,8 @@ class Bookkeeper:
             self._is_away = True
 
     def _record_beginning(self, attempt: Attempt) -> None:
+        for launch in saved_launches(self._run):
+            self._ledger.record_launch(launch)
         self._ledger.record_attempt(attempt)
         record_earlier_attempts(self._ledger, self._run, attempt)
 
@@ -120,6 +123,8 @@ def rebuild_run(ledger: Ledger, run: Run) -> None:
     """Write everything about a run into the ledger again; what is there already stays as it is."""
     run_dir = Path(run.run_dir)
     ledger.record_run(run)
+    for launch in saved_launches(run):
+        ledger.record_launch(launch)
     log = CommitLog(open_store(run.store_url))
     ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
     for attempt in saved_attempts(run_dir):

@@ -32,13 +32,14 @@ from assay.evaluation.evidence.classifier.predictions import (
 from assay.launch.campaign.campaign import run_campaign
 from assay.launch.campaign.folder import declare, read_campaign_file
 from assay.launch.campaign.memo import WrittenMemo, write_memo
+from assay.launch.campaign.train import InThisProcess, WatcherOf, Workplace
 from assay.launch.demo_corpus import read_texts, write_corpus
 from assay.launch.drive import RunResult, drive
-from assay.launch.ranks.supervisor import RestartPolicy, Watcher
+from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import VALIDATION, new_run, planned_steps
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AucComparison
-from assay.records.run import Attempt, Run
+from assay.records.run import Attempt
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
@@ -64,7 +65,6 @@ VOCABULARY = 4096
 MAX_TOKENS = 128
 CANDIDATE_WORKERS = 2
 Say = Callable[[str], None]
-WatcherOf = Callable[[Run], Watcher]
 
 
 class DemoResult(NamedTuple):
@@ -186,7 +186,8 @@ def run_demo_campaign(
     config = read_campaign_file(path)
     say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
     campaign = declare(home, config, beside=folder, clock=clock)
-    result = run_campaign(campaign, ledger, watcher_of=watcher_of, say=say, clock=clock)
+    place = Workplace(InThisProcess(home, ledger, watcher_of, clock), clock=clock)
+    result = run_campaign(campaign, ledger, place=place, say=say)
     return write_memo(campaign, stopped_by=result.stopped_by)
 
 

@@ -23,14 +23,16 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     recorded = on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
     if recorded is not None:
         _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
-        is_revised = _is_revised(recorded, decision)
-        decision = decision.model_copy(update={"revision": recorded.revision + is_revised})
-        if not is_revised and (problem := difference_of(recorded, decision)) is not None:
+        if _is_revised(recorded, decision):
+            decision = decision.model_copy(update={"revision": recorded.revision + 1})
+        elif (problem := difference_of(recorded, decision)) is not None:
             raise DamagedDataError(
                 f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
                 "A result or the decision was changed after it was made. Restore the file, or move it away and "
                 "decide again."
             )
+        else:
+            decision = recorded
     campaign.store.put_if_absent(decision.place(), decision.to_json().encode())
     ledger.record_decision(decision)
     _keep_known_good(campaign, decision)

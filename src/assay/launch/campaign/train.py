@@ -1,52 +1,239 @@
-"""Trains the arms."""
+"""Trains the arms that are due, several at once, wherever a launcher starts them.
 
-from collections.abc import Sequence
+    (arm, seed) --> its run --+-- finished ----------------> taken
+                              +-- queued, running ---------> waited for, whoever started it
+                              +-- begun, but dead ---------> its time is settled, and it goes on
+                              +-- not begun, in budget ----> started
+
+Nothing is in memory only: a run's log of commits, attempts and launches say where it stands. So a campaign that
+was killed at any point goes on by being run again; no arm is trained twice, and none is lost.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from assay.base.clock import Clock
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import ConfigError, TrainingError
+from assay.base.units import duration_text
+from assay.evaluation.decision.candidate import BASELINE
+from assay.launch.campaign.arms import arm_run, run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
+from assay.launch.places.background import launched_here
+from assay.launch.places.launcher import Launcher, LaunchState
+from assay.launch.places.launches import last_launch, place_text, state_of
 from assay.launch.ranks.supervisor import RestartPolicy, Watcher
-from assay.records.evaluation import ClassifierEvaluation
-from assay.records.run import Run
+from assay.records.launch import Launch
+from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
+TRIES = 3
+"""Launches in a row that may die without a commit before the campaign gives the run up."""
 
-def train_arm(
-    campaign: OpenCampaign,
-    run: Run,
-    ledger: Ledger,
-    *,
-    watchers: Sequence[Watcher],
-    clock: Clock,
-) -> ClassifierEvaluation | None:
-    """The run's last evaluation: trained, resumed or found. None where the run was asked to stop."""
-    log = CommitLog(open_store(run.store_url))
-    if log.finished() is None:
-        settle(run, ledger)
-        return drive(
-            campaign.home,
+WatcherOf = Callable[[Run], Watcher]
+
+
+class InThisProcess:
+    """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
+
+    def __init__(self, home: Home, ledger: Ledger, watcher_of: WatcherOf, clock: Clock) -> None:
+        """`watcher_of` makes what follows a run on the screen."""
+        self._home = home
+        self._ledger = ledger
+        self._watcher_of = watcher_of
+        self._clock = clock
+
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Train the run, as `assay train` would."""
+        launch = launched_here(run, world_size=world_size)
+        drive(
+            self._home,
             run,
-            ledger,
-            world_size=campaign.config.workers,
+            self._ledger,
+            world_size=world_size,
             policy=RestartPolicy(),
-            watchers=watchers,
-            clock=clock,
-        ).evaluation
-    known = ledger.evaluations(run.run_id)
-    if known and ledger.audit(run.run_id) is not None:
-        return known[-1]
-    # Trained, and killed before its evaluation or its audit was written down.
-    settle(run, ledger)
-    evaluation = evaluate_run(run, log)
-    ledger.record_evaluation(evaluation)
-    ledger.record_audit(audit_run(run, log))
-    return evaluation
+            watchers=[self._watcher_of(run)],
+            clock=self._clock,
+        )
+        return launch
+
+
+class Workplace(NamedTuple):
+    """Where arms are trained, and how many of them at once."""
+
+    launcher: Launcher
+    arms_at_once: int = 1
+    clock: Clock = SystemClock()
+    state_of: Callable[[Launch], LaunchState] = state_of
+    poll_s: float = 0.5
+
+
+class ArmRun(NamedTuple):
+    """One arm with one seed."""
+
+    arm: str
+    seed: int
+    run: Run
+
+
+class _Flight(NamedTuple):
+    """A run that is queued or trained."""
+
+    each: ArmRun
+    launch: Launch
+    num_before: int
+    """Attempts that are not this launch's."""
+    tries: int = 1
+
+    def last_attempt(self) -> Attempt | None:
+        """The launch's own; None before it has begun one."""
+        attempts = saved_attempts(Path(self.each.run.run_dir))
+        return attempts[-1] if len(attempts) > self.num_before else None
+
+
+class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
+    """The campaign ends before all is decided: no budget is left, or somebody asked one of its runs to stop."""
+
+
+class Training:
+    """The training of one campaign, stage by stage."""
+
+    def __init__(self, campaign: OpenCampaign, ledger: Ledger, place: Workplace) -> None:
+        self._campaign = campaign
+        self._ledger = ledger
+        self._place = place
+        self._costs: dict[str, list[float]] = {}
+        self._in_flight: list[_Flight] = []
+
+    def finish(self, due: Sequence[tuple[str, int]]) -> Iterator[ArmRun]:
+        """Each run once it is finished, evaluated and audited; they are begun in the order of `due`.
+
+        Raises `CampaignStopped` when what had begun before is finished or gone on with by itself.
+        """
+        waiting, refusal = list(due), None
+        while waiting or self._in_flight:
+            while waiting and len(self._in_flight) < self._place.arms_at_once:
+                arm, seed = waiting.pop(0)
+                each = ArmRun(arm, seed, arm_run(self._campaign, arm, seed))
+                if _log_of(each.run).finished() is not None:
+                    yield self._taken(each)
+                elif (refusal := self._beyond_budget(each)) is None:
+                    self._in_flight.append(self._found(each) or self._started(each))
+                else:
+                    waiting = []
+            ended = [flight for flight in self._in_flight if self._place.state_of(flight.launch) == "ended"]
+            for flight in ended:
+                self._in_flight.remove(flight)
+                if _log_of(flight.each.run).finished() is not None:
+                    yield self._taken(flight.each)
+                else:
+                    self._in_flight.append(self._again(flight))
+            if self._in_flight and not ended:
+                self._place.clock.sleep_s(self._place.poll_s)
+        if refusal is not None:
+            raise CampaignStopped(refusal)
+
+    def _found(self, each: ArmRun) -> _Flight | None:
+        """What is queued or trains already, whoever started it."""
+        run, launch = each.run, last_launch(each.run)
+        state = "ended" if launch is None else self._place.state_of(launch)
+        if launch is not None and state in ("queued", "running"):
+            ended = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is not None]
+            return _Flight(each, launch, num_before=len(ended))
+        if launch is not None and state == "elsewhere" and not _has_left(run):
+            raise ConfigError(
+                f"run '{run.run_id}' was started as {place_text(launch)}, and from here nobody sees whether it "
+                "runs. Run the campaign there; or, where that machine is gone, 'assay train --resume "
+                f"{run.run_id}' here, and the campaign after it."
+            )
+        return None
+
+    def _started(self, each: ArmRun, *, tries: int = 1) -> _Flight:
+        settle(each.run, self._ledger)
+        num_before = len(saved_attempts(Path(each.run.run_dir)))
+        launch = self._place.launcher.start(each.run, world_size=self._campaign.config.workers)
+        self._ledger.record_run(each.run)
+        self._ledger.record_launch(launch)
+        return _Flight(each, launch, num_before, tries)
+
+    def _again(self, flight: _Flight) -> _Flight:
+        """A run whose launch ended before it was finished goes on, unless it was told to stop or can not."""
+        run, launch, last = flight.each.run, flight.launch, flight.last_attempt()
+        if last is not None and last.outcome == "preempted":
+            raise CampaignStopped(
+                f"run {run.run_id} was asked to stop; it committed, and goes on when the campaign is run again"
+            )
+        commits = _log_of(run).commits()
+        tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
+        if tries > TRIES or (last is not None and last.outcome == "failed"):
+            why = last.reason if last is not None else "it left before it had begun"
+            raise TrainingError(
+                f"run {run.run_id}, started as {place_text(launch)}: {why}. What it printed is in "
+                f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
+            )
+        return self._started(flight.each, tries=tries)
+
+    def _taken(self, each: ArmRun) -> ArmRun:
+        """Finished; what its launch was killed before it could write down is written down now."""
+        run = each.run
+        if not self._ledger.evaluations(run.run_id) or self._ledger.audit(run.run_id) is None:
+            self._ledger.record_run(run)
+            settle(run, self._ledger)
+            self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
+            self._ledger.record_audit(audit_run(run, _log_of(run)))
+        self._costs.setdefault(each.arm, []).append(device_seconds_of(run.run_id, self._ledger))
+        return each
+
+    # The budget
+
+    def _beyond_budget(self, each: ArmRun) -> str | None:
+        """Why a run may not begin; one that has begun may end."""
+        if _has_begun(each.run):
+            return None
+        budget_s = self._campaign.config.budget_device_hours * 3600
+        spent_s, expected_s = self._bound_s(), self._expected_s(each.arm)
+        if spent_s + expected_s <= budget_s:
+            return None
+        return (
+            f"the budget of {duration_text(budget_s)} device time is used up: {duration_text(spent_s)} are "
+            f"spent or bound by runs that have begun, and {each.arm} with seed {each.seed} takes about "
+            f"{duration_text(expected_s)}. Raise budget_device_hours and run the campaign again: it goes on "
+            "from here"
+        )
+
+    def _bound_s(self) -> float:
+        """Device time of all runs so far; of one that is not finished, what its arm is expected to take."""
+        config, bound_s = self._campaign.config, 0.0
+        for arm in (BASELINE, *(each.name for each in config.candidates)):
+            for seed in config.seed_numbers:
+                run_id = run_id_of(config.name, arm, seed)
+                if not self._campaign.home.has_run(run_id):
+                    continue
+                run = self._campaign.home.run(run_id)
+                held_s = device_seconds_of(run_id, self._ledger)
+                if _log_of(run).finished() is None and _has_begun(run):
+                    held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
+                bound_s += held_s
+        return bound_s
+
+    def _expected_s(self, arm: str) -> float:
+        """What runs of the arm took so far, else the baseline's."""
+        like = self._costs.get(arm) or self._costs.get(BASELINE) or []
+        return sum(like) / len(like) if like else 0.0
+
+    def _unsettled_s(self, run: Run) -> float:
+        """Of the attempt that runs now."""
+        now_s = self._place.clock.now_s()
+        running = [each for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None]
+        return sum((now_s - each.started_s) * each.world_size for each in running[-1:])
 
 
 def device_seconds_of(run_id: str, ledger: Ledger) -> float:
@@ -60,16 +247,17 @@ def settle(run: Run, ledger: Ledger) -> None:
     Only for a run that nobody drives. An attempt that left no sign cost nothing that can be known.
     """
     settled = {each.attempt for each in ledger.phase_seconds(run.run_id)}
-    for attempt in ledger.attempts(run.run_id):
+    commits = CommitLog(open_store(run.store_url)).commits()
+    for attempt in saved_attempts(Path(run.run_dir)):
         if attempt.attempt in settled:
             continue
+        ledger.record_attempt(attempt)
         for rank in range(attempt.world_size):
             path = segment_path(Path(run.run_dir), attempt.attempt, rank)
             segment = read_segment(path) if path.exists() else None
             if segment is None or segment.header is None or not len(segment.phase_changes.at_s):
                 continue
             seen_s = float(segment.header.wall_of(segment.phase_changes.at_s)[-1])
-            commits = CommitLog(open_store(run.store_url)).commits()
             ledger.record_phase_seconds(
                 rank_phase_seconds(
                     run,
@@ -79,3 +267,17 @@ def settle(run: Run, ledger: Ledger) -> None:
                     committed_step=max([attempt.start_step, *(each.step for each in commits)]),
                 )
             )
+
+
+def _log_of(run: Run) -> CommitLog:
+    return CommitLog(open_store(run.store_url))
+
+
+def _has_begun(run: Run) -> bool:
+    return bool(saved_attempts(Path(run.run_dir))) or last_launch(run) is not None
+
+
+def _has_left(run: Run) -> bool:
+    """Whether its last attempt ended in a way after which its supervisor leaves, too."""
+    attempts = saved_attempts(Path(run.run_dir))
+    return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")

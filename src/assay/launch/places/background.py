@@ -1,16 +1,29 @@
-"""Starts a run on this machine in a process of its own, which outlives the terminal."""
+"""Starts a run on this machine in a process of its own, which outlives the terminal.
+
+The process waits for a word before it becomes `assay train`, and gets it once the launch is on record: whoever
+starts it may be killed at any point, and no run goes on that nobody knows of.
+"""
 
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.launch.places.launcher import Launched, LaunchState, resume_command
+from assay.base.errors import ConfigError
+from assay.launch.places.launcher import LaunchState, resume_command
+from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.store.launches import save_launch
 
 LOG_FILE = "background.log"
+
+_WAIT_FOR_THE_WORD = """\
+log=$1; shift; exec 3<&0
+(read -r word <&3 && exec "$@" </dev/null 3<&-) >>"$log" 2>&1 & echo $!
+"""
 
 
 class BackgroundLauncher:
@@ -20,45 +33,67 @@ class BackgroundLauncher:
         """`options`: more of `assay train`, e.g. `--max-restarts 3`."""
         self._home = home
         self._options = tuple(options)
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def start(self, run: Run, *, world_size: int) -> Launched:
+    def start(self, run: Run, *, world_size: int) -> Launch:
         """Start `assay train --resume`; its job is the process's number."""
-        command = resume_command(run, world_size=world_size, options=self._options)
-        log = Path(run.run_dir) / LOG_FILE
-        with log.open("a") as output:
-            process = subprocess.Popen(
-                command,
-                env={**os.environ, **self._home.environment()},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
+        command = resume_command(run, world_size=world_size, options=("--launched", *self._options))
+        log = str(Path(run.run_dir) / LOG_FILE)
+        with subprocess.Popen(
+            ["/bin/sh", "-c", _WAIT_FOR_THE_WORD, "sh", log, *command],
+            env={**os.environ, **self._home.environment()},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        ) as shell:
+            assert shell.stdin is not None and shell.stdout is not None
+            job = int(shell.stdout.readline())
+            launch = save_launch(
+                run,
+                place="background",
+                job=str(job),
+                world_size=world_size,
+                log=log,
+                process=process_key(job),
             )
-        self._children[str(process.pid)] = process
-        return Launched(run_id=run.run_id, job=str(process.pid), log=log)
-
-    def state(self, launched: Launched) -> LaunchState:
-        """Whether that process is still the run's."""
-        child = self._children.get(launched.job)
-        is_running = child.poll() is None if child else _is_process_of(launched)
-        return "running" if is_running else "ended"
-
-    def stop(self, launched: Launched) -> None:
-        """SIGTERM: commit at the next step and leave."""
-        if self.state(launched) == "running":
-            os.kill(int(launched.job), signal.SIGTERM)
+            shell.stdin.write(b"go\n")
+        return launch
 
 
-def _is_process_of(launched: Launched) -> bool:
-    """Numbers of processes are used again; the run's name in the command line is not.
+def launched_here(run: Run, *, world_size: int) -> Launch:
+    """Write down that this process begins a run, or goes on with it."""
+    key = process_key(os.getpid())
+    return save_launch(run, place="here", job=str(os.getpid()), world_size=world_size, process=key)
 
-    That line is empty for a moment when a program starts, and for good in a zombie.
+
+def process_key(pid: int) -> str:
+    """What tells a process from a later one of the same number: its boot, and the tick at which it began.
+
+    Empty where there is no such process, or only what is left of one.
     """
-    process = Path("/proc", launched.job)
     try:
-        arguments = (process / "cmdline").read_bytes().split(b"\0")
-        is_zombie = "State:\tZ" in (process / "status").read_text()
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return False
-    return launched.run_id.encode() in arguments or (arguments == [b""] and not is_zombie)
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return "" if state in "ZX" else f"{boot}/{fields[18]}"
+
+
+def process_state(launch: Launch) -> LaunchState:
+    """Of a run in a process."""
+    if launch.host != socket.gethostname():
+        return "elsewhere"
+    is_there = launch.process == process_key(int(launch.job))
+    # Who trains does not ask: a process that asks about itself is done with the run.
+    return "running" if is_there and int(launch.job) != os.getpid() else "ended"
+
+
+def stop_process(launch: Launch) -> None:
+    """SIGTERM: commit at the next step and leave. `ConfigError` on another host."""
+    state = process_state(launch)
+    if state == "elsewhere":
+        raise ConfigError(
+            f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}; from "
+            f"{socket.gethostname()} it can not be reached. Stop it there: 'assay stop {launch.run_id}'."
+        )
+    if state == "running":
+        os.kill(int(launch.job), signal.SIGTERM)

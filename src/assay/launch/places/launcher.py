@@ -1,46 +1,29 @@
 """What a launcher is: it starts a run somewhere and returns at once; the run needs nobody who waits for it.
 
 Whatever the place, the contract is the same (tests/contract/test_launchers.py): the run reaches its last step
-with the same weights; told to stop, it commits and leaves; started again, it goes on.
+with the same weights; told to stop, it commits and leaves; started again, it goes on. The launch is on record
+in the run's folder, and who has the record can ask and stop (`places.launches`), whoever started it.
 """
 
 import sysconfig
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from assay.base.errors import ConfigError
+from assay.records.launch import Launch
 from assay.records.run import Run
 
-LaunchState = Literal["queued", "running", "ended"]
-"""`ended` says nothing about success: the run's log does."""
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A run that was started somewhere."""
-
-    run_id: str
-    job: str
-    """The launcher's own name for it: a process, a job number."""
-    log: Path
-    """What it prints."""
+LaunchState = Literal["queued", "running", "ended", "elsewhere"]
+"""`ended` says nothing about success: the run's log does. `elsewhere`: a process on another host, of which
+nothing can be seen from this one."""
 
 
 class Launcher(Protocol):
     """Starts runs on some kind of machine."""
 
-    def start(self, run: Run, *, world_size: int) -> Launched:
+    def start(self, run: Run, *, world_size: int) -> Launch:
         """Begin the run, or go on with it from its last commit."""
-        ...
-
-    def state(self, launched: Launched) -> LaunchState:
-        """Whether it waits, runs, or is no more."""
-        ...
-
-    def stop(self, launched: Launched) -> None:
-        """Ask it to commit and leave; does not wait. It stays stopped until it is started again."""
         ...
 
 

@@ -19,10 +19,12 @@ from pydantic import PositiveInt, field_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, TrainingError
-from assay.launch.places.launcher import Launched, LaunchState, resume_command
+from assay.launch.places.launcher import LaunchState, resume_command
 from assay.launch.ranks.node_link import link_key
+from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.store.launches import save_launch, saved_launches
 from assay.training.recipe import recipe_of
 
 STOPPED_EARLY = 75
@@ -83,7 +85,8 @@ def job_script(
     command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
     threads = recipe_of(run).trainer.threads_per_rank
     directives = [
-        f"--job-name=assay-{run.run_id}",
+        f"--job-name={_job_name(run)}",
+        f"--comment={shlex.quote(run.run_dir)}",
         *([f"--partition={config.partition}"] if config.partition else []),
         *([f"--time={config.time}"] if config.time else []),
         f"--nodes={config.nodes}",
@@ -137,8 +140,17 @@ class SlurmLauncher:
         self._config = config
         self._options = options
 
-    def start(self, run: Run, *, world_size: int) -> Launched:
-        """Submit a job; its name is Slurm's number for it."""
+    def start(self, run: Run, *, world_size: int) -> Launch:
+        """Submit a job; its name is Slurm's number for it.
+
+        A job of this run that waits or runs and is on no record was submitted by somebody who was killed before
+        he could write it down: that one is taken.
+        """
+        job = _unrecorded_job(run) or self._submit(run, world_size)
+        log = str(_folder(run) / f"job-{job}.log")
+        return save_launch(run, place="slurm", job=job, world_size=world_size, log=log)
+
+    def _submit(self, run: Run, world_size: int) -> str:
         script = job_script(self._home, run, self._config, world_size=world_size, options=self._options)
         folder = _folder(run)
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,24 +163,39 @@ class SlurmLauncher:
                 f"{error}\nThe run is there, and waits: 'assay train --resume {run.run_id} --on slurm' with "
                 f"other options, or change {folder / 'job.sh'} and submit it yourself."
             ) from error
-        job = answer.strip().partition(";")[0]  # the rest names the cluster, where there are several
-        return Launched(run_id=run.run_id, job=job, log=folder / f"job-{job}.log")
+        return answer.strip().partition(";")[0]  # the rest names the cluster, where there are several
 
-    def state(self, launched: Launched) -> LaunchState:
-        """Slurm forgets a job some minutes after its end; then it has ended, too."""
-        try:
-            states = _slurm("squeue", "--noheader", "--format=%T", f"--jobs={launched.job}").split()
-        except TrainingError as error:
-            if "Invalid job id" in str(error):
-                return "ended"
-            raise
-        if not states:
+
+def job_state(job: str) -> LaunchState:
+    """Slurm forgets a job some minutes after its end; then it has ended, too."""
+    try:
+        states = _slurm("squeue", "--noheader", "--format=%T", f"--jobs={job}").split()
+    except TrainingError as error:
+        if "Invalid job id" in str(error):
             return "ended"
-        return "running" if states[0] in _ACTIVE else "queued"
+        raise
+    if not states:
+        return "ended"
+    return "running" if states[0] in _ACTIVE else "queued"
 
-    def stop(self, launched: Launched) -> None:
-        """Cancel the job: its ranks have the cluster's KillWait to commit and leave."""
-        _slurm("scancel", launched.job)
+
+def cancel_job(job: str) -> None:
+    """Its ranks have the cluster's KillWait to commit and leave."""
+    _slurm("scancel", job)
+
+
+def _unrecorded_job(run: Run) -> str | None:
+    listed = _slurm("squeue", "--me", "--noheader", "--format=%A|%k", f"--name={_job_name(run)}")
+    known = {launch.job for launch in saved_launches(run)}
+    for line in listed.splitlines():
+        job, _, comment = line.partition("|")
+        if comment == run.run_dir and job not in known:
+            return job
+    return None
+
+
+def _job_name(run: Run) -> str:
+    return f"assay-{run.run_id}"
 
 
 def _folder(run: Run) -> Path:

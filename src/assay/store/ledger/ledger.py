@@ -23,6 +23,7 @@ from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation
 from assay.records.failure import Failure
+from assay.records.launch import Launch
 from assay.records.notice import Notice
 from assay.records.record import Record
 from assay.records.run import Attempt, PhaseSeconds, Run
@@ -97,6 +98,10 @@ class Ledger:
         if rows:
             with self.writing() as connection:
                 upsert(connection, tables.notices, rows)
+
+    def record_launch(self, launch: Launch) -> None:
+        """Write down where a run was started."""
+        self._put(tables.launches, run_id=launch.run_id, number=launch.number, record=launch.to_json())
 
     def record_log_entry(self, run_id: str, index: int, entry: LogEntry) -> None:
         """Write down entry `index` (from 0) of a run's log."""
@@ -218,6 +223,11 @@ class Ledger:
         """What was noticed about a run, the oldest first."""
         table = tables.notices
         return self._records(Notice, _records_of(table, run_id).order_by(table.c.notice_index))
+
+    def launches(self, run_id: str) -> list[Launch]:
+        """Where a run was started, the first time first."""
+        table = tables.launches
+        return self._records(Launch, _records_of(table, run_id).order_by(table.c.number))
 
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
         """Every time that a device of a node computed wrongly, with the run's id."""

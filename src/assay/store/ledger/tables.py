@@ -64,6 +64,14 @@ notices = Table(
 )
 """`notice_index`: the line of the run's file of notices, from 0."""
 
+launches = Table(
+    "launches",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("record", Text, nullable=False),
+)
+
 log_entries = Table(
     "log_entries",
     metadata,

@@ -104,7 +104,7 @@ def test_a_machine_without_slurm_is_one_clear_error(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"sbatch: no such program.*login node"):
+    with pytest.raises(ConfigError, match=r"squeue: no such program.*login node"):
         SlurmLauncher(Home.from_environment(), SlurmConfig()).start(run, world_size=1)
 
 

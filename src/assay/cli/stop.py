@@ -1,0 +1,26 @@
+"""`assay stop RUN`: ask a run to commit and leave, wherever it was started and whoever started it."""
+
+import click
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+def stop(run_id: str) -> None:
+    """Ask RUN to commit at its next step and leave; does not wait for it.
+
+    Its last launch is on record in its folder: a Slurm job is cancelled, a process on this host gets SIGTERM. A
+    process on another host is named, with the host. 'assay train --resume RUN' goes on from the last commit.
+    """
+    from assay.base.errors import ConfigError
+    from assay.launch.places.launches import last_launch, place_text, state_of
+    from assay.launch.places.launches import stop as stop_launch
+    from assay.store.home import Home
+
+    launch = last_launch(Home.from_environment().run(run_id))
+    if launch is None:
+        raise ConfigError(f"run '{run_id}': there is no record of where it was started.")
+    if state_of(launch) == "ended":
+        click.echo(f"run {run_id}: {place_text(launch)} has ended; nothing to stop")
+        return
+    stop_launch(launch)
+    click.echo(f"run {run_id}: {place_text(launch)} was asked to commit and leave")

@@ -1,0 +1,32 @@
+"""Asks after a launch, and stops it, wherever it is: all that is needed is its record."""
+
+from assay.launch.places.background import process_state, stop_process
+from assay.launch.places.launcher import LaunchState
+from assay.launch.places.slurm import cancel_job, job_state
+from assay.records.launch import Launch
+from assay.records.run import Run
+from assay.store.launches import saved_launches
+
+
+def state_of(launch: Launch) -> LaunchState:
+    """Whether it waits, runs, or is no more."""
+    return job_state(launch.job) if launch.place == "slurm" else process_state(launch)
+
+
+def stop(launch: Launch) -> None:
+    """Ask it to commit and leave; does not wait. What has ended stays so."""
+    if launch.place == "slurm":
+        cancel_job(launch.job)
+    else:
+        stop_process(launch)
+
+
+def last_launch(run: Run) -> Launch | None:
+    """The newest; None for a run that was never started, or by an assay that kept no such record."""
+    launches = saved_launches(run)
+    return launches[-1] if launches else None
+
+
+def place_text(launch: Launch) -> str:
+    """`Slurm job 12`, `process 345 on node7`."""
+    return f"Slurm job {launch.job}" if launch.place == "slurm" else f"process {launch.job} on {launch.host}"

@@ -1,0 +1,34 @@
+"""Where a run was started: what finds it again, and stops it, from another process or host."""
+
+from typing import ClassVar, Literal
+
+from pydantic import PositiveInt
+
+from assay.records.record import Record
+
+LaunchPlace = Literal["here", "background", "slurm"]
+"""`here`: in the process that was asked; `background`: in one of its own on the same machine."""
+
+
+class Launch(Record):
+    """One start of a run somewhere; it may live through several attempts, and a Slurm job through requeues."""
+
+    kind: ClassVar[str] = "launch"
+
+    run_id: str
+    number: PositiveInt
+    """Among the run's launches, from 1."""
+    place: LaunchPlace
+    job: str
+    """The place's own name for it: a process, a job number."""
+    host: str
+    """Where the process is; for a job, where it was submitted."""
+    process: str = ""
+    """What tells the process from a later one of the same number; empty for a job."""
+    started_by: str
+    """The user's name."""
+    started_s: float
+    """Seconds since the Unix epoch."""
+    world_size: PositiveInt
+    log: str
+    """File of what it prints; empty where that goes to a terminal."""
