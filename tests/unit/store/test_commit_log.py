@@ -140,18 +140,32 @@ def test_attempts_are_counted_and_each_says_when_and_on_how_many_ranks_it_began(
 def test_two_that_begin_at_once_get_numbers_of_their_own(store) -> None:
     """The loser of the race sees whose entry stands there, and takes the next number."""
 
-    class OvertakenOnce(FlakyStore):
-        is_overtaken = False
+    class OvertakenTwice(FlakyStore):
+        times = 0
 
         def put_if_absent(self, key, data) -> bool:
-            if not self.is_overtaken:
-                self.is_overtaken = True
+            self.times += 1
+            if self.times <= 2:
                 begun(store, now_s=1.0)
             return super().put_if_absent(key, data)
 
-    late = begun(OvertakenOnce(store), now_s=1.0)
-    assert late.attempt == 2
-    assert [entry.attempt for entry in CommitLog(store).entries()] == [1, 2]
+    late = begun(OvertakenTwice(store), now_s=1.0)
+    assert late.attempt == 3
+    assert [entry.attempt for entry in CommitLog(store).entries()] == [1, 2, 3]
+
+
+def test_an_entry_costs_one_write(store) -> None:
+    keys: list[str] = []
+
+    class Counting(FlakyStore):
+        def put_if_absent(self, key, data) -> bool:
+            keys.append(key)
+            return super().put_if_absent(key, data)
+
+    log = begun(Counting(store))
+    committed(log, 1)
+    log.append(RunFinished(attempt=1, step=1, weights_digest="d"))
+    assert keys == [f"log/0000000{number}.json" for number in range(3)]
 
 
 def test_a_run_is_finished_when_its_last_entry_says_so(store) -> None:
@@ -233,16 +247,15 @@ def test_a_file_is_digested_whole_block_by_block_and_its_size_is_its_own(store) 
 
 def test_no_commit_behind_the_last_verified_one_is_trusted_after_a_failed_check(store) -> None:
     log = begun(store)
-    committed(log, 1, is_verified=True)
-    verified = committed(log, 2, is_verified=True)
-    doubtful = [committed(log, step) for step in (3, 4)]
+    *_, verified = [committed(log, step, is_verified=True) for step in (1, 2, 3)]
+    doubtful = [committed(log, step) for step in (4, 5)]
     assert log.quarantine_unverified("a device is wrong") == verified
-    assert steps(log) == [1, 2]
+    assert steps(log) == [1, 2, 3]
     assert log.entries()[-2:] == [
         CommitQuarantined(attempt=1, folder=commit.folder, step=commit.step, reason="a device is wrong")
         for commit in reversed(doubtful)
     ]
-    assert log.quarantine_unverified("again") == verified and len(log.entries()) == 7
+    assert log.quarantine_unverified("again") == verified and len(log.entries()) == 8
 
 
 def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
@@ -311,8 +324,9 @@ def test_an_attempt_whose_own_beginning_was_not_heard_of_is_not_fenced_by_it(sto
     class AnswersAreLost(FlakyStore):
         def put_if_absent(self, key, data) -> bool:
             is_heard = super().put_if_absent(key, data)
-            return is_heard and not key.endswith("00000001.json")
+            return is_heard and not key.endswith("00000002.json")
 
+    begun(store)
     log = begun(AnswersAreLost(store), now_s=1.0)
-    assert log.begin_attempt(world_size=1, now_s=2.0) == 3
-    assert [entry.attempt for entry in log.entries()] == [1, 2, 3]
+    assert log.begin_attempt(world_size=1, now_s=2.0) == 4
+    assert [entry.attempt for entry in log.entries()] == [1, 2, 3, 4]

@@ -62,7 +62,7 @@ class Geometry(NamedTuple):
     @property
     def steps_per_epoch(self) -> int:
         """The last one may be short; no row is dropped."""
-        return -(-self.num_rows // (self.lanes * self.rows_per_lane)) if self.num_rows else 0
+        return -(-self.num_rows // (self.lanes * self.rows_per_lane))
 
     @property
     def num_windows(self) -> int:

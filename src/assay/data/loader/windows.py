@@ -282,8 +282,4 @@ def _concatenated(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArra
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     # `combine_chunks` copies even a single chunk.
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [_empty(column)])
-
-
-def _empty(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array([], column.type)
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

@@ -1,9 +1,13 @@
+import hashlib
+import json
 import threading
 import time
 from contextlib import closing
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -241,6 +245,118 @@ def test_a_dataset_that_is_damaged_all_over_still_has_its_steps(fake_source):
     for layout in LAYOUTS:
         loader = Loader(source, config_of(layout=layout, on_damage="quarantine"), COLUMNS)
         assert [all_rows([share]) for share in epoch_of(loader)] == [[]] * loader.steps_per_epoch
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def test_rows_beside_damaged_ones_keep_their_own_tokens_and_columns(fake_source, layout):
+    source = fake_source([5] * 24)
+    source.damaged = {2, 3, 11}
+    config = config_of(layout=layout, on_damage="quarantine", window_rows=12)
+    seen = 0
+    for share in epoch_of(Loader(source, config, COLUMNS)):
+        for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
+            rows = batch.row_ids.tolist()
+            assert batch.columns["label"].to_pylist() == [row % 2 for row in rows]
+            assert batch.tokens.lengths.tolist() == [source.length_of(row) for row in rows]
+            wanted = [token for row in rows for token in [row + 1] * source.length_of(row)]
+            assert batch.tokens.values[batch.tokens.values > 0].tolist() == wanted
+            seen += len(rows)
+    assert seen == 5 * 21
+
+
+def test_a_damaged_group_that_several_windows_need_is_read_once(fake_source):
+    source = fake_source([64])
+    source.damaged = {0}
+    loader = Loader(source, config_of(lanes=1, window_rows=8, on_damage="quarantine"), COLUMNS)
+    reports = {share.lanes[0].quarantined for share in epoch_of(loader)}
+    (((report),),) = reports
+    assert report.reason.startswith("shard-0.parquet: row group 0 has digest")
+    assert source.reads[0] == 1
+
+
+def in_several_chunks(source, wrong=None):
+    """The same rows as a reader may hand them over; `wrong` alters the tables."""
+
+    class Chunked(type(source)):
+        def __init__(self):
+            self.__dict__.update(source.__dict__)
+
+        def read(self, group, columns):
+            table = super().read(group, columns)
+            cut = table.num_rows // 3
+            parts = pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+            return wrong(parts) if wrong else parts
+
+    return Chunked()
+
+
+def test_row_groups_may_come_in_several_chunks(fake_source):
+    source = fake_source([17, 31, 8])
+    whole, chunked = (
+        epoch_of(Loader(made, config_of(), COLUMNS)) for made in (source, in_several_chunks(source))
+    )
+    for one, two in zip(whole, chunked, strict=True):
+        for a, b in zip(one.lanes, two.lanes, strict=True):
+            for batch, same in zip(a.micro_batches, b.micro_batches, strict=True):
+                np.testing.assert_array_equal(batch.tokens.values, same.tokens.values)
+                assert batch.columns == same.columns
+
+
+def with_column(name, array):
+    return lambda table: table.set_column(table.column_names.index(name), name, array(table.num_rows))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (
+            with_column("input_ids", lambda rows: pa.array([None] * rows, pa.list_(pa.int32()))),
+            r"row group 0: column 'input_ids' has \d+ nulls. Drop these rows",
+        ),
+        (
+            with_column("spans", lambda rows: pa.array([[0.5]] * rows, pa.list_(pa.float64()))),
+            r"row group 0: column 'spans' holds lists of double; .* whole numbers",
+        ),
+    ],
+)
+def test_a_list_column_that_is_none_of_whole_numbers_is_named(fake_source, wrong, message):
+    source = in_several_chunks(fake_source([30]), wrong)
+    with pytest.raises(DataError, match=message):
+        epoch_of(Loader(source, config_of(), COLUMNS))
+
+
+GOLDEN = Path(__file__).parents[3] / "golden" / "order.json"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+@pytest.mark.parametrize("budget", [None, 20])
+def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, layout, budget):
+    """A change here breaks the resume and the audit of every run that exists: it needs a new major version."""
+    source = fake_source([150, 40, 7, 300, 1, 0, 222])
+    source.damaged = {1}
+    config = config_of(
+        seed=5, layout=layout, max_micro_batch_tokens=budget, window_rows=96, global_batch_size=24,
+        on_damage="quarantine",
+    )  # fmt: skip
+    loader = Loader(source, config, COLUMNS)
+    served = [[rows_of(share) for share in epoch_of(loader, epoch=epoch)] for epoch in (0, 3)]
+    digest = hashlib.sha256(json.dumps(served).encode()).hexdigest()
+    assert digest == json.loads(GOLDEN.read_text())["steps"][f"{layout.type}, {budget}"]
+
+
+@pytest.mark.parametrize("prefetch_steps", [0, 2])
+def test_no_more_is_made_ahead_than_was_asked_for(fake_source, prefetch_steps):
+    """A step is a window here. Beyond the steps made ahead, one is in the making and one being read."""
+    source = fake_source([4] * 40)
+    config = config_of(prefetch_steps=prefetch_steps, global_batch_size=16, window_rows=4)
+    loader = Loader(source, config, COLUMNS)
+    with closing(loader.shares(Cursor(), range(1), loader.steps_per_epoch)) as shares:
+        next(shares)
+        assert ("loader-steps" in loader_threads()) == bool(prefetch_steps)
+        assert all(thread.daemon for thread in threading.enumerate() if thread.name == "loader-steps")
+        time.sleep(0.1)
+        assert source.reads.total() <= prefetch_steps + 4
+    assert "loader-steps" not in loader_threads()
 
 
 def test_closing_a_half_read_iterator_stops_its_threads(fake_source):

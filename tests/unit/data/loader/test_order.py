@@ -32,6 +32,7 @@ def test_the_pieces_of_an_epoch_hold_each_selected_row_once_wherever_it_is_cut(g
     rows = [row for start, stop in pairwise(edges) for row in rows_of(order, start, stop)]
     assert rows == rows_of(order, 0, order.num_rows)
     assert sorted(rows) == [(group, row) for group, size in enumerate(group_sizes) for row in range(size)]
+    assert all(span.stop > span.first for span in order.spans(0, order.num_rows)), "nothing is read for no row"
 
 
 @settings(max_examples=200, deadline=None)
@@ -80,3 +81,9 @@ def test_any_number_of_readers_share_the_lanes_out(num_readers, num_lanes):
     shares = [lanes_of_reader(reader, num_readers, num_lanes) for reader in range(num_readers)]
     assert [lane for share in shares for lane in share] == list(range(num_lanes))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_nothing_has_no_steps_and_no_windows():
+    geometry = Geometry(num_rows=0, lanes=4, rows_per_lane=2, window_steps=3)
+    assert (geometry.steps_per_epoch, geometry.num_windows, geometry.rows_in_step(0, 0)) == (0, 0, 0)
+    assert geometry.window_range(3, 0) == (0, 0) and order_of([0, 0]).spans(0, 0) == []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import xxhash
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.training.trainer.numerics import (
@@ -19,6 +19,7 @@ from assay.training.trainer.numerics import (
 CPU = torch.device("cpu")
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**64 - 1))
 def test_generators_are_seeded_as_pytorch_seeds_them(key) -> None:
     seed_generators(key)
@@ -50,6 +51,7 @@ def test_a_digest_is_of_the_bytes_in_row_major_order_wherever_they_lie() -> None
     assert digest_of_bits(torch.zeros(2)) != digest_of_bits(-torch.zeros(2))
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=5))
 def test_a_combined_digest_is_exact_as_a_metric_and_depends_on_every_part_and_on_their_order(digests) -> None:
     combined = combined_digest(digests)
@@ -59,6 +61,7 @@ def test_a_combined_digest_is_exact_as_a_metric_and_depends_on_every_part_and_on
     assert len({combined_digest([index, *digests]) for index in range(50)}) == 50
 
 
+@settings(deadline=None)
 @given(st.permutations(range(5)))
 def test_the_parts_of_a_gradient_may_come_in_any_order(order) -> None:
     gradients = [torch.full((index + 1,), float(index)) for index in range(5)]

@@ -1,7 +1,7 @@
 """Which steps are spot-checked: as often as asked for, on steps that commit wherever that can be."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.training.trainer.config import TrainerConfig
@@ -30,6 +30,7 @@ def test_checks_and_commits_coincide(commit_every, spot_check_every, first) -> N
     assert checked(commit_every, spot_check_every)[:3] == first
 
 
+@settings(deadline=None)
 @given(commit_every=st.integers(1, 200), spot_check_every=st.integers(1, 200))
 def test_a_commit_of_a_checked_step_is_never_far(commit_every, spot_check_every) -> None:
     """Every check is in a commit if commits are the more frequent, every commit has a check if checks are."""

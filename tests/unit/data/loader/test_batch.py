@@ -1,0 +1,84 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.data.loader.batch import LaneShare, MicroBatch, Packing, Ragged
+from assay.data.loader.config import LoaderConfig
+
+row_lists = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)
+
+
+def ragged(rows):
+    values = np.zeros((len(rows), max(map(len, rows))), np.int64)
+    for line, row in zip(values, rows, strict=True):
+        line[: len(row)] = row
+    return Ragged(values, np.array([len(row) for row in rows], np.int32))
+
+
+def batch_of(rows, packing=None):
+    ids = np.arange(len(rows), dtype=np.uint64) + np.uint64(100)
+    columns = {"label": pa.array([len(row) % 2 for row in rows])}
+    return MicroBatch(ids, {"input_ids": ragged(rows), "spans": ragged(rows[::-1])}, columns, packing)
+
+
+@settings(deadline=None)
+@given(row_lists)
+def test_a_mask_holds_what_a_row_holds_and_padding_is_the_rest(rows):
+    column = ragged(rows)
+    lists = [line[inside].tolist() for line, inside in zip(column.values, column.mask(), strict=True)]
+    assert lists == rows
+    assert column.is_padded == (len({len(row) for row in rows}) > 1)
+
+
+@settings(deadline=None)
+@given(row_lists, st.data())
+def test_taken_rows_keep_what_is_theirs_and_their_width(rows, data):
+    batch = batch_of(rows)
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5))
+    taken = batch.take(chosen)
+    assert taken.row_ids.tolist() == [100 + row for row in chosen]
+    assert taken.columns["label"].to_pylist() == [len(rows[row]) % 2 for row in chosen]
+    for name, column in batch.ragged.items():
+        np.testing.assert_array_equal(taken.ragged[name].values, column.values[chosen])
+        np.testing.assert_array_equal(taken.ragged[name].lengths, column.lengths[chosen])
+    assert taken.packing is None
+
+
+def test_packed_rows_are_not_taken_apart():
+    nothing = np.zeros((1, 2), np.int32)
+    with pytest.raises(AssertionError, match="share their sequences"):
+        batch_of([[1], [2]], Packing(nothing, nothing, np.array([0, 1, 2], np.int32))).take([0])
+
+
+@settings(deadline=None)
+@given(st.lists(row_lists, max_size=3))
+def test_a_lane_counts_the_rows_and_tokens_of_its_micro_batches(batches):
+    lane = LaneShare(3, tuple(map(batch_of, batches)))
+    assert lane.num_rows == sum(map(len, batches))
+    assert lane.num_tokens == sum(len(row) for rows in batches for row in rows)
+    assert [batch.num_tokens for batch in lane.micro_batches] == [sum(map(len, rows)) for rows in batches]
+    assert lane.quarantined == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lanes": 6, "global_batch_size": 6}, "lanes=6 is not a power of two; use 8"),
+        ({"lanes": 7, "global_batch_size": 7}, "lanes=7 is not a power of two; use 8"),
+        ({"lanes": 4, "global_batch_size": 10}, "global_batch_size=10 is not a multiple of lanes=4; use 12"),
+        ({"lanes": 4, "global_batch_size": 3}, "global_batch_size=3 is not a multiple of lanes=4; use 4"),
+    ],
+)
+def test_lanes_that_do_not_divide_are_refused_with_the_next_number_that_would(values, message):
+    with pytest.raises(ValueError, match=message):
+        LoaderConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "batch", "window", "rows", "steps"), [(4, 12, 10, 3, 3), (1, 5, 4, 5, 1), (8, 8, 4096, 1, 4096)]
+)
+def test_a_window_feeds_whole_steps_and_at_least_one(lanes, batch, window, rows, steps):
+    config = LoaderConfig(lanes=lanes, global_batch_size=batch, window_rows=window)
+    assert (config.rows_per_lane, config.window_steps) == (rows, steps)
