@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from assay.launch.places.slurm import SlurmConfig, SlurmLauncher
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

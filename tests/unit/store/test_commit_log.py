@@ -13,7 +13,6 @@ from assay.store.commit_log import (
     CommitLog,
     attempt_of,
     checkpoint_folder,
-    digest_of_file,
     first_problem,
 )
 from assay.store.faulty import FlakyStore
@@ -29,6 +28,11 @@ def begun(store, now_s: float = 1.0) -> CommitLog:
     log = CommitLog(store)
     log.begin_attempt(world_size=1, now_s=now_s)
     return log
+
+
+def digest_of_file(store, folder: str, path: str) -> FileDigest:
+    data = store.get(f"{folder}/{path}")
+    return FileDigest(path=path, num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
 def committed(log: CommitLog, step: int, **fields: object) -> Commit:
@@ -238,10 +242,11 @@ def test_a_file_is_digested_whole_block_by_block_and_its_size_is_its_own(store) 
 
             yield Reader(self._inner.get(key))
 
+    commit = committed(begun(store), 1)
     for name in ("a", "ab", "b"):
-        store.put(f"folder/{name}", data if name == "a" else b"other")
-    expected = FileDigest(path="a", num_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    assert digest_of_file(Watched(store), "folder", "a") == expected
+        store.put(f"{commit.folder}/{name}", data if name == "a" else b"other")
+    commit = commit.model_copy(update={"files": (digest_of_file(store, commit.folder, "a"),)})
+    assert first_problem(Watched(store), commit) is None
     assert 1 << 20 <= min(sizes) == max(sizes) <= 64 << 20  # memory stays bounded, and requests stay few
 
 
