@@ -11,7 +11,7 @@ from pydantic import ConfigDict, ValidationError
 
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import DataError
-from assay.base.versioned import Versioned, stored_problem
+from assay.base.versioned import FOR_DIGEST, Versioned, stored_problem
 
 
 class Record(Versioned):
@@ -32,7 +32,8 @@ class Record(Versioned):
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON: the name by which other records point here."""
-        return sha256_of_json(self.to_tree())
+        tree = self.model_dump(mode="json", context=dict(FOR_DIGEST))
+        return sha256_of_json({"kind": self.kind, "version": self.version, **tree})
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:

@@ -11,21 +11,22 @@ runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.config import LoadedConfig, read_config_file, validated
+from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
-from assay.evaluation.decision.candidate import known_good_recipe
+from assay.evaluation.decision.candidate import known_good_recipe, stored_recipe
 from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
+from assay.training.recipe import Recipe
 
 CAMPAIGN_FILE = "campaign.json"
 SETTINGS_FILE = "settings.json"
@@ -57,7 +58,7 @@ class OpenCampaign(NamedTuple):
     @property
     def recipe(self) -> LoadedConfig:
         """What candidates are patches on."""
-        return LoadedConfig(self.record.recipe, {})
+        return stored_recipe(self.record.recipe)
 
 
 def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignConfig:
@@ -87,7 +88,7 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
     folder = campaign_folder(home, config.name)
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
-        record = _as_declared(folder, record)
+        record = _as_declared(folder, record, config)
         require_suites_as_declared(record, config)
     settings = {key: tree[key] for key in sorted(MAY_CHANGE)}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
@@ -104,7 +105,7 @@ def find_campaign(home: Home, name: str) -> OpenCampaign:
         )
     record = declared_campaign(folder)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
-    config = validated(CampaignConfig, LoadedConfig({**record.config, **settings}, {}))
+    config = _declared_config(record, settings)
     known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
     return OpenCampaign(home, record, config, known_good)
 
@@ -142,16 +143,32 @@ def recorded_decisions(folder: Path) -> list[Decision]:
     return [newest[key] for key in sorted(newest)]
 
 
-def _as_declared(folder: Path, wanted: Campaign) -> Campaign:
+def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:
+    """What was declared, with what may change; whichever assay wrote it down."""
+    return stored(
+        CampaignConfig, {**record.config, **settings}, where=f"campaign '{record.name}': its declaration"
+    )
+
+
+def _as_declared(folder: Path, wanted: Campaign, config: CampaignConfig) -> Campaign:
     found = declared_campaign(folder)
     if found.config_sha256 == wanted.config_sha256:
         return found
-    changed = sorted(_changes("", found.config, wanted.config)) or ["the known-good recipe"]
+    # An older assay wrote fewer keys: what counts is what it means today.
+    settings = {key: value for key, value in config.model_dump(mode="json").items() if key in MAY_CHANGE}
+    changed = sorted(_changes("", *(_declared_config(each, settings).model_dump() for each in (found, wanted))))
+    if not changed and _recipe(found) == _recipe(wanted):
+        return found
+    changed = changed or ["the known-good recipe"]
     raise ConfigError(
         f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "
         "before the first run can not be changed afterwards: give the campaign another name, or restore the "
         f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
     )
+
+
+def _recipe(record: Campaign) -> Recipe:
+    return validated(Recipe, stored_recipe(record.recipe))
 
 
 def _changes(prefix: str, before: Any, after: Any) -> Iterator[str]:
