@@ -13,12 +13,12 @@ from assay.base.errors import StoreError
 from assay.evaluation.evidence.classifier.predictions import EVALUATION_FILE, load_evaluation
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
+from assay.store.catch_up import record_notices
 from assay.store.commit_log import CommitLog
 from assay.store.launches import saved_launches
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
-from assay.store.notices import read_notices
 from assay.store.objects import open_store
 
 FOLD_EVERY_S = 2.0
@@ -112,11 +112,6 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
                 committed_step=kept_step,
             )
         )
-
-
-def record_notices(ledger: Ledger, run: Run) -> None:
-    """Write down what was noticed about a run; a handful of lines, if any."""
-    ledger.record_notices(run.run_id, dict(enumerate(read_notices(Path(run.run_dir)))))
 
 
 def rebuild_run(ledger: Ledger, run: Run) -> None:

@@ -6,6 +6,7 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
+from assay.store.notices import read_notices
 from assay.store.objects import open_store
 
 
@@ -15,3 +16,9 @@ def catch_up(ledger: Ledger, run: Run) -> None:
     if Path(run.store_url).is_dir():
         entries = CommitLog(open_store(run.store_url)).entries()
         ledger.record_log_entries(run.run_id, dict(enumerate(entries)))
+    record_notices(ledger, run)
+
+
+def record_notices(ledger: Ledger, run: Run) -> None:
+    """Write down what was noticed about a run; a handful of lines, if any."""
+    ledger.record_notices(run.run_id, dict(enumerate(read_notices(Path(run.run_dir)))))

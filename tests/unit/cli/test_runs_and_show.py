@@ -13,11 +13,14 @@ from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.failure import Failure
+from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.store.notices import append_notice
 
 BEGAN_S = 1_800_000_000.0
 
@@ -168,6 +171,40 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
     assert shown["lost_steps"] == 5
     seconds = {phase: spent for phase, spent in shown["device_seconds"].items() if spent}
     assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
+
+
+KILLED = Failure(
+    failure_kind="killed_by_signal", run_id="tiny-1", attempt=1, rank=1, host="node-7", device="cuda:3",
+    phase="data", step=15, signature="SIGKILL", text="SIGKILL",
+)  # fmt: skip
+
+
+def test_show_says_what_ended_an_attempt_and_what_was_noticed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+        first, _ = ledger.attempts("tiny-1")
+        ledger.record_attempt(first.model_copy(update={"failure": KILLED, "hosts": ("node-6", "node-7")}))
+        slow = Notice(
+            notice="straggler",
+            run_id="tiny-1",
+            attempt=2,
+            at_s=BEGAN_S + 110,
+            rank=0,
+            step=12,
+            text="it is slow",
+        )
+        append_notice(Path(ledger.run("tiny-1").run_dir), slow)
+    assert call("show", "tiny", "--json") == 0
+    shown = json.loads(capsys.readouterr().out)
+    failure = shown["attempts"][0]["failure"]
+    assert (failure["failure_kind"], failure["host"], failure["step"]) == ("killed_by_signal", "node-7", 15)
+    assert shown["attempts"][0]["hosts"] == ["node-6", "node-7"]
+    assert shown["attempts"][1]["failure"] is None
+    assert [(each["notice"], each["rank"]) for each in shown["notices"]] == [("straggler", 0)]
+    assert call("show", "tiny") == 0
+    assert "attempt 2, straggler: it is slow" in capsys.readouterr().out
 
 
 def test_show_prints_the_page_of_all_keys(capsys: pytest.CaptureFixture[str]) -> None:

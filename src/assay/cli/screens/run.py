@@ -147,5 +147,9 @@ def _attempts(run: RunView) -> Iterator[RenderableType]:
 
 
 def _events(run: RunView) -> Iterator[RenderableType]:
+    for notice in run.notices[-MAX_EVENTS:]:
+        yield Text(
+            f"attempt {notice.attempt}, {notice.notice.replace('_', ' ')}: {notice.text}", style="yellow"
+        )
     for event in run.events[-MAX_EVENTS:]:
         yield Text(f"attempt {event.attempt}, rank {event.rank}: {event.text}", style="dim")

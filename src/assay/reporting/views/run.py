@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, get_args
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import ClassifierEvaluation
+from assay.records.failure import Failure
 from assay.records.goodput import useful_share
+from assay.records.notice import NoticeKind
 from assay.records.run import Attempt, Phase, PhaseSeconds, RunStatus
 from assay.records.suspect import Suspect
 from assay.reporting.views.view import AsWritten, UtcTime, View
@@ -46,6 +48,12 @@ class AttemptView(View):
     outcome: Literal["running", "succeeded", "failed", "preempted", "killed"]
     reason: str
     """Why it ended, in words."""
+    failure: Annotated[Failure, AsWritten] | None
+    """What ended it before its time; null where nothing did, or an older assay wrote the attempt down."""
+    hosts: tuple[str, ...]
+    """Machine of each rank."""
+    devices: tuple[str, ...]
+    """Of each rank, e.g. `cuda:3`."""
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
@@ -109,6 +117,23 @@ class EventView(View):
     text: str
 
 
+class NoticeView(View):
+    """What was seen while the run went on, and a person should know."""
+
+    at: UtcTime
+    notice: NoticeKind
+    """`straggler`: a rank that all others wait for. `fault`: one that the fault plan asked for struck.
+    `repeated_failure`: attempts died alike, and no other was begun."""
+    attempt: int
+    rank: int | None
+    """Null where it is not of one rank."""
+    step: int | None
+    """The update under way."""
+    host: str
+    """The rank's machine."""
+    text: str
+
+
 class RunView(View):
     """A run. The beginning of its id is enough to ask for it."""
 
@@ -156,6 +181,8 @@ class RunView(View):
     """The last one; null before it."""
     audit: Annotated[AuditReport, AsWritten] | None
     """The last report; null before the first."""
+    notices: tuple[NoticeView, ...]
+    """The newest last; at most twenty."""
     events: tuple[EventView, ...]
     """What its ranks wrote down, the newest last; at most twenty."""
     last_seen: UtcTime | None
@@ -227,6 +254,18 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
+        notices=tuple(
+            NoticeView(
+                at=each.at_s,
+                notice=each.notice,
+                attempt=each.attempt,
+                rank=each.rank,
+                step=each.step,
+                host=each.host,
+                text=each.text,
+            )
+            for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
+        ),
         events=tuple(
             EventView(at=each.at_s, attempt=each.attempt, rank=each.rank, text=each.text)
             for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]
@@ -278,6 +317,9 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
         lost_steps=max(0, (reached or 0) - kept) if has_ended else 0,
         outcome=attempt.outcome,
         reason=attempt.reason,
+        failure=attempt.failure,
+        hosts=attempt.hosts,
+        devices=attempt.devices,
         suspects=attempt.suspects,
         device_seconds=device_seconds([each for each in phases if each.attempt == attempt.attempt]),
     )
