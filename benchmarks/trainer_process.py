@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from assay.base.clock import SystemClock
 from assay.data.loader.batch import StepShare
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
+from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
 from assay.launch.ranks.faults import NO_FAULTS, RankFaults
@@ -39,9 +40,10 @@ from assay.training.methods.classify.method import ClassifyMethod
 from assay.training.model.config import NewEncoderConfig
 from assay.training.parallel.allocator import keep_freed_memory
 from assay.training.parallel.lane_sum import LaneSum
-from assay.training.parallel.ranks import Ranks, lanes_of_rank
+from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
+from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
@@ -122,7 +124,7 @@ def join(task: Task) -> Ranks:
 
 
 def shares_of(task: Task, loader: Loader) -> Iterator[StepShare]:
-    return loader.shares(Cursor(), lanes_of_rank(task.rank, task.world_size, LANES), task.num_steps)
+    return loader.shares(Cursor(), LaneShares(LANES, task.world_size).of_rank(task.rank), task.num_steps)
 
 
 def counted(task: Task) -> dict[str, int]:
@@ -162,17 +164,16 @@ class Protected:
         self.lane_sum = LaneSum(model, ranks, "tree", enter_phase=self.recorder.phase)
         log = CommitLog(open_store(task.folder), attempt=1)
         self.saver = Saver(model, optimizer, ranks, log, RetentionConfig(), self.clock)
+        forward = LaneForward(method, device=ranks.device, precision=self.config.precision, seed=SEED)
         self.stepper = Stepper(
-            method,
+            forward,
             self.lane_sum,
             optimizer,
             ranks,
             config=OPTIMIZER,
-            precision=self.config.precision,
-            seed=SEED,
             num_steps=num_steps(self.config, self.loader),
             spot_check=SpotCheck(
-                LaneRecomputer(method, model, device=ranks.device, precision=self.config.precision, seed=SEED),
+                LaneRecomputer(forward, model),
                 self.lane_sum,
                 ranks,
                 is_due=self.is_spot_checked,
@@ -221,7 +222,7 @@ def ours(task: Task) -> Report:
         stepper=parts.stepper,
         loader=parts.loader,
         saver=parts.saver,
-        lanes=parts.lane_sum.lanes(LANES),
+        lanes=LaneShares(LANES, task.world_size).of_rank(task.rank),
         recorder=parts.recorder,
         clock=parts.clock,
         config=parts.config,
@@ -259,7 +260,7 @@ class Bare:
             with nullcontext() if index == last else self.ddp.no_sync():
                 for micro_batch in lane.micro_batches:
                     tensors = self.method.tensors(micro_batch, self.ranks.device)
-                    (self.method.loss_sum(self.ddp, tensors) * scale).backward()  # type: ignore[no-untyped-call]
+                    (self.method.loss(self.ddp, tensors, {}).sum * scale).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.model.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
         self.optimizer.zero_grad()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
 from assay.training.parallel.lane_sum import sum_over_ranks
-from assay.training.parallel.sharded_lane_sum import TreeReduceScatter
+from assay.training.parallel.sharded_lane_sum import RoundPass, TreeReduceScatter
 from assay.training.parallel.tree import PartialSums
 
 NUM_LANES = 8
@@ -87,7 +87,35 @@ def tree_reduce_scatter(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor
     size = group.size()
     padded = torch.cat([total, total.new_zeros(-len(total) % size)])
     chunk = padded.new_empty(len(padded) // size)
-    TreeReduceScatter(lambda packed: True)(chunk, padded, group, dist.ReduceOp.SUM)
+    only_pass = RoundPass(0, [1] * size)
+    TreeReduceScatter(lambda packed: only_pass)(chunk, padded, group, dist.ReduceOp.SUM)
+    return chunk
+
+
+def passes_of(rank: int) -> int:
+    """Micro-batches of the one lane of a rank: 1, 2, 3, 1, ..."""
+    return 1 + rank % 3
+
+
+def in_passes(lane: Tensor, rank: int) -> list[Tensor]:
+    """The lane's gradient, micro-batch by micro-batch."""
+    return [lane * 3.0**-index for index in range(passes_of(rank))]
+
+
+def reduce_scatter_in_passes(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
+    """A round in which some lanes take more passes than others, who send what must not count."""
+    size, rank = group.size(), group.rank()
+    own = in_passes(lanes[0], rank)
+    num_passes = [passes_of(other) for other in range(size)]
+    now = [RoundPass(0, num_passes)]
+    exchange = TreeReduceScatter(lambda packed: now[0])
+    for number in range(max(num_passes)):
+        now[0] = RoundPass(number, num_passes)
+        gradient = own[number] if number < len(own) else torch.full_like(own[0], 1e30)
+        padded = torch.cat([gradient, gradient.new_zeros(-len(gradient) % size)])
+        chunk = padded.new_empty(len(padded) // size)
+        exchange(chunk, padded, group, dist.ReduceOp.SUM)
+        assert number + 1 == max(num_passes) or not chunk.any()
     return chunk
 
 
@@ -123,6 +151,21 @@ def test_both_exchanges_give_the_bits_of_the_tree_at_every_world_size(world_size
         assert len(totals) == len(chunks) == world_size
         assert all(torch.equal(total, expected) for total in totals)
         assert torch.equal(torch.cat(chunks)[: len(expected)], expected)
+
+
+@pytest.mark.parametrize("world_size", [2, 4, 8])
+def test_a_lanes_micro_batches_are_added_before_the_lanes_are(world_size: int) -> None:
+    steps = gradients(seed=world_size)
+    [chunks] = on_ranks(world_size, [reduce_scatter_in_passes], steps)
+    for lanes, of_ranks in zip(steps, chunks, strict=True):
+        firsts = lanes[:: NUM_LANES // world_size]
+        of_lanes = []
+        for rank, lane in enumerate(firsts):
+            total, *others = in_passes(lane, rank)
+            for other in others:
+                total = total + other
+            of_lanes.append(total)
+        assert torch.equal(torch.cat(of_ranks)[: len(lanes[0])], as_drawn(of_lanes))
 
 
 def test_a_sum_in_the_backends_order_is_found_out() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
+from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.evidence.classifier.classifier import evaluate_predictions
 from assay.evaluation.evidence.classifier.predictions import (
     PREDICTIONS_FILE,
@@ -17,7 +18,7 @@ from assay.evaluation.evidence.classifier.predictions import (
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
 from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
-from assay.launch.run import VALIDATION, check_parallel, check_world_sizes
+from assay.launch.run import VALIDATION, check_parallel
 from assay.records.audit import AuditReport
 from assay.records.evaluation import ClassifierEvaluation
 from assay.records.run import Attempt, Run
@@ -54,7 +55,8 @@ def drive(
     """Train until done or asked to stop; then evaluate, audit and record. `nodes`: by default, here."""
     clock = clock or SystemClock()
     recipe = recipe_of(run)
-    check_world_sizes(recipe.loader.lanes, [world_size, *policy.world_sizes])
+    for size in (world_size, *policy.world_sizes):
+        LaneShares(recipe.loader.lanes, size)
     check_parallel(recipe, [policy.parallel] if isinstance(policy.parallel, str) else policy.parallel)
     log = CommitLog(open_store(run.store_url))
     refuse_missing_log(run, log)

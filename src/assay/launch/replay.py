@@ -142,7 +142,7 @@ class _Replay:
     def _make_lane(self, share: StepShare, lane_number: int) -> None:
         lane = share.lanes[lane_number]
         made = self._replayer.lane_recomputer.of(lane, step=self._request.step)
-        self._found.lane_loss = made.loss_sum / max(1, lane.num_rows)
+        self._found.lane_loss = made.loss_sum / max(1, self._replayer.forward.weight(lane))
         recorded = self._recorded.steps.get(self._request.step)
         if recorded is not None and lane_number in recorded.lane_digests:
             digest = float(digest_of_tensors(made.gradients))
@@ -160,7 +160,7 @@ class _Replay:
 
         def where() -> tuple[int | None, object]:
             lane = replayer.lane_of_micro_batch(share)
-            return (lane.lane if lane else None), replayer.method.micro_batch
+            return (lane.lane if lane else None), replayer.forward.micro_batch
 
         watch = OperatorWatch(replayer.model, inspector, where)  # type: ignore[arg-type]
         with watch:

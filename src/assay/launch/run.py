@@ -14,6 +14,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
@@ -52,7 +53,7 @@ def planned_run(
 ) -> Run:
     """The checked record of a run that does not exist yet; nothing is written."""
     recipe, dataset = checked(recipe_values)
-    check_world_sizes(recipe.loader.lanes, [world_size])
+    LaneShares(recipe.loader.lanes, world_size)
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
@@ -137,23 +138,7 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     recipe.method.check_dataset(dataset.manifest)
 
 
-def check_world_sizes(num_lanes: int, world_sizes: Sequence[int]) -> None:
-    """Refuse numbers of workers that can not share the lanes evenly."""
-    for world_size in world_sizes:
-        if world_size < 1 or world_size & (world_size - 1) or world_size > num_lanes:
-            sizes = ", ".join(str(1 << k) for k in range(num_lanes.bit_length()))
-            raise ConfigError(f"--workers {world_size}: with loader.lanes={num_lanes} it is one of {sizes}.")
-
-
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:
-    """Refuse sharded weights where the ranks' steps would not go side by side."""
-    if "fsdp2" not in parallels:
-        return
-    if recipe.loader.max_micro_batch_tokens is not None:
-        raise ConfigError(
-            "--parallel fsdp2 with loader.max_micro_batch_tokens: ranks would cut their lanes into different "
-            "numbers of micro-batches and wait for each other's weights. Set max_micro_batch_tokens to null "
-            "and use more lanes, or --parallel ddp."
-        )
-    if recipe.trainer.gradient_sum != "tree":
+    """Refuse sharded weights where their sum would not be the tree."""
+    if "fsdp2" in parallels and recipe.trainer.gradient_sum != "tree":
         raise ConfigError("--parallel fsdp2 sums gradients as a tree. Set trainer.gradient_sum to tree.")

@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from assay.data.loader.batch import MicroBatch
+from assay.data.loader.batch import MicroBatch, StepShare
+from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
-from assay.training.parallel.ranks import Ranks, lanes_of_rank
+from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.method import PredictingMethod
 from assay.training.trainer.method_config import BinaryPredictions, Predictions
 
@@ -27,12 +28,12 @@ def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: R
     """On rank 0 a table of row_id, the method's predictions and the metadata columns, by row_id; else None."""
     was_training = model.training
     model.eval()
-    lanes = lanes_of_rank(ranks.rank, ranks.world_size, loader.config.lanes)
+    lanes = LaneShares(loader.config.lanes, ranks.world_size).of_rank(ranks.rank)
     parts: list[pa.Table] = []
     for share in loader.shares(Cursor(), lanes, loader.steps_per_epoch):
-        for lane in share.lanes:
+        for lane, num_passes in zip(share.lanes, _num_passes(share, ranks), strict=True):
             parts += [_scored(model, method, batch, ranks.device) for batch in lane.micro_batches]
-            if not lane.micro_batches:  # where weights are sharded, every forward pass takes all ranks
+            for _ in range(num_passes - len(lane.micro_batches)):
                 method.predictions(model, method.blank(ranks.device))
     model.train(was_training)
     mine = pa.concat_tables(parts) if parts else None
@@ -49,6 +50,14 @@ def write_predictions(table: pa.Table, path: Path) -> None:
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(table, unfinished, compression="zstd")
     unfinished.replace(path)
+
+
+def _num_passes(share: StepShare, ranks: Ranks) -> list[int]:
+    """Forward passes for each lane; where weights are sharded, every one takes all ranks."""
+    own = [len(lane.micro_batches) for lane in share.lanes]
+    if ranks.inner is None:
+        return own
+    return [max(of_lane) for of_lane in zip(*ranks.everyones(own), strict=True)]
 
 
 def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, device: torch.device) -> pa.Table:

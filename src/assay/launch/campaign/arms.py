@@ -7,11 +7,12 @@ from pathlib import Path
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
+from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.suite.config import read_suite
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.run import check_world_sizes, checked, existing_run, new_run, recipe_sha256
+from assay.launch.run import checked, existing_run, new_run, recipe_sha256
 from assay.records.run import Run
 from assay.training.recipe import Recipe, recipe_of
 
@@ -20,10 +21,10 @@ def check_arms(config: CampaignConfig, *, beside: Path) -> int:
     """Check the recipe of every arm on its dataset before anything starts; returns the number of runs."""
     recipe, _ = known_good_recipe(beside / config.recipe)
     baseline = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
-    check_world_sizes(baseline[0].loader.lanes, [config.workers])
+    LaneShares(baseline[0].loader.lanes, config.workers)
     for each in config.candidates:
         found = checked(patched(recipe, each.patch, arm=each.name, seed=config.first_seed))
-        check_world_sizes(found[0].loader.lanes, [config.workers])
+        LaneShares(found[0].loader.lanes, config.workers)
         _check_candidate(each.name, config, baseline, found)
     for benchmark in config.benchmarks:
         if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:

@@ -20,6 +20,7 @@ from typing import NamedTuple, NoReturn
 from assay.base import errors
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, TrainingError
+from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.node_link import (
     Beats,
@@ -94,9 +95,9 @@ class NodeGroup:
         self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, timeout_s)
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the largest power of two that the nodes that are left have room for."""
+        """`world_size`, or the most ranks that share lanes evenly and find room on the nodes that are left."""
         room = (1 + len(self._peers)) * self._ranks_per_node
-        return min(world_size, 1 << (room.bit_length() - 1))
+        return min(world_size, largest_world_size(at_most=room))
 
     def start(self, orders: Orders) -> AttemptRanks:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""

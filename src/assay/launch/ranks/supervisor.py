@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, StoreError, TrainingError
 from assay.base.units import duration_text
+from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
@@ -34,7 +35,7 @@ from assay.triage.hang import HungRank, describe_silence, find_hung_rank, stacks
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
 AfterDeath = Literal["same", "shrink"]
-"""Ranks of the next attempt: as many as before, or the largest power of two that the survivors make up."""
+"""Ranks of the next attempt: as many as before, or the most that can share the lanes of the survivors."""
 
 POLL_S = 0.1
 STACKS_S = 0.5
@@ -116,7 +117,7 @@ class Nodes(Protocol):
     """Where ranks can be started."""
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the largest power of two below that the nodes still have room for."""
+        """`world_size`, or the most ranks that can share lanes and that the nodes still have room for."""
         ...
 
     def start(self, orders: Orders) -> AttemptRanks:
@@ -194,7 +195,7 @@ class Supervisor:
             self._refuse_hopeless(deaths, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
-                world_size = 1 << (max(1, end.num_alive).bit_length() - 1)
+                world_size = largest_world_size(at_most=max(1, end.num_alive))
 
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""

@@ -8,6 +8,7 @@ from typing import Literal
 from assay.base.clock import Clock, SystemClock
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
+from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
@@ -29,6 +30,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import Method, PredictingMethod
 from assay.training.trainer.method_config import Predictions
@@ -56,12 +58,15 @@ def train_rank(
         world_size=task.attempt.world_size,
         rendezvous=task.rendezvous,
         num_threads=recipe.trainer.threads_per_rank,
+        shards_weights=task.parallel == "fsdp2",
     )
     began(str(ranks.device))
     method = method_of(recipe.method)
     loader = _loader(recipe, method, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    lane_sum = _lane_sum(task, recipe, model, ranks, recorder)
+    forward = LaneForward(method, device=ranks.device, precision=recipe.trainer.precision, seed=recipe.seed)
+    lane_sum = _lane_sum(recipe, model, ranks, recorder)
+    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.attempt.attempt)
     awaited = partial(_awaited, recipe.evaluation, log)
@@ -72,21 +77,19 @@ def train_rank(
     )
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
-        method,
+        forward,
         lane_sum,
         optimizer,
         ranks,
         config=recipe.trainer.optimizer,
-        precision=recipe.trainer.precision,
-        seed=recipe.seed,
         num_steps=last_step,
-        spot_check=_spot_check(recipe, method, model, lane_sum, ranks),
+        spot_check=_spot_check(recipe, forward, model, lane_sum, ranks),
     )
     trainer = Trainer(
         stepper=stepper,
         loader=loader,
         saver=saver,
-        lanes=lane_sum.lanes(recipe.loader.lanes),
+        lanes=shares.of_rank(ranks.rank),
         recorder=recorder,
         clock=clock,
         config=recipe.trainer,
@@ -119,13 +122,15 @@ def _faults(task: RankTask) -> RankFaults:
     )
 
 
-def _lane_sum(
-    task: RankTask, recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder
-) -> LaneSum | ShardedLaneSum:
-    # A single rank has nothing to shard, and FSDP2 none of the exchange that a spot check looks at.
-    if task.parallel == "fsdp2" and ranks.world_size > 1:
-        return ShardedLaneSum(model, ranks, enter_phase=recorder.phase)
-    return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
+def _lane_sum(recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder) -> LaneSum | ShardedLaneSum:
+    if ranks.inner is None:
+        return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
+    return ShardedLaneSum(
+        model,
+        ranks,
+        several_passes=recipe.loader.max_micro_batch_tokens is not None,
+        enter_phase=recorder.phase,
+    )
 
 
 def _restored(saver: Saver, task: RankTask) -> TrainingPosition:
@@ -194,20 +199,18 @@ def _loader(recipe: Recipe, method: Method, part: Part) -> Loader:
 
 
 def _spot_check(
-    recipe: Recipe, method: Method, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
+    recipe: Recipe, forward: LaneForward, model: Network, lane_sum: LaneSum | ShardedLaneSum, ranks: Ranks
 ) -> SpotCheck | None:
     """None where nothing is checked."""
-    trainer, seed = recipe.trainer, recipe.seed
+    trainer = recipe.trainer
     if trainer.spot_check_every is None:
         return None
-    recomputer: LaneRecomputer | ShardedLaneRecomputer
-    if isinstance(lane_sum, ShardedLaneSum):
-        recomputer = ShardedLaneRecomputer(
-            method, lane_sum, device=ranks.device, precision=trainer.precision, seed=seed
-        )
-    else:
-        recomputer = LaneRecomputer(method, model, device=ranks.device, precision=trainer.precision, seed=seed)
-    return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=seed)
+    recomputer = (
+        ShardedLaneRecomputer(forward, lane_sum)
+        if isinstance(lane_sum, ShardedLaneSum)
+        else LaneRecomputer(forward, model)
+    )
+    return SpotCheck(recomputer, lane_sum, ranks, is_due=trainer.is_spot_checked, seed=recipe.seed)
 
 
 def _awaited(evaluation: EvaluationConfig | None, log: CommitLog, commits: Sequence[Commit]) -> Sequence[str]:

@@ -13,7 +13,7 @@ the exchanges in the order of the buckets (the same on all ranks), while backwar
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -24,7 +24,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from assay.records.run import Phase
-from assay.training.parallel.ranks import Ranks, lanes_of_rank
+from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import PartialSums
 
 GradientSum = Literal["tree", "all_reduce"]
@@ -38,6 +38,11 @@ OnOwnGradients = Callable[[int, Sequence[int], Sequence[Tensor]], None]
 
 class LaneSum:
     """Wraps a model in DDP so that `.grad` after a step's last lane is the sum over the lanes of all ranks."""
+
+    interleaves = False
+    """A rank's lanes are an aligned run, so that it computes a whole subtree by itself."""
+    adds_passes = True
+    """`on_own_gradients` is told of a lane's gradient over all of its passes."""
 
     def __init__(
         self,
@@ -54,9 +59,12 @@ class LaneSum:
         self._partial_sums = PartialSums()
         self._lanes_in_grad = 0
         self._position = 0
+        self._num_passes: tuple[int, ...] = ()
         self.on_own_gradients: OnOwnGradients | None = None
         """Told of gradients of a single lane before they are added to others: those of the positions in
         `seen_alone`, and of the last one, where other lanes' are in them unless it is the only one."""
+        assert ranks.outer is not None, "these ranks shard their weights"
+        self._group = ranks.outer
         self._ranks = ranks
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
@@ -65,7 +73,7 @@ class LaneSum:
         self._last_bucket_s = 0.0
         self.module = DistributedDataParallel(
             model,
-            process_group=ranks.training,
+            process_group=self._group,
             forward_sync_buffers=False,
             gradient_as_bucket_view=True,
             bucket_cap_mb=BUCKET_MB,
@@ -76,18 +84,23 @@ class LaneSum:
         """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
         return range(0, num_positions, 2)
 
-    def lanes(self, num_lanes: int) -> range:
-        """Those of this rank: an aligned run, so that it computes a whole subtree by itself."""
-        return lanes_of_rank(self._ranks.rank, self._ranks.world_size, num_lanes)
+    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
+        """How many backward passes each lane takes; this rank waits for nobody's."""
+        self._num_passes = tuple(num_backwards)
+        return self._num_passes
 
     @contextmanager
-    def local(self) -> Iterator[None]:
-        """Backward passes inside only fill this rank's `.grad`."""
-        with self.module.no_sync():
+    def backward_pass(self, position: int, index: int) -> Iterator[None]:
+        """One forward and backward of the rank's lane number `position`; the step's very last is exchanged."""
+        if index == 0:
+            self._begin_lane(position)
+        last_lane = len(self._num_passes) - 1
+        exchanges = position == last_lane and index == self._num_passes[last_lane] - 1
+        with nullcontext() if exchanges else self.module.no_sync():
             yield
 
-    def begin_lane(self, position: int, *, num_backwards: int) -> None:
-        """Make room in `.grad` for the rank's lane number `position` (from 0).
+    def _begin_lane(self, position: int) -> None:
+        """Make room in `.grad` for a lane.
 
         The left sibling of an odd one stays there if one backward pass follows: then autograd makes the
         addition of the tree's lowest level itself, while the numbers are warm in the cache.
@@ -96,7 +109,7 @@ class LaneSum:
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
             self.on_own_gradients(position - 1, list(range(len(gradients))), gradients)
         self._position = position
-        if position and (position % 2 == 0 or num_backwards > 1):
+        if position and (position % 2 == 0 or self._num_passes[position] > 1):
             self._take_gradients()
         self._lanes_in_grad += 1
 
@@ -144,9 +157,9 @@ class LaneSum:
                 if ready is not None:
                     ready.wait()
                 if self._gradient_sum == "tree":
-                    sum_over_ranks(buffer, self._ranks.training)
+                    sum_over_ranks(buffer, self._group)
                 else:
-                    dist.all_reduce(buffer, group=self._ranks.training)
+                    dist.all_reduce(buffer, group=self._group)
                 reduced.set_result(buffer)
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]

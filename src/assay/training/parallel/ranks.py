@@ -1,10 +1,13 @@
 """The processes of an attempt: who they are, which device each has, and the groups they talk in.
 
-Three groups, so that collectives of different threads can never interleave: `training` (gradients; NCCL on
-CUDA, gloo elsewhere), `control` (a few numbers a step; gloo) and `saving` (the checkpoint thread's; gloo).
+Gradients travel in `outer` (ranks that hold the same weights) or in `inner` (ranks that hold a shard each of
+one copy of the weights); NCCL on CUDA, gloo elsewhere. Today all ranks are in the one or in the other. Besides,
+`control` (a few numbers a step; gloo) and `saving` (the checkpoint thread's; gloo), so that collectives of
+different threads can never interleave.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
@@ -13,7 +16,6 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 
-from assay.base.errors import ConfigError
 from assay.training.parallel.interface import interface_to
 
 
@@ -24,15 +26,27 @@ class Ranks:
     rank: int
     world_size: int
     device: torch.device
-    training: dist.ProcessGroup
+    outer: dist.ProcessGroup | None
+    """None where every rank is in `inner`."""
+    inner: dist.ProcessGroup | None
+    """None where every rank holds all weights."""
     control: dist.ProcessGroup
     saving: dist.ProcessGroup
 
     @classmethod
     def join(
-        cls, *, rank: int, world_size: int, rendezvous: str, num_threads: int, timeout_s: float = 600.0
+        cls,
+        *,
+        rank: int,
+        world_size: int,
+        rendezvous: str,
+        num_threads: int,
+        shards_weights: bool = False,
+        timeout_s: float = 600.0,
     ) -> Self:
         """Meet the other ranks at `rendezvous`, a URL that is fresh for each attempt.
+
+        A single rank has nothing to shard: it holds all weights, whatever `shards_weights` says.
 
         `file:///path` on one machine; `tcp://host:port` on several, with rank 0 on that host.
         Results of MKL and oneDNN depend on the number of threads, so each rank fixes its own.
@@ -48,31 +62,30 @@ class Ranks:
             world_size=world_size,
             timeout=timedelta(seconds=timeout_s),
         )
-        training = dist.group.WORLD
-        assert training is not None
+        everyone = dist.group.WORLD
+        is_sharded = shards_weights and world_size > 1
         return cls(
             rank=rank,
             world_size=world_size,
             device=device,
-            training=training,
+            outer=None if is_sharded else everyone,
+            inner=everyone if is_sharded else None,
             control=dist.new_group(backend="gloo"),
             saving=dist.new_group(backend="gloo"),
         )
 
+    def everyones(self, numbers: Sequence[int]) -> list[list[int]]:
+        """The numbers of each rank, by rank; all ranks call it together, with as many numbers each."""
+        if self.world_size == 1:
+            return [list(numbers)]
+        sent = torch.tensor(numbers, dtype=torch.int64)
+        received = sent.new_empty(self.world_size * len(sent))
+        dist.all_gather_single(received, sent, group=self.control)
+        return received.view(self.world_size, len(sent)).tolist()
+
     def leave(self) -> None:
         """Take leave of the peers; call it when no collective is under way."""
         dist.destroy_process_group()
-
-
-def lanes_of_rank(rank: int, world_size: int, num_lanes: int) -> range:
-    """The aligned run of lanes that a rank works on; world sizes are powers of two up to `num_lanes`."""
-    if world_size & (world_size - 1) or num_lanes % world_size:
-        raise ConfigError(
-            f"{world_size} ranks cannot share {num_lanes} lanes: the fixed-order sum of gradients needs a "
-            f"power of two of at most {num_lanes}. Use {1 << (min(world_size, num_lanes).bit_length() - 1)}."
-        )
-    lanes_per_rank = num_lanes // world_size
-    return range(rank * lanes_per_rank, (rank + 1) * lanes_per_rank)
 
 
 def _device_of(rank: int) -> torch.device:

@@ -8,6 +8,11 @@ soon as its backward has a layer's gradients; what a rank keeps is its shard of 
 
 So rank r works on the lanes r, W+r, 2W+r, ...; which rank has which lane does not matter to the numbers. What
 enters the exchange is the gradient of one lane alone, a layer at a time: a spot check looks there.
+
+A lane of several micro-batches takes as many passes, and each pass gathers the weights from all ranks, so
+ranks make as many as the longest lane of a round takes; a pass beyond a lane's own is a blank, left out of the
+sums. What has crossed is added lane by lane until the round's last pass, and only then over the lanes, as whole
+weights would have it: that takes the room of one lane's gradient on every rank.
 """
 
 import time
@@ -15,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -32,12 +38,28 @@ OnGradients = Callable[[Sequence[int], Sequence[Tensor]], None]
 """Takes indices of parameters and their gradients."""
 
 
-class TreeReduceScatter:
-    """FSDP2's reduce-scatter, added as a tree over ranks: each rank gets its chunk of the sum."""
+class RoundPass(NamedTuple):
+    """One pass of a round: a lane of each rank, side by side."""
 
-    def __init__(self, enters: Callable[[Tensor], bool]) -> None:
-        """`enters` is shown each input before the exchange; False leaves the exchange out."""
+    number: int
+    """In the round, from 0."""
+    num_passes: Sequence[int]
+    """[rank]: that the lanes of the round take."""
+
+    @property
+    def is_last(self) -> bool:
+        """No lane takes more."""
+        return self.number + 1 == max(self.num_passes)
+
+
+class TreeReduceScatter:
+    """FSDP2's reduce-scatter, added as a tree over ranks: each rank gets its chunk of the sum over lanes."""
+
+    def __init__(self, enters: Callable[[Tensor], RoundPass | None]) -> None:
+        """`enters` is shown each input before the exchange and says which pass it is of; None: of no step."""
         self._enters = enters
+        self._of_lanes: list[Tensor] = []
+        """[rank]: this rank's chunk of the gradient of that rank's lane, over the round's passes so far."""
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -53,39 +75,69 @@ class TreeReduceScatter:
         op: object,  # noqa: ARG002
         async_op: bool = False,  # noqa: ARG002
     ) -> None:
-        """Sum `input_tensor` [world_size * chunk] over the ranks into `output_tensor` [chunk]."""
-        if not self._enters(input_tensor):
+        """Sum `input_tensor` [world_size * chunk] over the ranks into `output_tensor` [chunk].
+
+        Zeros come out before the round's last pass.
+        """
+        of_round = self._enters(input_tensor)
+        if of_round is None:
             output_tensor.zero_()
             return
         received = torch.empty_like(input_tensor)
         dist.all_to_all_single(received, input_tensor, group=group)
-        chunks = list(received.view(group.size(), -1).unbind())
+        self._add(of_round, list(received.view(group.size(), -1).unbind()))
+        if not of_round.is_last:
+            output_tensor.zero_()
+            return
+        chunks, self._of_lanes = self._of_lanes, []
         while len(chunks) > 1:
             chunks = [left.add_(right) for left, right in zip(chunks[::2], chunks[1::2], strict=True)]
         output_tensor.copy_(chunks[0])
 
+    def _add(self, of_round: RoundPass, chunks: list[Tensor]) -> None:
+        if of_round.number == 0:
+            self._of_lanes = chunks
+            return
+        for total, chunk, num_passes in zip(self._of_lanes, chunks, of_round.num_passes, strict=True):
+            if of_round.number < num_passes:
+                total += chunk
+
 
 class ShardedLaneSum:
     """Shards a model in place so that `.grad` after a step's last lane is this rank's shard of the sum."""
+
+    interleaves = True
+    """The ranks' lanes of one round are neighbours, so that the exchange adds a whole subtree."""
+    adds_passes = False
+    """`on_own_gradients` is told of each pass of a lane by itself."""
 
     def __init__(
         self,
         model: nn.Module,
         ranks: Ranks,
         *,
+        several_passes: bool = False,
         enter_phase: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
+        """`several_passes`: lanes may take more than one backward pass, so ranks tell each other how many."""
+        assert ranks.inner is not None, "these ranks hold all weights each"
+        self._several_passes = several_passes
         self._partial_sums = PartialSums()
         self._lanes_in_grad = 0
         self._position = 0
+        self._index = 0
+        self._num_passes: list[list[int]] = []
+        """[position][rank]: passes that the lanes of the step take."""
         self.on_own_gradients: OnOwnGradients | None = None
-        """Told of each lane's gradients before they are added to others."""
+        """Told of the gradients of each pass of each lane before they are added to others. The indices count on
+        over the passes: parameter 3 of the second pass is number `num_parameters + 3`."""
+        self._is_apart = False
         self._told_apart: OnGradients | None = None
         self._ranks = ranks
         self.enter_phase = enter_phase
         # It warns of changes in place to what the model returns; a method never makes any.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
-        mesh = DeviceMesh.from_group(ranks.training, ranks.device.type)
+        mesh = DeviceMesh.from_group(ranks.inner, ranks.device.type)
         for block in _blocks(model):
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -105,54 +157,72 @@ class ShardedLaneSum:
         exchanged = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
         return [index_of[parameter] for parameter in exchanged if parameter.requires_grad]
 
-    def _enters(self, indices: list[int], packed: Tensor) -> bool:
-        """Shows a layer's gradients to who wants them; whether they are part of the step."""
-        if self._told_apart is None and self.on_own_gradients is None:
-            return True
-        shapes = [self._parameters[index].shape for index in indices]
-        gradients = unpacked(packed, shapes, self._ranks.world_size)
-        if self._told_apart is not None:
-            self._told_apart(indices, gradients)
-            return False
-        if self.on_own_gradients is not None:
-            self.on_own_gradients(self._position, indices, gradients)
-        return True
+    def _enters(self, indices: list[int], packed: Tensor) -> RoundPass | None:
+        """Shows a layer's gradients to who wants them; the pass that they are of, None if of no step."""
+        told = self._told_apart if self._is_apart else self._told_of_own()
+        if told is not None:
+            shapes = [self._parameters[index].shape for index in indices]
+            numbers = [self._index * len(self._parameters) + index for index in indices]
+            told(numbers, unpacked(packed, shapes, self._ranks.world_size))
+        return None if self._is_apart else RoundPass(self._index, self._num_passes[self._position])
+
+    def _told_of_own(self) -> OnGradients | None:
+        """Who wants the gradients of this rank's own lane in this pass; a blank's are nobody's."""
+        if self.on_own_gradients is None or self._index >= self._num_passes[self._position][self._ranks.rank]:
+            return None
+        return partial(self.on_own_gradients, self._position)
 
     def seen_alone(self, num_positions: int) -> range:
         """All: a lane is exchanged by itself."""
         return range(num_positions)
 
+    def most_passes(self, num_passes: int) -> int:
+        """The most that any rank asks for; all ranks call it together."""
+        return max(max(asked) for asked in self._ranks.everyones([num_passes])) if self._several_passes else 1
+
     @contextmanager
-    def apart(self, told: OnGradients) -> Iterator[None]:
-        """Backward passes inside are no part of the step: `told` is told of their gradients, `.grad` is not.
+    def apart(self, index: int, told: OnGradients | None) -> Iterator[None]:
+        """Pass number `index` over a lane that is no part of the step: `told` is told of its gradients, `.grad`
+        is not.
 
         The weights are gathered from all ranks, so all go through it together; they may compute any lane each.
         """
         kept = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
-        self._told_apart = told
+        self._is_apart, self._told_apart, self._index = True, told, index
         try:
             yield
         finally:
-            self._told_apart = None
+            self._is_apart, self._told_apart = False, None
             for parameter, gradient in zip(self._parameters, kept, strict=True):
                 parameter.grad = gradient
 
-    def lanes(self, num_lanes: int) -> range:
-        """Those of this rank."""
-        return range(self._ranks.rank, num_lanes, self._ranks.world_size)
+    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
+        """As many passes for each position as the longest lane of any rank there takes."""
+        of_ranks = (
+            self._ranks.everyones(num_backwards)
+            if self._several_passes
+            else [list(num_backwards)] * self._ranks.world_size
+        )
+        self._num_passes = [list(of_position) for of_position in zip(*of_ranks, strict=True)]
+        return [max(of_position) for of_position in self._num_passes]
 
     @contextmanager
-    def local(self) -> Iterator[None]:
-        """Every lane is exchanged: a rank has no room for a whole gradient."""
+    def backward_pass(self, position: int, index: int) -> Iterator[None]:
+        """One forward and backward of the rank's lane number `position`, or a blank beyond its last."""
+        if index == 0:
+            self._begin_lane(position)
+        self._index = index
         yield
+        if index + 1 < max(self._num_passes[position]):
+            for parameter in self._parameters:
+                parameter.grad = None  # zeros: the round's sum comes with its last pass
 
-    def begin_lane(self, position: int, *, num_backwards: int) -> None:
+    def _begin_lane(self, position: int) -> None:
         """See `LaneSum`."""
-        assert num_backwards == 1, "ranks would wait for each other's micro-batches"
         self._position = position
-        if position and position % 2 == 0:
+        if position and (position % 2 == 0 or max(self._num_passes[position]) > 1):
             self._partial_sums.add(self._take_gradients(), self._lanes_in_grad)
             self._lanes_in_grad = 0
         self._lanes_in_grad += 1

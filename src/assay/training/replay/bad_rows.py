@@ -38,6 +38,28 @@ class PlacedRow(NamedTuple):
     row_id: int
 
 
+class RowLosses(NamedTuple):
+    """What rows add to a step, each alone."""
+
+    sums: npt.NDArray[np.float64]
+    """[row]: NaN where the forward pass raised an error."""
+    weights: npt.NDArray[np.float64]
+    """[row]: what each counts in the step's mean."""
+
+    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "RowLosses":
+        """Some of the rows."""
+        return RowLosses(self.sums[chosen], self.weights[chosen])
+
+    def means(self) -> npt.NDArray[np.float64]:
+        """[row]: loss per weight; 0 for a row that weighs nothing."""
+        return np.divide(self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0)
+
+    def mean(self) -> float:
+        """Of all together; NaN where nothing weighs."""
+        weight = float(self.weights.sum())
+        return float(self.sums.sum()) / weight if weight else math.nan
+
+
 class SuspectRows(NamedTuple):
     """What a search found."""
 
@@ -95,14 +117,14 @@ class RowSearcher:
             for row in narrow([row for row in self._rows if row[:2] == (lane, number)], self._is_not_finite)
         ]
         losses = self._losses(self._rows)
-        good = [loss for row, loss in zip(self._rows, losses, strict=True) if row not in bad]
+        is_bad = np.array([row in bad for row in self._rows])
         return SuspectRows(
             rows=bad,
-            losses=[loss for row, loss in zip(self._rows, losses, strict=True) if row in bad],
+            losses=losses.means()[is_bad].tolist(),
             criterion="a loss or a gradient that is not finite",
             num_passes=self.num_passes,
-            step_loss=float(np.mean(losses)),
-            loss_without=float(np.mean(good)) if good else math.nan,
+            step_loss=losses.mean(),
+            loss_without=losses.where(~is_bad).mean(),
             earlier_loss=math.nan,
         )
 
@@ -113,29 +135,29 @@ class RowSearcher:
         median = float(np.median(before))
         limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), LEAST_SPREAD * median)
         chosen = lifting(losses, limit)
-        without = np.delete(losses, chosen)
+        is_chosen = np.isin(np.arange(len(self._rows)), chosen)
         return SuspectRows(
             rows=[self._rows[place] for place in chosen],
-            losses=[float(losses[place]) for place in chosen],
+            losses=losses.means()[is_chosen].tolist(),
             criterion=(
                 f"the step's mean loss above {limit:.4g}: that of the {len(earlier)} steps before, with the "
                 f"same weights (median {median:.4g}), plus {SIGMAS:g} robust standard deviations"
             ),
             num_passes=self.num_passes,
-            step_loss=float(losses.mean()),
-            loss_without=float(without.mean()) if len(without) else math.nan,
+            step_loss=losses.mean(),
+            loss_without=losses.where(~is_chosen).mean(),
             earlier_loss=median,
         )
 
     @torch.no_grad()
     def _mean_loss(self, share: StepShare) -> float:
         """Of a step's rows, with the replayer's weights and without dropout."""
-        method, model, device = self._replayer.method, self._replayer.model, self._replayer.device
+        forward, model = self._replayer.forward, self._replayer.model
         batches = [batch for lane in share.lanes for batch in lane.micro_batches]
         self.num_passes += len(batches)
         with _without_dropout(model):
-            sums = [float(method.loss_sum(model, method.tensors(batch, device))) for batch in batches]
-        return sum(sums) / sum(len(batch.row_ids) for batch in batches)
+            sums = [float(forward.loss_of(model, batch).sum) for batch in batches]
+        return sum(sums) / sum(map(forward.weight_of, batches))
 
     def _is_not_finite(self, rows: Sequence[PlacedRow]) -> bool:
         self.num_passes += 1
@@ -151,26 +173,27 @@ class RowSearcher:
         )
 
     @torch.no_grad()
-    def _losses(self, rows: Sequence[PlacedRow]) -> npt.NDArray[np.float64]:
+    def _losses(self, rows: Sequence[PlacedRow]) -> RowLosses:
         """Of each row alone, without dropout."""
-        method, model, device = self._replayer.method, self._replayer.model, self._replayer.device
-        losses = np.full(len(rows), math.nan)
+        forward, model = self._replayer.forward, self._replayer.model
+        sums, weights = np.full(len(rows), math.nan), np.zeros(len(rows))
         with _without_dropout(model):
             for place, row in enumerate(rows):
                 self.num_passes += 1
                 chosen = self._lanes[row.lane].micro_batches[row.micro_batch].take([row.row])
+                weights[place] = forward.weight_of(chosen)
                 try:
-                    losses[place] = float(method.loss_sum(model, method.tensors(chosen, device)))
+                    sums[place] = float(forward.loss_of(model, chosen).sum)
                 except (RuntimeError, IndexError):
                     continue
-        return losses
+        return RowLosses(sums, weights)
 
 
-def lifting(losses: npt.NDArray[np.float64], limit: float) -> list[int]:
+def lifting(losses: RowLosses, limit: float) -> list[int]:
     """The fewest rows, highest losses first, without which the mean is at most `limit`."""
-    order = np.argsort(-losses, kind="stable")
-    for count in range(len(losses)):
-        if losses[order[count:]].mean() <= limit:
+    order = np.argsort(-losses.means(), kind="stable")
+    for count in range(len(order)):
+        if losses.where(order[count:]).mean() <= limit:
             return sorted(order[:count].tolist())
     return sorted(order.tolist())
 

@@ -6,16 +6,14 @@ device, with as many threads per rank. Weights begin at a commit, or where the r
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Self
 
-import torch
-from torch import Tensor, nn
-
 from assay.base.clock import SystemClock
-from assay.data.loader.batch import LaneShare, MicroBatch, StepShare
+from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
@@ -24,6 +22,7 @@ from assay.training.checkpoint.saver import Saver, weights_digest
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.method import Method
 from assay.training.trainer.optimizer import build_optimizer
@@ -32,60 +31,27 @@ from assay.training.trainer.step import Stepper, StepTotals, initial_model
 from assay.training.trainer.trainer import num_steps
 
 
-class Announced:
-    """A method that says which micro-batch it is at."""
-
-    def __init__(self, method: Method) -> None:
-        self._method = method
-        self.micro_batch: MicroBatch | None = None
-        """The one whose tensors were asked for last; None where that was a blank."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """See `Method`; so for all that follows."""
-        return tuple(self._method.columns)
-
-    def build_model(self) -> nn.Module:
-        return self._method.build_model()
-
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Tensor]:
-        self.micro_batch = micro_batch
-        return self._method.tensors(micro_batch, device)
-
-    def blank(self, device: torch.device) -> Mapping[str, Tensor]:
-        self.micro_batch = None
-        return self._method.blank(device)
-
-    def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        return self._method.loss_sum(model, tensors)
-
-
 class Replayer:
     """Stands at one step of a run and makes the next ones."""
 
     def __init__(
         self, method: Method, loader: Loader, ranks: Ranks, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> None:
-        self.method = Announced(method)
         self.loader = loader
-        self.device = ranks.device
         self._ranks = ranks
-        self.model = initial_model(self.method, seed=seed, device=ranks.device)
-        self.lane_recomputer = LaneRecomputer(
-            self.method, self.model, device=ranks.device, precision=config.precision, seed=seed
-        )
+        self.model = initial_model(method, seed=seed, device=ranks.device)
+        self.forward = LaneForward(method, device=ranks.device, precision=config.precision, seed=seed)
+        self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)
         self._lane_sum = LaneSum(self.model, ranks, config.gradient_sum)
         self._saver = Saver(self.model, optimizer, ranks, log, RetentionConfig(), SystemClock())
         check = SpotCheck(self.lane_recomputer, self._lane_sum, ranks, is_due=config.is_spot_checked, seed=seed)
         self._stepper = Stepper(
-            self.method,
+            self.forward,
             self._lane_sum,
             optimizer,
             ranks,
             config=config.optimizer,
-            precision=config.precision,
-            seed=seed,
             num_steps=num_steps(config, loader),
             spot_check=check,
         )
@@ -121,7 +87,7 @@ class Replayer:
 
     def shares(self, first_step: int, last_step: int) -> Iterator[StepShare]:
         """All lanes' rows of the steps from `first_step` to `last_step`."""
-        lanes = range(self.loader.config.lanes)
+        lanes = LaneShares.alone(self.loader.config.lanes).of_rank(0)
         cursor = self.loader.cursor_at(first_step - 1)
         with closing(self.loader.shares(cursor, lanes, last_step - first_step + 1)) as shares:
             yield from shares
@@ -134,9 +100,9 @@ class Replayer:
         return totals
 
     def lane_of_micro_batch(self, share: StepShare) -> LaneShare | None:
-        """Whose micro-batch the method is at."""
+        """Whose micro-batch the forward pass is at."""
         for lane in share.lanes:
-            if any(batch is self.method.micro_batch for batch in lane.micro_batches):
+            if any(batch is self.forward.micro_batch for batch in lane.micro_batches):
                 return lane
         return None
 

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
-from assay.training.trainer.config import Precision
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
-from assay.training.trainer.method import Method
 from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
 
 
@@ -21,7 +19,7 @@ class LaneGradient(NamedTuple):
     """What a lane adds to a step."""
 
     loss_sum: float
-    """Over the lane's rows."""
+    """Over the lane."""
     gradients: list[Tensor]
     """Of `loss_sum`, one per trained parameter in the order of the model."""
 
@@ -29,17 +27,16 @@ class LaneGradient(NamedTuple):
 class LaneRecomputer:
     """Computes lanes where this process has all weights."""
 
-    def __init__(
-        self, method: Method, model: nn.Module, *, device: torch.device, precision: Precision, seed: int
-    ) -> None:
-        self._forward = LaneForward(method, model, device=device, precision=precision, seed=seed)
+    def __init__(self, forward: LaneForward, model: nn.Module) -> None:
+        self._forward = forward
+        self._model = model
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """The lane's loss and gradient in update number `step` (from 1)."""
         loss_sum, gradients = 0.0, list[Tensor]()
         for index in range(num_backwards(lane)):
-            loss = self._forward.loss_sum(lane, index, step=step)
+            loss = self._forward.loss(self._model, lane, index, step=step).sum
             parts = list(torch.autograd.grad(loss, self._parameters))
             if gradients:
                 torch._foreach_add_(gradients, parts)
@@ -55,24 +52,18 @@ class LaneRecomputer:
 class ShardedLaneRecomputer:
     """Computes lanes where each rank has a shard of the weights: all ranks call it together, each with a lane.
 
-    No rank has room for a whole gradient: it is digested layer by layer and dropped.
+    No rank has room for a whole gradient: it is digested pass by pass and layer by layer, and dropped.
     """
 
-    def __init__(
-        self,
-        method: Method,
-        lane_sum: ShardedLaneSum,
-        *,
-        device: torch.device,
-        precision: Precision,
-        seed: int,
-    ) -> None:
-        self._forward = LaneForward(method, lane_sum.module, device=device, precision=precision, seed=seed)
+    def __init__(self, forward: LaneForward, lane_sum: ShardedLaneSum) -> None:
+        self._forward = forward
         self._lane_sum = lane_sum
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Of the lane's gradient in update number `step`; equal to that of whole weights."""
+        """Of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` is told of them."""
         digest = GradientDigest()
-        with self._lane_sum.apart(digest.take):
-            self._forward.loss_sum(lane, 0, step=step).backward()  # type: ignore[no-untyped-call]
+        own = num_backwards(lane)
+        for index in range(self._lane_sum.most_passes(own)):
+            with self._lane_sum.apart(index, digest.take if index < own else None):
+                self._forward.loss(self._lane_sum.module, lane, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
         return digest.combined()

@@ -1,16 +1,37 @@
 """What a method must say for the trainer to train it: which columns it reads, its model, its loss.
 
-A loss is a *sum* over rows. The trainer adds the sums of all lanes and divides once, by the number of rows
-behind the step, so that no batch size, packing or world size can change the mean.
+A loss is a *sum*, and so is every metric beside it. The trainer adds the sums of all lanes in lane order and
+divides once, by the step's weight: rows for a classifier, trained tokens for a language model, pairs for
+preferences. So no batch size, packing or world size can change the mean.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
+
+Helpers = Mapping[str, nn.Module]
+"""Frozen networks that a loss asks besides the one that is trained, by name."""
+
+
+class MetricSum(NamedTuple):
+    """What a micro-batch adds to a metric: the step's value is the sum of the sums over that of the weights."""
+
+    sum: Tensor
+    """Scalar; nobody asks its gradient."""
+    weight: Tensor | float
+
+
+class Loss(NamedTuple):
+    """What a micro-batch adds to a step."""
+
+    sum: Tensor
+    """Scalar, float32: over whatever `Method.weight` counts."""
+    metrics: Mapping[str, MetricSum]
+    """One for each name in `Method.metrics`."""
 
 
 class Method(Protocol):
@@ -21,8 +42,21 @@ class Method(Protocol):
         """Dataset columns to read."""
         ...
 
+    @property
+    def metrics(self) -> Sequence[str]:
+        """Names of what `loss` reports beside the loss itself, written down with every step."""
+        ...
+
     def build_model(self) -> nn.Module:
         """The model with its starting weights; the caller has seeded torch."""
+        ...
+
+    def build_helpers(self) -> Helpers:
+        """Networks that are never trained and in no commit, whole on every rank: a reference model, say."""
+        ...
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """What the micro-batch counts in the step's mean; known before any forward pass."""
         ...
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Tensor]:
@@ -33,8 +67,8 @@ class Method(Protocol):
         """One row that means nothing: what a lane without rows computes, with weight zero."""
         ...
 
-    def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The sum of the rows' losses; scalar, float32."""
+    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:
+        """Of the rows behind `tensors`."""
         ...
 
 

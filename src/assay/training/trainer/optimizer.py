@@ -49,16 +49,18 @@ def _decayed(schedule: ScheduleConfig, step: int, num_steps: int) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * falling
 
 
-def average_and_clip(gradients: Sequence[Tensor], *, num_rows: int, max_norm: float | None) -> float:
-    """Turn summed gradients into the mean over rows, clipped, in place; returns the mean's 2-norm.
+def average_and_clip(gradients: Sequence[Tensor], *, weight: int, max_norm: float | None) -> float:
+    """Turn summed gradients into the mean, clipped, in place; returns the mean's 2-norm.
+
+    `weight`: what the mean is over (rows, tokens, pairs).
 
     One pass over the gradients: the mean and the clipping are one factor. Where the norm is not finite, the
     gradients stay as they are.
     """
-    norm = gradient_norm(gradients) / num_rows
+    norm = gradient_norm(gradients) / weight
     if not math.isfinite(norm):
         return norm
-    factor = 1 / num_rows
+    factor = 1 / weight
     if max_norm is not None and norm > max_norm:
         factor *= max_norm / norm
     torch._foreach_mul_([local_part(gradient) for gradient in gradients], factor)

@@ -50,7 +50,8 @@ class Checked(NamedTuple):
     """A check that passed: this rank's lane."""
 
     lane: int
-    digest: int
+    digest: int | None
+    """Of the lane's gradient; None where only its passes' gradients were looked at, one by one."""
     by_rank: int
 
 
@@ -58,6 +59,11 @@ class OwnGradients(Protocol):
     """Shows the gradients of a rank's lanes before they are added to others: `LaneSum`, `ShardedLaneSum`."""
 
     on_own_gradients: OnOwnGradients | None
+
+    @property
+    def adds_passes(self) -> bool:
+        """What it shows of a lane is the sum over the lane's passes; otherwise each by itself."""
+        ...
 
     def seen_alone(self, num_positions: int) -> range:
         """Positions among the rank's lanes that can be looked at."""
@@ -118,7 +124,8 @@ class SpotCheck:
         disputed = [rank for rank, (mine, theirs) in enumerate(votes) if mine.digest != theirs.digest]
         if disputed:
             self._settle({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
-        return Checked(lane.lane, own, (rank + distance) % world_size)
+        is_whole = self._lane_sum.adds_passes or len(lane.micro_batches) <= 1
+        return Checked(lane.lane, own if is_whole else None, (rank + distance) % world_size)
 
     def _take(self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
         if position == self._position:

@@ -2,14 +2,14 @@
 
     for each of this rank's lanes:   seed the generators by (seed, step, lane); forward, backward
     over all lanes of all ranks:     gradients are summed as a tree, losses and counts gathered
-    once:                            divide by the step's rows, clip, AdamW
+    once:                            divide by the step's weight, clip, AdamW
 
 Nothing here remembers anything between steps but the weights and the optimizer's moments.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import StepShare
+from assay.data.loader.batch import LaneShare, StepShare
 from assay.records.run import Phase
 from assay.training.parallel.ranks import Ranks
-from assay.training.trainer.config import OptimizerConfig, Precision
+from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
-from assay.training.trainer.method import Method
+from assay.training.trainer.method import Loss, Method
 from assay.training.trainer.numerics import digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
@@ -34,9 +34,11 @@ class StepTotals(NamedTuple):
 
     num_rows: int
     num_tokens: int
+    weight: int
+    """What the sums are divided by: rows, tokens, pairs, as the method counts."""
     loss_sum: float
     gradient_norm: float
-    """Of the mean over the step's rows, before clipping. Not finite: the update was not made."""
+    """Of the mean, before clipping. Not finite: the update was not made."""
     learning_rate: float
     stop_asked: bool
     """Some rank was asked to stop (SIGTERM)."""
@@ -48,6 +50,8 @@ class StepTotals(NamedTuple):
     """Lanes whose loss is not finite; the update was not made."""
     is_verified: bool = False
     """Every rank's arithmetic was spot-checked in this step, and found right."""
+    metrics: Mapping[str, float] = MappingProxyType({})
+    """The method's own, as means; without those that weigh nothing in this step."""
     digests: Mapping[str, float] = MappingProxyType({})
     """Of the spot check, for a replay to compare with: exact integers, by metric name."""
 
@@ -62,8 +66,8 @@ class StepTotals(NamedTuple):
 
     @property
     def loss(self) -> float:
-        """Mean over the step's rows."""
-        return self.loss_sum / max(1, self.num_rows)
+        """Mean over what the step weighs."""
+        return self.loss_sum / max(1, self.weight)
 
 
 class _LaneTotals(NamedTuple):
@@ -72,9 +76,15 @@ class _LaneTotals(NamedTuple):
     lane: float
     num_rows: float
     num_tokens: float
-    loss: float
+    weight: float
     stop_asked: float
     commit_asked: float
+    loss: float
+    metrics: list[float]
+    """The sum and the weight of each metric, one after the other."""
+
+
+_METRICS = _LaneTotals._fields.index("metrics")
 
 
 class LaneGradients(Protocol):
@@ -87,12 +97,15 @@ class LaneGradients(Protocol):
         """The model, wrapped."""
         ...
 
-    def begin_lane(self, position: int, *, num_backwards: int) -> None:
-        """The rank's lane number `position` comes next, with so many backward passes."""
+    def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
+        """Says how many backward passes each lane of this rank takes; returns how many the rank makes for it.
+
+        More than the lane takes where another rank's lane takes more, and all must go side by side.
+        """
         ...
 
-    def local(self) -> AbstractContextManager[None]:
-        """Backward passes inside are not the step's last."""
+    def backward_pass(self, position: int, index: int) -> AbstractContextManager[None]:
+        """Around forward and backward number `index` for the rank's lane number `position`; in this order."""
         ...
 
     def step_is_done(self) -> float:
@@ -105,20 +118,16 @@ class Stepper:
 
     def __init__(
         self,
-        method: Method,
+        forward: LaneForward,
         lane_sum: LaneGradients,
         optimizer: torch.optim.Optimizer,
         ranks: Ranks,
         *,
         config: OptimizerConfig,
-        precision: Precision,
-        seed: int,
         num_steps: int,
         spot_check: SpotCheck | None = None,
     ) -> None:
-        self._forward = LaneForward(
-            method, lane_sum.module, device=ranks.device, precision=precision, seed=seed
-        )
+        self._forward = forward
         self._lane_sum = lane_sum
         self._optimizer = optimizer
         self._ranks = ranks
@@ -132,14 +141,19 @@ class Stepper:
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         if check:
             check.begin(share, step=step)
-        losses = [self._backward(share, position, step=step) for position in range(len(share.lanes))]
+        num_passes = self._lane_sum.begin_step([num_backwards(lane) for lane in share.lanes])
+        sums = [
+            self._backward(lane, position, num_passes[position], step=step)
+            for position, lane in enumerate(share.lanes)
+        ]
         exchange_s = self._lane_sum.step_is_done()
-        lanes = self._gather(share, losses, stop_asked, commit_asked)
+        lanes = self._gather(share, sums, stop_asked, commit_asked)
         self._lane_sum.enter_phase("compute")
         rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
         totals = StepTotals(
             num_rows=int(sum(lane.num_rows for lane in lanes)),
             num_tokens=int(sum(lane.num_tokens for lane in lanes)),
+            weight=int(sum(lane.weight for lane in lanes)),
             loss_sum=sum(lane.loss for lane in lanes),
             gradient_norm=float("nan"),
             learning_rate=rate,
@@ -147,59 +161,69 @@ class Stepper:
             commit_asked=bool(lanes[0].commit_asked),
             exchange_s=exchange_s,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
+            metrics=self._metrics(lanes),
         )
         if totals.bad_lanes:
             return totals
         if check:
             digests = self._digests(check.finish(share, step=step))
             totals = totals._replace(is_verified=True, digests=digests)
-        norm = self._update(totals.num_rows, rate)
+        norm = self._update(totals.weight, rate)
         return totals._replace(gradient_norm=norm)
 
     def _digests(self, checked: Checked) -> dict[str, float]:
         # The digest of the sum over all lanes, which sharded ranks have to put together.
-        whole = map(whole_tensor, self._gradients())
-        return {
-            "spot_check_lane": float(checked.lane),
-            "spot_check_digest": float(checked.digest),
-            "gradient_digest": float(digest_of_tensors(whole)),
-        }
+        digests = {"gradient_digest": float(digest_of_tensors(map(whole_tensor, self._gradients())))}
+        if checked.digest is not None:
+            digests["spot_check_lane"] = float(checked.lane)
+            digests["spot_check_digest"] = float(checked.digest)
+        return digests
 
     def _gradients(self) -> list[Tensor]:
         return [p.grad for p in self._trained if p.grad is not None]
 
-    def _backward(self, share: StepShare, position: int, *, step: int) -> Tensor:
-        """The summed loss of one of this rank's lanes; its gradients are added to the tree."""
-        lane, is_last_lane = share.lanes[position], position == len(share.lanes) - 1
-        count = num_backwards(lane)
-        self._lane_sum.begin_lane(position, num_backwards=count)
-        total = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
-        for index in range(count):
-            exchanges = is_last_lane and index == count - 1
-            with nullcontext() if exchanges else self._lane_sum.local():
-                loss = self._forward.loss_sum(lane, index, step=step)
-                loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+    def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
+        """Sums and weights added in lane order, then divided."""
+        totals = [sum(of_lanes) for of_lanes in zip(*(lane.metrics for lane in lanes), strict=True)]
+        named = zip(self._forward.metrics, totals[::2], totals[1::2], strict=True)
+        return {name: total / weight for name, total, weight in named if weight}
+
+    def _backward(self, lane: LaneShare, position: int, num_passes: int, *, step: int) -> Tensor:
+        """The lane's loss, then the sum and the weight of each metric; its gradients are added to the tree."""
+        total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
+        for index in range(num_passes):
+            with self._lane_sum.backward_pass(position, index):
+                loss = self._forward.loss(self._lane_sum.module, lane, index, step=step)
+                loss.sum.backward()  # type: ignore[no-untyped-call]
+            total += self._sums(loss)
         return total
 
-    def _gather(
-        self, share: StepShare, losses: list[Tensor], stop_asked: bool, commit_asked: bool
-    ) -> list[_LaneTotals]:
-        """What each lane of all ranks did, in lane order: the order in which the losses are added."""
-        mine = [
-            _LaneTotals(lane.lane, lane.num_rows, lane.num_tokens, loss, stop_asked, commit_asked)
-            for lane, loss in zip(share.lanes, torch.stack(losses).tolist(), strict=True)
-        ]
-        if self._ranks.world_size == 1:
-            return mine
-        sent = torch.tensor(mine, dtype=torch.float64)
-        everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])
-        dist.all_gather_single(everyone, sent, group=self._ranks.control)
-        return [_LaneTotals(*line) for line in everyone.tolist()]
+    def _sums(self, loss: Loss) -> Tensor:
+        parts = [loss.sum.detach().double()]
+        for name in self._forward.metrics:
+            metric = loss.metrics[name]
+            parts += [metric.sum.detach().double(), torch.as_tensor(metric.weight).to(parts[0])]
+        return torch.stack(parts)
 
-    def _update(self, num_rows: int, rate: float) -> float:
+    def _gather(
+        self, share: StepShare, sums: list[Tensor], stop_asked: bool, commit_asked: bool
+    ) -> list[_LaneTotals]:
+        """What each lane of all ranks did, in lane order: the order in which everything is added."""
+        asked = stop_asked, commit_asked
+        mine = [
+            [lane.lane, lane.num_rows, lane.num_tokens, self._forward.weight(lane), *asked, *numbers]
+            for lane, numbers in zip(share.lanes, torch.stack(sums).tolist(), strict=True)
+        ]
+        if self._ranks.world_size > 1:
+            sent = torch.tensor(mine, dtype=torch.float64)
+            everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])
+            dist.all_gather_single(everyone, sent, group=self._ranks.control)
+            mine = sorted(everyone.tolist())
+        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in mine]
+
+    def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()
-        norm = average_and_clip(gradients, num_rows=max(1, num_rows), max_norm=self._config.max_gradient_norm)
+        norm = average_and_clip(gradients, weight=max(1, weight), max_norm=self._config.max_gradient_norm)
         if not math.isfinite(norm):
             return norm
         for group in self._optimizer.param_groups:

@@ -154,6 +154,7 @@ class Trainer:
                 "tokens": totals.num_tokens,
                 "step_s": seconds,
                 "exchange_s": totals.exchange_s,
+                **totals.metrics,
                 **totals.digests,
             },
         )

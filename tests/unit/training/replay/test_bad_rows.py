@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.training.replay.bad_rows import PlacedRow, lifting, narrow
+from assay.training.replay.bad_rows import PlacedRow, RowLosses, lifting, narrow
 
 
 def rows(count: int) -> list[PlacedRow]:
@@ -32,11 +32,23 @@ def test_rows_that_are_bad_only_together_are_returned_together() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(losses=st.lists(st.floats(0, 10), min_size=1, max_size=20).map(np.array), limit=st.floats(0, 10))
-def test_without_the_named_rows_the_mean_is_within_the_limit_and_one_fewer_would_not_do(losses, limit) -> None:
+@given(
+    rows=st.lists(st.tuples(st.floats(0, 10), st.integers(1, 5)), min_size=1, max_size=20),
+    limit=st.floats(0, 10),
+)
+def test_without_the_named_rows_the_mean_is_within_the_limit_and_one_fewer_would_not_do(rows, limit) -> None:
+    means, weights = np.array(rows, np.float64).T
+    losses = RowLosses(means * weights, weights)
     chosen = lifting(losses, limit)
-    kept = np.delete(losses, chosen)
-    assert not len(kept) or kept.mean() <= limit
+    kept = np.delete(np.arange(len(rows)), chosen)
+    assert not len(kept) or losses.where(kept).mean() <= limit
     if chosen:
-        smallest = min(chosen, key=lambda place: losses[place])
-        assert np.append(kept, losses[smallest]).mean() > limit
+        smallest = min(chosen, key=lambda place: losses.means()[place])
+        assert losses.where(np.append(kept, smallest)).mean() > limit * (1 - 1e-12)
+
+
+def test_a_rows_loss_is_per_what_it_weighs_and_a_row_without_weight_has_none() -> None:
+    losses = RowLosses(np.array([6.0, 2.0, 0.0]), np.array([3.0, 1.0, 0.0]))
+    assert losses.means().tolist() == [2.0, 2.0, 0.0]
+    assert losses.mean() == 2.0
+    assert math.isnan(losses.where(np.array([2])).mean())

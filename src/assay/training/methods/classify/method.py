@@ -10,6 +10,7 @@ from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.loss import cross_entropy_sum
 from assay.training.methods.classify.network import ClassifierNetwork
+from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 
 class ClassifyMethod:
@@ -22,6 +23,15 @@ class ClassifyMethod:
     def columns(self) -> tuple[str, ...]:
         """Dataset columns to read."""
         return self.config.columns
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is written down with every step, beside the loss."""
+        return ("accuracy",)
+
+    def build_helpers(self) -> Helpers:
+        """None: the loss asks the one network."""
+        return {}
 
     def build_model(self) -> nn.Module:
         """The network; its random weights come from torch's generator."""
@@ -41,9 +51,15 @@ class ClassifyMethod:
             "labels": torch.zeros(1, device=device),
         }
 
-    def loss_sum(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Sum of the rows' cross-entropies, in nats."""
-        return cross_entropy_sum(self.logits(model, tensors), tensors["labels"])
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """Rows."""
+        return len(micro_batch.row_ids)
+
+    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:  # noqa: ARG002
+        """The rows' cross-entropies, in nats; `accuracy`: the share of rows whose label is the likelier."""
+        logits, labels = self.logits(model, tensors), tensors["labels"]
+        is_right = (logits.detach() > 0) == (labels > 0.5)
+        return Loss(cross_entropy_sum(logits, labels), {"accuracy": MetricSum(is_right.sum(), len(labels))})
 
     def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The rows' labels, and their probabilities of label 1."""
