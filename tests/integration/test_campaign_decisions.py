@@ -30,7 +30,7 @@ from assay.evaluation.evidence.benchmark_items import (
     save_result,
     summarise,
 )
-from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.launch.campaign.arms import arm_run
 from assay.launch.campaign.campaign import CampaignResult, run_campaign
 from assay.launch.campaign.folder import OpenCampaign, declare, find_campaign, read_campaign_file

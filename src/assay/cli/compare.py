@@ -16,11 +16,11 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 @click.argument("baseline")
 @click.argument("candidates", nargs=-1, required=True)
 @click.option(
+    "--allowed-loss",
     "--allowed-auc-loss",
-    type=click.FloatRange(min=0.0, max=1.0),
-    default=0.01,
-    show_default=True,
-    help="A candidate passes if the interval of its AUC difference lies above minus this.",
+    type=click.FloatRange(min=0.0),
+    help="A candidate passes if its whole interval loses less than this, in the metric's unit. [an AUC: 0.01; "
+    "any other metric: 0]",
 )
 @click.option(
     "--out",
@@ -29,12 +29,13 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(
-    baseline: str, candidates: tuple[str, ...], allowed_auc_loss: float, out: Path | None, as_json: bool
+    baseline: str, candidates: tuple[str, ...], allowed_loss: float | None, out: Path | None, as_json: bool
 ) -> None:
     """Put runs beside the BASELINE on the same validation rows.
 
-    Says by how much each one's AUC differs, with its interval against the rule, how much faster it was and
-    what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the rule.
+    Says by how much each one's metric differs (a classifier's AUC), with its interval against the rule, how
+    much faster it was and what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the
+    rule.
     """
     from assay.reporting.pages.render import render_comparison_page
     from assay.reporting.views.comparison import comparison_page
@@ -42,7 +43,7 @@ def compare(
     from assay.store.home import Home
 
     with Home.from_environment().open_ledger() as ledger:
-        page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_auc_loss, out=out)
+        page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
     written = Path(found[0].page)
     written.parent.mkdir(parents=True, exist_ok=True)
@@ -68,8 +69,9 @@ def _print(found: "ComparisonView") -> None:
     held, of_baseline = map(device_hours_text, (found.candidate_device_s, found.baseline_device_s))
     lines = [
         (
-            "AUC",
-            f"{found.candidate_auc:.4f}, the baseline's {found.baseline_auc:.4f}, on {found.num_rows:,} rows",
+            found.metric.title,
+            f"{found.candidate_value:.4f}, the baseline's {found.baseline_value:.4f}, on {found.num_rows:,} "
+            "rows",
         ),
         ("difference", f"{estimate_text(found.difference, signed=True)}; it may lose {found.allowed_loss:g}"),
         ("weights", "equal, bit for bit" if found.weights_equal else "differ"),

@@ -70,6 +70,7 @@ def _screen(result: "DemoResult", folder: Path, *, seconds: float) -> str:
 
     baseline, candidate, auc = result.baseline, result.candidate, result.comparison
     assert baseline.evaluation and candidate.evaluation and baseline.audit and candidate.audit
+    assert candidate.last_attempt
     equal = "the same, bit for bit" if auc.weights_equal else "DIFFERENT: this should not happen"
     low, high = (auc.difference.low or 0.0), (auc.difference.high or 0.0)
     lines = [

@@ -52,7 +52,7 @@ def _table(lines: "list[RunLine]") -> "Table":
     table.add_column("run", no_wrap=True)
     for title, justify in (("status", "left"), ("step", "right"), ("ranks", "left"), ("attempts", "right")):
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for title in ("AUC", "device time", "begun (UTC)"):
+    for title in ("measured", "device time", "begun (UTC)"):
         table.add_column(title, justify="right", no_wrap=True)
     for line in lines:
         total = "" if line.total_steps is None else f"/{line.total_steps:,}"
@@ -62,7 +62,7 @@ def _table(lines: "list[RunLine]") -> "Table":
             f"{line.step:,}{total}",
             world_sizes_text(line.world_sizes),
             str(line.attempts),
-            "" if line.auc is None else f"{line.auc:.4f}",
+            "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip(),
             device_hours_text(3600 * line.device_hours),
             utc_text(line.created)[:16].replace("T", " "),
         )

@@ -183,6 +183,9 @@ def _train_here(
             click.secho(warning, err=True, fg="yellow")
         with ProgressBar(run) as bar:
             result = drive(home, run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
+        if result.error is not None:
+            raise result.error
+        assert result.last_attempt is not None, "only a run that failed has none"
         last_attempt = result.last_attempt.attempt
         for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
             click.secho(f"warning: {fault}", err=True, fg="yellow")
@@ -203,5 +206,5 @@ def _train_on_allocation(
         return
     with nodes_of(run, allocation, world_size=workers) as nodes:
         result = _train_here(home, run, workers, policy, as_json=as_json, nodes=nodes)
-    if result.evaluation is None:
+    if result.outcome == "stopped":
         click.get_current_context().exit(STOPPED_EARLY)

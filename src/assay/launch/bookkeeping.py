@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError
-from assay.evaluation.evidence.classifier.predictions import EVALUATION_FILE, load_evaluation
+from assay.evaluation.evidence.predictions import EVALUATION_FILE, load_evaluation
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.catch_up import record_notices

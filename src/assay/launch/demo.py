@@ -23,12 +23,7 @@ from assay.base.config import LoadedConfig, read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.evaluation.evidence.classifier.compare import compare_auc
-from assay.evaluation.evidence.classifier.predictions import (
-    PREDICTIONS_FILE,
-    evaluation_folder,
-    read_predictions,
-)
+from assay.evaluation.evidence.evaluate import compare_evaluations
 from assay.launch.campaign.campaign import run_campaign
 from assay.launch.campaign.folder import declare, read_campaign_file
 from assay.launch.campaign.memo import WrittenMemo, write_memo
@@ -36,7 +31,7 @@ from assay.launch.campaign.train import InThisProcess, WatcherOf, Workplace
 from assay.launch.demo_corpus import read_texts, write_corpus
 from assay.launch.drive import RunResult, drive
 from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.run import VALIDATION, new_run, planned_steps
+from assay.launch.run import new_run, planned_steps
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AucComparison
 from assay.records.run import Attempt
@@ -162,6 +157,9 @@ def run_demo(
         policy=RestartPolicy(),
         watchers=[watcher_of(run), killer],
     )
+    for result in (baseline, candidate):
+        if result.error is not None:
+            raise result.error
     comparison = compare_runs(baseline, candidate)
     ledger.record_comparison(comparison)
     memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
@@ -194,16 +192,11 @@ def run_demo_campaign(
 def compare_runs(baseline: RunResult, candidate: RunResult) -> AucComparison:
     """The two runs' validation AUC, paired on rows."""
     assert baseline.evaluation is not None and candidate.evaluation is not None
-    tables = [
-        read_predictions(
-            evaluation_folder(Path(result.run.run_dir), step=evaluation.step, split=VALIDATION)
-            / PREDICTIONS_FILE
-        )
-        for result, evaluation in ((baseline, baseline.evaluation), (candidate, candidate.evaluation))
-    ]
-    return compare_auc(
-        *tables,
-        baseline_run_id=baseline.run.run_id,
-        candidate_run_id=candidate.run.run_id,
-        weights_equal=baseline.evaluation.weights_digest == candidate.evaluation.weights_digest,
+    found, _ = compare_evaluations(
+        baseline.evaluation,
+        candidate.evaluation,
+        baseline_dir=Path(baseline.run.run_dir),
+        candidate_dir=Path(candidate.run.run_dir),
     )
+    assert isinstance(found, AucComparison), "the demo trains a classifier"
+    return found

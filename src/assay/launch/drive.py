@@ -5,22 +5,19 @@ Supervisor (attempts) -> predictions -> evaluation -> audit -> ledger
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
+from assay.base.errors import AssayError
 from assay.data.loader.lane_shares import LaneShares
-from assay.evaluation.evidence.classifier.classifier import evaluate_predictions
-from assay.evaluation.evidence.classifier.predictions import (
-    PREDICTIONS_FILE,
-    evaluation_folder,
-    save_evaluation,
-)
+from assay.evaluation.evidence.evaluate import evaluate_predictions
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
 from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.launch.run import VALIDATION, check_parallel
 from assay.records.audit import AuditReport
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -30,15 +27,23 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
 
+RunOutcome = Literal["finished", "stopped", "failed"]
+"""`stopped`: it was asked to, committed, and goes on when it is resumed. `failed`: it would fail again."""
+
 
 class RunResult(NamedTuple):
-    """What a finished or stopped run leaves behind."""
+    """What a run that is not driven any more leaves behind."""
 
     run: Run
-    last_attempt: Attempt
-    evaluation: ClassifierEvaluation | None
-    """None where the run was asked to stop before its end."""
-    audit: AuditReport | None
+    outcome: RunOutcome
+    last_attempt: Attempt | None = None
+    """None where it failed."""
+    evaluation: AnyEvaluation | None = None
+    """Of a finished run."""
+    audit: AuditReport | None = None
+    """Likewise."""
+    error: AssayError | None = None
+    """Of a run that failed: why."""
 
 
 def drive(
@@ -52,7 +57,10 @@ def drive(
     clock: Clock | None = None,
     nodes: Nodes | None = None,
 ) -> RunResult:
-    """Train until done or asked to stop; then evaluate, audit and record. `nodes`: by default, here."""
+    """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done.
+
+    `nodes`: by default, here.
+    """
     clock = clock or SystemClock()
     recipe = recipe_of(run)
     for size in (world_size, *policy.world_sizes):
@@ -67,26 +75,29 @@ def drive(
     supervisor = Supervisor(run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes)
     try:
         last_attempt = supervisor.run(world_size)
+    except AssayError as error:
+        return RunResult(run, "failed", error=error)
     finally:
         if log.finished() is None:
             beside.stop()
     if log.finished() is None:
-        return RunResult(run, last_attempt, None, None)
+        return RunResult(run, "stopped", last_attempt)
     evaluation = evaluate_run(run, log)
     ledger.record_evaluation(evaluation)
     audit = audit_run(run, log)
     ledger.record_audit(audit)
     beside.finish()
-    return RunResult(run, last_attempt, evaluation, audit)
+    return RunResult(run, "finished", last_attempt, evaluation, audit)
 
 
-def evaluate_run(run: Run, log: CommitLog) -> ClassifierEvaluation:
+def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
     """The metrics of the run's last weights on its validation rows."""
     finished = log.finished()
     assert finished is not None, "only a finished run has its last predictions"
     folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
     evaluation = evaluate_predictions(
         folder / PREDICTIONS_FILE,
+        recipe_of(run).method.predictions,
         run_id=run.run_id,
         step=finished.step,
         weights_digest=finished.weights_digest,

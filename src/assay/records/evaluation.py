@@ -1,10 +1,15 @@
-"""What an evaluation found: metrics with their intervals, whole and by slice."""
+"""What an evaluation found: metrics with their intervals, whole and by slice; and two of them side by side.
 
+An evaluation of every method names its metrics, the one that runs are compared by first. A binary classifier's
+holds besides what only makes sense for probabilities of a class.
+"""
+
+from pathlib import Path
 from typing import ClassVar
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from assay.records.record import Record
+from assay.records.record import Record, record_of_kind
 
 
 class Estimate(Record):
@@ -32,6 +37,26 @@ class Metric(Record):
     """`share`, `AUC`, `nats per row`, ..."""
     higher_is_better: bool
 
+    @property
+    def title(self) -> str:
+        """For people: `AUC`, `squared error`."""
+        return self.unit if self.unit.lower() == self.name else self.name.replace("_", " ")
+
+
+class Measured(Record):
+    """A metric's value on some rows."""
+
+    kind: ClassVar[str] = "measured"
+
+    metric: Metric
+    estimate: Estimate | None
+    """None where these rows can not say it: an AUC of one class."""
+
+
+AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
+AVERAGE_PRECISION = Metric(name="average_precision", unit="share", higher_is_better=True)
+LOG_LOSS = Metric(name="log_loss", unit="nats per row", higher_is_better=False)
+
 
 class CalibrationBin(Record):
     """Rows whose predicted probability fell into one bin."""
@@ -57,9 +82,28 @@ class ClassifierMetrics(Record):
     """Over equal-count bins."""
     calibration: tuple[CalibrationBin, ...]
 
+    @property
+    def measured(self) -> tuple[Measured, ...]:
+        """By name, the one that runs are compared by first."""
+        return (
+            Measured(metric=AUC, estimate=self.auc),
+            Measured(metric=AVERAGE_PRECISION, estimate=self.average_precision),
+            Measured(metric=LOG_LOSS, estimate=self.log_loss),
+        )
+
+
+class ScoreMetrics(Record):
+    """The means of the rows' own scores on a set of rows."""
+
+    kind: ClassVar[str] = "score_metrics"
+
+    num_rows: NonNegativeInt
+    measured: tuple[Measured, ...]
+    """By name, the one that runs are compared by first."""
+
 
 class SliceMetrics(Record):
-    """The metrics on the rows where one metadata column has one value."""
+    """A classifier's metrics on the rows where one metadata column has one value."""
 
     kind: ClassVar[str] = "slice_metrics"
 
@@ -69,37 +113,127 @@ class SliceMetrics(Record):
     metrics: ClassifierMetrics
 
 
-class ClassifierEvaluation(Record):
-    """One checkpoint on one split of one dataset."""
+class ScoreSlice(Record):
+    """Mean scores on the rows where one metadata column has one value."""
 
-    kind: ClassVar[str] = "classifier_evaluation"
+    kind: ClassVar[str] = "score_slice"
+
+    column: str
+    value: str
+    """As in `SliceMetrics`."""
+    metrics: ScoreMetrics
+
+
+class Evaluation(Record):
+    """One checkpoint on one split of one dataset: what is said of every method's."""
 
     run_id: str
     step: NonNegativeInt
     weights_digest: str
     dataset_fingerprint: str
     split: str
+    predictions_sha256: str
+    """Of the Parquet file with one line per row: row_id, what was predicted, and the metadata columns."""
+    overall: ClassifierMetrics | ScoreMetrics
+    slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
+
+    @property
+    def headline(self) -> Measured:
+        """The metric that runs are compared by."""
+        return self.overall.measured[0]
+
+    @property
+    def loss(self) -> Measured | None:
+        """The first metric of which less is better: what a scaling law is fitted to."""
+        return next((each for each in self.overall.measured if not each.metric.higher_is_better), None)
+
+
+class ClassifierEvaluation(Evaluation):
+    """Of a binary classifier: ranking, log-loss, calibration."""
+
+    kind: ClassVar[str] = "classifier_evaluation"
+
     overall: ClassifierMetrics
     slices: tuple[SliceMetrics, ...]
-    predictions_sha256: str
-    """Of the Parquet file with one line per row: row_id, label, probability, and the metadata columns."""
 
 
-class AucComparison(Record):
+class ScoreEvaluation(Evaluation):
+    """Of a method that scores each row by itself: an error, a reward, a log-likelihood."""
+
+    kind: ClassVar[str] = "score_evaluation"
+
+    overall: ScoreMetrics
+    slices: tuple[ScoreSlice, ...]
+
+
+class Comparison(Record):
     """A candidate beside its baseline on the same rows."""
-
-    kind: ClassVar[str] = "auc_comparison"
 
     baseline_run_id: str
     candidate_run_id: str
     num_rows: PositiveInt
-    baseline_auc: float
-    candidate_auc: float
     difference: Estimate
     """Candidate minus baseline, paired on rows."""
     allowed_loss: float
-    """The candidate passes if the interval's lower end is above minus this (0.01: one percentage point)."""
+    """The candidate passes if even the worse end of the interval is a loss below this; in the metric's unit
+    (of an AUC, 0.01 is one percentage point)."""
     verdict: str
     """`pass`, `fail`, or `undecided`."""
     weights_equal: bool
     """The two runs ended with the same weights, bit for bit."""
+
+
+class AucComparison(Comparison):
+    """Of two binary classifiers."""
+
+    kind: ClassVar[str] = "auc_comparison"
+
+    baseline_auc: float
+    candidate_auc: float
+
+    @property
+    def metric(self) -> Metric:
+        """What is compared."""
+        return AUC
+
+    @property
+    def baseline_value(self) -> float:
+        """The baseline's AUC."""
+        return self.baseline_auc
+
+    @property
+    def candidate_value(self) -> float:
+        """The candidate's AUC."""
+        return self.candidate_auc
+
+
+class ScoreComparison(Comparison):
+    """Of two runs whose rows have scores of their own."""
+
+    kind: ClassVar[str] = "score_comparison"
+
+    metric: Metric
+    baseline_value: float
+    candidate_value: float
+
+
+AnyEvaluation = ClassifierEvaluation | ScoreEvaluation
+AnyComparison = AucComparison | ScoreComparison
+
+
+def evaluation_from_json(text: str | bytes, *, source: str | Path) -> AnyEvaluation:
+    """Read an evaluation of any method."""
+    kinds: dict[str, type[AnyEvaluation]] = {
+        ClassifierEvaluation.kind: ClassifierEvaluation,
+        ScoreEvaluation.kind: ScoreEvaluation,
+    }
+    return record_of_kind(kinds, text, source=source)
+
+
+def comparison_from_json(text: str | bytes, *, source: str | Path) -> AnyComparison:
+    """Read a comparison of any method's runs."""
+    kinds: dict[str, type[AnyComparison]] = {
+        AucComparison.kind: AucComparison,
+        ScoreComparison.kind: ScoreComparison,
+    }
+    return record_of_kind(kinds, text, source=source)

@@ -4,8 +4,9 @@ How a record changes without breaking what is on disk: see `assay.base.versioned
 a file under `tests/golden/records`, which every later assay reads.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ConfigDict, ValidationError
 
@@ -38,13 +39,7 @@ class Record(Versioned):
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:
         """Read one record of any version up to today's; `source` is what an error names."""
-        import json
-
-        try:
-            tree = json.loads(text)
-        except ValueError as error:
-            raise DataError(f"{source}: not JSON ({error}). The file was cut short or overwritten.") from error
-        return cls.from_tree(tree, source=source)
+        return cls.from_tree(_tree(text, source), source=source)
 
     @classmethod
     def from_tree(cls, tree: Any, *, source: str | Path) -> Self:
@@ -59,3 +54,24 @@ class Record(Versioned):
                 f"{source}: a '{cls.kind}' record, version {tree['version']}: "
                 f"{stored_problem(error, wrote=wrote)}."
             ) from error
+
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def record_of_kind(kinds: Mapping[str, type[RecordT]], text: str | bytes, *, source: str | Path) -> RecordT:
+    """Read one record of any of several kinds, by the kind that its JSON names."""
+    tree = _tree(text, source)
+    kind = str(tree.get("kind")) if isinstance(tree, dict) else ""
+    if kind not in kinds:
+        raise DataError(f"{source}: a record of kind '{kind}', expected {' or '.join(sorted(kinds))}.")
+    return kinds[kind].from_tree(tree, source=source)
+
+
+def _tree(text: str | bytes, source: str | Path) -> Any:
+    import json
+
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{source}: not JSON ({error}). The file was cut short or overwritten.") from error

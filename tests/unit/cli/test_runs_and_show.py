@@ -265,7 +265,7 @@ def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixtu
     assert call("runs", "--json") == 0
     (listed,) = json.loads(capsys.readouterr().out)
     assert listed["device_hours"] == pytest.approx(265 / 3600)
-    assert (listed["attempts"], listed["auc"], listed["world_sizes"]) == (2, 0.9, [2, 1])
+    assert (listed["attempts"], listed["value"], listed["world_sizes"]) == (2, 0.9, [2, 1])
 
 
 def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(

@@ -14,6 +14,7 @@ from assay.launch.drive import RunResult
 from assay.launch.ranks.supervisor import describe
 from assay.launch.run import planned_steps
 from assay.records.run import Attempt, Run
+from assay.reporting.views.verdict import estimate_text
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.segment import Points, Position, read_segment, segment_path
 from assay.store.notices import read_notices
@@ -87,16 +88,18 @@ def print_result(result: RunResult, ledger: Ledger, *, as_json: bool) -> None:
         click.echo(run_view(ledger, result.run.run_id).to_json())
         return
     run_id = result.run.run_id
-    if result.evaluation is None or result.audit is None:
-        click.echo(f"run {run_id} stopped at step {result.last_attempt.end_step}, committed. Go on with:")
+    if result.outcome == "stopped":
+        step = result.last_attempt.end_step if result.last_attempt else None
+        click.echo(f"run {run_id} stopped at step {step}, committed. Go on with:")
         click.echo(f"  assay train --resume {run_id}")
         return
-    auc = result.evaluation.overall.auc
-    if auc is not None and auc.low is not None and auc.high is not None:
-        click.echo(f"validation AUC  {auc.value:.4f} [{auc.low:.4f}, {auc.high:.4f}]")
-    audit = result.audit
-    click.echo(
-        f"audit           {audit.verdict}: {audit.rows_learned} of {audit.rows_expected} rows learned once"
-    )
-    click.echo(f"weights         {result.evaluation.weights_digest[:16]}… at step {result.evaluation.step}")
+    evaluation, audit = result.evaluation, result.audit
+    if evaluation is not None:
+        headline = evaluation.headline
+        click.echo(f"{f'validation {headline.metric.title}':<16}{estimate_text(headline.estimate)}")
+    if audit is not None:
+        learned = f"{audit.rows_learned} of {audit.rows_expected} rows learned once"
+        click.echo(f"audit           {audit.verdict}: {learned}")
+    if evaluation is not None:
+        click.echo(f"weights         {evaluation.weights_digest[:16]}… at step {evaluation.step}")
     click.echo(f"next: assay show {run_id} · assay report {run_id} · assay audit {run_id}")

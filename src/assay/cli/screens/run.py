@@ -18,7 +18,7 @@ from assay.cli.screens.terminal import (
     stdout,
     world_sizes_text,
 )
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation
 from assay.reporting.views.curves import RunCurves
 from assay.reporting.views.run import CommitView, RunView
 
@@ -51,7 +51,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "weights", f"{run.weights_digest[:24]}…"
     if run.commits:
         yield "commits", _commits_text(run.commits)
-    yield "AUC", _auc_text(run.evaluation)
+    title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
+    yield title, _headline_text(run.evaluation)
     yield "audit", _audit_text(run)
     if run.held_s():
         yield "device time", _cost(run)
@@ -76,14 +77,14 @@ def _commits_text(commits: Sequence[CommitView]) -> str:
     return f"{text}; {damaged} more found damaged and quarantined" if damaged else text
 
 
-def _auc_text(evaluation: ClassifierEvaluation | None) -> str:
+def _headline_text(evaluation: AnyEvaluation | None) -> str:
     if evaluation is None:
         return "not evaluated yet"
-    auc, rows = evaluation.overall.auc, f"{evaluation.overall.num_rows:,} rows of '{evaluation.split}'"
-    if auc is None:
+    found, rows = evaluation.headline.estimate, f"{evaluation.overall.num_rows:,} rows of '{evaluation.split}'"
+    if found is None:
         return f"none: the {rows} are all of one class"
-    interval = "" if auc.low is None else f" [{auc.low:.4f}, {auc.high:.4f}] {auc.method}"
-    return f"{auc.value:.4f}{interval} on {rows}"
+    interval = "" if found.low is None else f" [{found.low:.4f}, {found.high:.4f}] {found.method}"
+    return f"{found.value:.4f}{interval} on {rows}"
 
 
 def _audit_text(run: RunView) -> RenderableType:

@@ -54,16 +54,17 @@ class Candidate(FrozenConfig):
 
 
 class PredictionsBenchmark(FrozenConfig):
-    """A score of each validation row, from the predictions that a classifier's run ends with. Costs nothing."""
+    """A score of each validation row, from the predictions that a run ends with. Costs nothing."""
 
     type: Literal["predictions"]
 
     name: Name
     """For the rule, the gates and the memo."""
 
-    score: Literal["correct", "ranking", "log_likelihood"] = "correct"
-    """`correct`: 1 where the class is right at 0.5. `ranking`: the row's DeLong influence value; their mean is
-    the AUC. `log_likelihood`: of the true class, in nats."""
+    score: Literal["correct", "ranking", "log_likelihood", "own"] = "correct"
+    """Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's DeLong influence
+    value, whose mean is the AUC; `log_likelihood`: of the true class, in nats. `own`: what any other method
+    says of a row, with its unit and its direction, e.g. a squared error."""
 
     where: dict[str, str | int | None] = Field(default_factory=dict)
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""

@@ -1,11 +1,12 @@
-"""A classifier's predictions as a benchmark: one score per validation row, higher is better.
+"""A run's predictions as a benchmark: one score per validation row.
 
 The evaluation that every run ends with then serves as evidence without scoring anything twice, by the same
 per-item records as any other benchmark.
 
-The AUC is no mean over rows, but its *influence values* (DeLong's placements, centred and scaled) are scores
-whose mean is the AUC and whose variance is DeLong's, so everything that is known of means (pairing, seeds,
-clusters) holds for it:
+A classifier's rows are scored here, higher is better; those of other methods bring the score that runs are
+compared by. The AUC is no mean over rows, but its *influence values* (DeLong's placements, centred and
+scaled) are scores whose mean is the AUC and whose variance is DeLong's, so everything that is known of means
+(pairing, seeds, clusters) holds for it:
 
     positive:  AUC + n / n_pos (share of negatives that it beats - AUC)
     negative:  AUC + n / n_neg (share of positives that beat it - AUC)
@@ -31,9 +32,13 @@ from assay.evaluation.evidence.classifier.auc import placements
 from assay.evaluation.evidence.classifier.predictions import scores_of
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.records.benchmark import BenchmarkResult
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AUC, AnyEvaluation, ClassifierEvaluation, Metric
 
-UNITS = {"correct": "share", "ranking": "AUC", "log_likelihood": "nats per row"}
+METRICS = {
+    "correct": Metric(name="correct", unit="share", higher_is_better=True),
+    "ranking": AUC,
+    "log_likelihood": Metric(name="log_likelihood", unit="nats per row", higher_is_better=True),
+}
 LEAST_LIKELIHOOD = 1e-16
 """Of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
 
@@ -50,7 +55,7 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
     return is_right.astype(np.float64)
 
 
-def asked_sha256(benchmark: PredictionsBenchmark, evaluation: ClassifierEvaluation) -> str:
+def asked_sha256(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation) -> str:
     """Of the rows and of what is asked of them: a result on file that differs in it answers something else."""
     return sha256_of_json(
         {
@@ -64,7 +69,7 @@ def asked_sha256(benchmark: PredictionsBenchmark, evaluation: ClassifierEvaluati
 def result_of_predictions(
     benchmark: PredictionsBenchmark,
     predictions: Any,
-    evaluation: ClassifierEvaluation,
+    evaluation: AnyEvaluation,
     *,
     arm: str,
     seed: int,
@@ -81,13 +86,8 @@ def result_of_predictions(
             f"benchmark '{benchmark.name}': no validation row has {benchmark.where}. Choose values that occur "
             f"in the predictions of run {evaluation.run_id}."
         )
-    rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
-    if benchmark.score == "ranking" and not rows.has_both_classes:
-        raise ConfigError(
-            f"benchmark '{benchmark.name}': all {rows.num_rows} rows have one label, so nothing can be ranked. "
-            "Use score: correct."
-        )
-    items = items_table(_items(benchmark, chosen, row_scores(rows, benchmark.score)))
+    metric, scores = _scored(benchmark, chosen, evaluation)
+    items = items_table(_items(benchmark, chosen, scores))
     found = summarise(items)
     data = items_bytes(items)
     result = BenchmarkResult(
@@ -103,7 +103,8 @@ def result_of_predictions(
         num_items=items.num_rows,
         num_failed=found.num_failed,
         score=found.score,
-        unit=UNITS[benchmark.score],
+        unit=metric.unit,
+        higher_is_better=metric.higher_is_better,
         could_detect=found.could_detect,
         # The predictions are made and paid for by the run's own evaluation.
         device_s=0.0,
@@ -112,6 +113,29 @@ def result_of_predictions(
     )
     save_result(folder, result, data)
     return result
+
+
+def _scored(
+    benchmark: PredictionsBenchmark, chosen: Any, evaluation: AnyEvaluation
+) -> tuple[Metric, npt.NDArray[np.float64]]:
+    """What is measured, and each row's score."""
+    is_classifier = isinstance(evaluation, ClassifierEvaluation)
+    if is_classifier == (benchmark.score == "own"):
+        cure = "Use score: correct, ranking or log_likelihood." if is_classifier else "Use score: own."
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of the rows of "
+            f"run {evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {cure}"
+        )
+    if not is_classifier:
+        metric = evaluation.headline.metric
+        return metric, np.asarray(chosen[metric.name].to_numpy(), np.float64)
+    rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
+    if benchmark.score == "ranking" and not rows.has_both_classes:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': all {rows.num_rows} rows have one label, so nothing can be ranked. "
+            "Use score: correct."
+        )
+    return METRICS[benchmark.score], row_scores(rows, benchmark.score)
 
 
 def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:

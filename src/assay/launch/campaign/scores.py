@@ -19,19 +19,15 @@ from assay.evaluation.evidence.benchmark_items import (
     read_score_matrix,
     result_folders,
 )
-from assay.evaluation.evidence.classifier.predictions import (
-    PREDICTIONS_FILE,
-    evaluation_folder,
-    read_predictions,
-)
+from assay.evaluation.evidence.predictions import predictions_of
 from assay.launch.campaign.arms import run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.train import device_seconds_of
 from assay.launch.evaluation.queue import debit, queue_of, record_results, work
-from assay.launch.run import VALIDATION, existing_run
+from assay.launch.run import existing_run
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
 
@@ -99,7 +95,7 @@ def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> B
 def _predictions_folder(
     benchmark: PredictionsBenchmark,
     run: Run,
-    evaluation: ClassifierEvaluation,
+    evaluation: AnyEvaluation,
     *,
     arm: str,
     seed: int,
@@ -111,8 +107,7 @@ def _predictions_folder(
         known = load_result(folder)
         if (known.weights_digest, known.benchmark_sha256) == wanted:
             return folder
-    predictions = evaluation_folder(Path(run.run_dir), step=evaluation.step, split=VALIDATION)
-    table = read_predictions(predictions / PREDICTIONS_FILE, sha256=evaluation.predictions_sha256)
+    table = predictions_of(Path(run.run_dir), evaluation)
     result_of_predictions(
         benchmark, table, evaluation, arm=arm, seed=seed, evaluated_s=clock.now_s(), folder=folder
     )
@@ -122,7 +117,7 @@ def _predictions_folder(
 def suite_folder(
     benchmark: SuiteBenchmark,
     run: Run,
-    evaluation: ClassifierEvaluation,
+    evaluation: AnyEvaluation,
     ledger: Ledger,
     *,
     beside: Path,

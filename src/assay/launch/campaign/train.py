@@ -54,7 +54,7 @@ class InThisProcess:
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
-        drive(
+        result = drive(
             self._home,
             run,
             self._ledger,
@@ -63,6 +63,8 @@ class InThisProcess:
             watchers=[self._watcher_of(run)],
             clock=self._clock,
         )
+        if result.error is not None:
+            raise result.error
         return launch
 
 

@@ -10,7 +10,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
-from assay.evaluation.evidence.classifier.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
 from assay.launch.ranks.faults import RankFaults
 from assay.launch.ranks.recorder import RankRecorder
@@ -33,7 +33,6 @@ from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import Method, PredictingMethod
-from assay.training.trainer.method_config import Predictions
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -70,11 +69,12 @@ def train_rank(
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.attempt.attempt)
     awaited = partial(_awaited, recipe.evaluation, log)
-    saver = Saver(model, optimizer, ranks, log, recipe.retention, clock, awaited=awaited)
-    place = _restored(saver, task)
-    evaluator = _Evaluator(
-        task, model, method, recipe.method.predictions, _loader(recipe, method, "validation"), ranks, recorder
+    is_better_above = recipe.method.predictions.metric.higher_is_better
+    saver = Saver(
+        model, optimizer, ranks, log, recipe.retention, clock, awaited, higher_is_better=is_better_above
     )
+    place = _restored(saver, task)
+    evaluator = _Evaluator(task, recipe, model, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
         forward,
@@ -147,18 +147,17 @@ class _Evaluator:
     def __init__(
         self,
         task: RankTask,
+        recipe: Recipe,
         model: Network,
         method: PredictingMethod,
-        predictions: Predictions,
-        validation: Loader,
         ranks: Ranks,
         recorder: RankRecorder,
     ) -> None:
         self._run_dir = Path(task.run.run_dir)
         self._model = model
         self._method = method
-        self._predictions = predictions
-        self._validation = validation
+        self._predictions = recipe.method.predictions
+        self._validation = _loader(recipe, method, "validation")
         self._ranks = ranks
         self._recorder = recorder
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from assay.base.units import duration_text, percent_text
-from assay.records.evaluation import Estimate
+from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.reporting.figures.evidence_plots import (
     ForestEntry,
     ForestRow,
@@ -16,14 +16,13 @@ from assay.reporting.figures.evidence_plots import (
 from assay.reporting.figures.figure import Figure, Table, both_widths
 from assay.reporting.figures.plots import PHASES
 from assay.reporting.figures.run_figures import series_figure
-from assay.reporting.views.comparison import ComparedRun, ComparisonPage
+from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.curves import Series
-from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (
     device_hours_text,
     estimate_text,
-    interval_text,
+    margin_text,
 )
 
 
@@ -46,7 +45,7 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
             title="Convergence",
             caption="Training loss over steps. Equal global batches make equal steps comparable: "
             "lines that lie on each other mean that the candidate learns the same thing.",
-            y_label="loss (nats per row)",
+            y_label="loss",
         )
     rates = [_renamed(each, each.curves.throughput) for each in runs if each.curves.throughput is not None]
     if rates:
@@ -101,32 +100,39 @@ def _renamed(page: RunPage, series: Series) -> Series:
 
 def _rule(page: ComparisonPage) -> Figure:
     found = [each.compared for each in page.candidates]
-    allowed = found[0].allowed_loss
+    metric, limit = found[0].metric, _limit(found[0])
     rows = [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found]
     wide, narrow = both_widths(
         lambda width: forest_chart(
             rows,
             width=width,
-            label="Difference of AUC with its 95% interval for each candidate",
+            label=f"Difference of {metric.title} with its 95% interval for each candidate",
             reference=0.0,
-            limit=-allowed,
-            x_label="candidate's AUC minus the baseline's",
+            limit=limit,
+            x_label=f"candidate's {metric.title} minus the baseline's",
         )
     )
     return Figure(
         title="Against the rule",
-        caption=f"A candidate may lose {100 * allowed:g} percentage point{'' if allowed == 0.01 else 's'} of "
-        "AUC: the dashed line. It passes if its whole interval lies to the right of it.",
+        caption=f"A candidate may lose {margin_text(found[0])} of {metric.title}: the dashed line. It passes "
+        f"if its whole interval lies to the {'right' if metric.higher_is_better else 'left'} of it.",
         wide=wide,
         narrow=narrow,
         table=Table(
-            ("candidate", "rows", "baseline's AUC", "candidate's AUC", "difference", "verdict"),
+            (
+                "candidate",
+                "rows",
+                f"baseline's {metric.title}",
+                f"candidate's {metric.title}",
+                "difference",
+                "verdict",
+            ),
             [
                 (
                     each.candidate_run_id,
                     f"{each.num_rows:,}",
-                    f"{each.baseline_auc:.5f}",
-                    f"{each.candidate_auc:.5f}",
+                    f"{each.baseline_value:.5f}",
+                    f"{each.candidate_value:.5f}",
                     estimate_text(each.difference, digits=5, signed=True),
                     each.verdict,
                 )
@@ -137,13 +143,13 @@ def _rule(page: ComparisonPage) -> Figure:
 
 
 def _slices(candidate: ComparedRun) -> Figure:
-    allowed = candidate.compared.allowed_loss
+    found = candidate.compared
     rows = forest_rows(
         [
             ForestEntry(
                 each.column,
                 ForestRow(
-                    each.value, each.difference, f"{each.num_rows:,} rows", _is_worse(each.difference, allowed)
+                    each.value, each.difference, f"{each.num_rows:,} rows", _is_worse(each.difference, found)
                 ),
             )
             for each in candidate.slices
@@ -153,10 +159,10 @@ def _slices(candidate: ComparedRun) -> Figure:
         lambda width: forest_chart(
             rows,
             width=width,
-            label="Difference of AUC with its 95% interval in each slice",
+            label=f"Difference of {found.metric.title} with its 95% interval in each slice",
             reference=0.0,
-            limit=-allowed,
-            x_label="candidate's AUC minus the baseline's",
+            limit=_limit(found),
+            x_label=f"candidate's {found.metric.title} minus the baseline's",
         )
     )
     return Figure(
@@ -166,7 +172,7 @@ def _slices(candidate: ComparedRun) -> Figure:
         wide=wide,
         narrow=narrow,
         table=Table(
-            ("column", "value", "rows", "difference of AUC"),
+            ("column", "value", "rows", f"difference of {found.metric.title}"),
             [
                 (each.column, each.value, f"{each.num_rows:,}", estimate_text(each.difference, signed=True))
                 for each in candidate.slices
@@ -175,49 +181,57 @@ def _slices(candidate: ComparedRun) -> Figure:
     )
 
 
-def _is_worse(difference: Estimate | None, allowed: float) -> bool:
-    return difference is not None and difference.high is not None and difference.high < -allowed
+def _limit(found: ComparisonView) -> float:
+    """Where the allowed loss lies on the axis of the difference."""
+    return -found.allowed_loss if found.metric.higher_is_better else found.allowed_loss
+
+
+def _is_worse(difference: Estimate | None, found: ComparisonView) -> bool:
+    if difference is None or difference.low is None or difference.high is None:
+        return False
+    if found.metric.higher_is_better:
+        return difference.high < -found.allowed_loss
+    return difference.low > found.allowed_loss
 
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
-    evaluated = [each for each in _runs(page) if each.view.evaluation is not None]
-    runs = [each.view for each in evaluated]
-    legend = [(f"s{index + 1}", each.run_id) for index, each in enumerate(runs)]
-    curves = [each.roc for each in evaluated if each.roc is not None]
-    if runs and len(curves) == len(runs):
+    evaluated = [
+        (each, each.view.evaluation)
+        for each in _runs(page)
+        if isinstance(each.view.evaluation, ClassifierEvaluation)
+    ]
+    legend = [(f"s{index + 1}", each.view.run_id) for index, (each, _) in enumerate(evaluated)]
+    curves = [each.roc for each, _ in evaluated if each.roc is not None]
+    if evaluated and len(curves) == len(evaluated):
         yield Figure(
             title="Ranking",
             caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
             wide=roc_chart(curves, label="ROC curves of all runs"),
             legend=legend,
-            table=Table(("run", "AUC"), [(each.run_id, _auc(each)) for each in runs]),
+            table=Table(
+                ("run", "AUC"),
+                [(found.run_id, estimate_text(found.overall.auc, digits=5)) for _, found in evaluated],
+            ),
             size="half",
         )
-    if runs:
+    if evaluated:
         yield Figure(
             title="Calibration",
             caption="Dots on the dashed line: a probability means what it says.",
             wide=calibration_chart(
-                [each.evaluation.overall.calibration for each in runs if each.evaluation],
-                label="Calibration of all runs",
+                [found.overall.calibration for _, found in evaluated], label="Calibration of all runs"
             ),
             legend=legend,
             table=Table(
                 ("run", "calibration error", "log-loss"),
                 [
                     (
-                        each.run_id,
-                        f"{each.evaluation.overall.expected_calibration_error:.4f}",
-                        estimate_text(each.evaluation.overall.log_loss),
+                        found.run_id,
+                        f"{found.overall.expected_calibration_error:.4f}",
+                        estimate_text(found.overall.log_loss),
                     )
-                    for each in runs
-                    if each.evaluation
+                    for _, found in evaluated
                 ],
             ),
             size="half",
         )
-
-
-def _auc(run: RunView) -> str:
-    auc = run.evaluation.overall.auc if run.evaluation else None
-    return f"{auc.value:.5f}{interval_text(auc, digits=5)}" if auc else "—"

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, percent_text
 from assay.evaluation.evidence.classifier.curves import ScoreHistogram
-from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate, SliceMetrics
+from assay.records.evaluation import (
+    AnyEvaluation,
+    ClassifierEvaluation,
+    ClassifierMetrics,
+    Estimate,
+    Metric,
+    ScoreMetrics,
+    ScoreSlice,
+    SliceMetrics,
+)
 from assay.records.goodput import USEFUL
 from assay.reporting.figures.evidence_plots import (
     ForestEntry,
@@ -46,7 +55,7 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             caption="The line is the mean, the band reaches from the lowest to the highest step. "
             "A smooth descent without a jump where an attempt ends means that resuming changed nothing."
             + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
-            y_label="loss (nats per row)",
+            y_label="loss",
         )
     size: Size = "half" if _has_points(curves.throughput) and _has_points(curves.validation) else "full"
     if curves.throughput is not None and _has_points(curves.throughput):
@@ -61,9 +70,9 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
     if curves.validation is not None and _has_points(curves.validation):
         yield series_figure(
             [curves.validation],
-            title="Validation AUC during training",
-            caption="One dot per evaluation. Where it no longer rises, more steps buy nothing.",
-            y_label="AUC",
+            title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
+            caption="One dot per evaluation. Where it no longer gets better, more steps buy nothing.",
+            y_label=curves.validation.name.removeprefix("validation_").replace("_", " "),
             dots=True,
             size=size,
         )
@@ -73,6 +82,10 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
     """What the final weights are worth."""
     evaluation = page.view.evaluation
     if evaluation is None:
+        return
+    if not isinstance(evaluation, ClassifierEvaluation):
+        if evaluation.slices:
+            yield _slices(evaluation)
         return
     if page.roc is not None and evaluation.overall.auc is not None:
         auc = evaluation.overall.auc
@@ -97,17 +110,25 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
         yield _slices(evaluation)
 
 
-def metrics_table(metrics: ClassifierMetrics) -> Table:
+def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
     """The headline metrics with their intervals and how those were made."""
-    named: list[tuple[str, Estimate | None]] = [
-        ("AUC", metrics.auc),
-        ("average precision", metrics.average_precision),
-        ("log-loss (nats)", metrics.log_loss),
+    rows = [
+        (_name_with_unit(each.metric), estimate_text(each.estimate), _made_by(each.estimate))
+        for each in metrics.measured
     ]
-    rows = [(name, estimate_text(each), each.method if each else "a class is absent") for name, each in named]
-    error = f"{metrics.expected_calibration_error:.4f}"
-    rows.append(("calibration error", error, f"{len(metrics.calibration)} bins of equal count"))
+    if isinstance(metrics, ClassifierMetrics):
+        error = f"{metrics.expected_calibration_error:.4f}"
+        rows.append(("calibration error", error, f"{len(metrics.calibration)} bins of equal count"))
     return Table(("metric", "value [95% interval]", "interval by"), rows)
+
+
+def _name_with_unit(metric: Metric) -> str:
+    is_said = metric.title == metric.unit or metric.unit == "share"
+    return metric.title if is_said else f"{metric.title} ({metric.unit})"
+
+
+def _made_by(estimate: Estimate | None) -> str:
+    return estimate.method if estimate else "a class is absent"
 
 
 def series_figure(
@@ -262,15 +283,16 @@ def _scores(histogram: ScoreHistogram) -> Figure:
     )
 
 
-def _slices(evaluation: ClassifierEvaluation) -> Figure:
-    overall = evaluation.overall
-    rows = [ForestRow("all rows", overall.auc, f"{overall.num_rows:,} rows")]
+def _slices(evaluation: AnyEvaluation) -> Figure:
+    overall, metric = evaluation.overall, evaluation.headline.metric
+    whole = evaluation.headline.estimate
+    rows = [ForestRow("all rows", whole, f"{overall.num_rows:,} rows")]
     rows += forest_rows(
         [
             ForestEntry(
                 each.column,
                 ForestRow(
-                    each.value, each.metrics.auc, f"{each.metrics.num_rows:,} rows", _is_weak(each, overall.auc)
+                    each.value, _headline(each), f"{each.metrics.num_rows:,} rows", _is_weak(each, whole)
                 ),
             )
             for each in evaluation.slices
@@ -280,53 +302,63 @@ def _slices(evaluation: ClassifierEvaluation) -> Figure:
         lambda width: forest_chart(
             rows,
             width=width,
-            label="AUC with its 95% interval in each slice of each metadata column",
-            reference=overall.auc.value if overall.auc else None,
-            x_label="AUC with its 95% interval",
+            label=f"{metric.title} with its 95% interval in each slice of each metadata column",
+            reference=whole.value if whole else None,
+            x_label=f"{metric.title} with its 95% interval",
         )
+    )
+    titles = (
+        ("positive", "AUC", "AP", "log-loss", "ECE")
+        if isinstance(evaluation, ClassifierEvaluation)
+        else tuple(each.metric.title for each in overall.measured)
     )
     return Figure(
         title="Slice by slice",
         caption=_slices_caption(evaluation),
         wide=wide,
         narrow=narrow,
-        table=Table(
-            ("column", "value", "rows", "positive", "AUC", "AP", "log-loss", "ECE"),
-            [_slice_cells(each) for each in evaluation.slices],
-        ),
+        table=Table(("column", "value", "rows", *titles), [_slice_cells(each) for each in evaluation.slices]),
     )
 
 
-def _slices_caption(evaluation: ClassifierEvaluation) -> str:
-    overall = evaluation.overall.auc
+def _slices_caption(evaluation: AnyEvaluation) -> str:
+    metric, whole = evaluation.headline.metric, evaluation.headline.estimate
+    worse_side = "left" if metric.higher_is_better else "right"
     text = (
-        "The rule is the AUC of all rows; an interval wholly to its left is a part where the model is weaker."
+        f"The rule is the {metric.title} of all rows; an interval wholly to its {worse_side} is a part where "
+        "the model is weaker."
     )
-    if overall is None:
+    if whole is None:
         return text
-    weak = [each for each in evaluation.slices if _is_weak(each, overall)]
+    weak = [
+        (found.value, each)
+        for each in evaluation.slices
+        if _is_weak(each, whole) and (found := _headline(each)) is not None
+    ]
     if not weak:
         return f"{text} There is none."
-    worst = min(weak, key=lambda each: each.metrics.auc.value if each.metrics.auc else 1.0)
-    assert worst.metrics.auc is not None
+    choose = min if metric.higher_is_better else max
+    value, worst = choose(weak, key=lambda pair: pair[0])
     number = "It is" if len(weak) == 1 else f"There are {len(weak)}, the weakest is"
-    return f"{text} {number} {worst.column} = {worst.value}, with {worst.metrics.auc.value:.3f}."
+    return f"{text} {number} {worst.column} = {worst.value}, with {value:.3f}."
 
 
-def _is_weak(each: SliceMetrics, overall: Estimate | None) -> bool:
-    auc = each.metrics.auc
-    return overall is not None and auc is not None and auc.high is not None and auc.high < overall.value
+def _headline(each: SliceMetrics | ScoreSlice) -> Estimate | None:
+    return each.metrics.measured[0].estimate
 
 
-def _slice_cells(each: SliceMetrics) -> tuple[str, ...]:
+def _is_weak(each: SliceMetrics | ScoreSlice, whole: Estimate | None) -> bool:
+    found, metric = _headline(each), each.metrics.measured[0].metric
+    if whole is None or found is None or found.low is None or found.high is None:
+        return False
+    return found.high < whole.value if metric.higher_is_better else found.low > whole.value
+
+
+def _slice_cells(each: SliceMetrics | ScoreSlice) -> tuple[str, ...]:
     metrics = each.metrics
-    return (
-        each.column,
-        each.value,
-        f"{metrics.num_rows:,}",
-        percent_text(metrics.num_positive / metrics.num_rows),
-        estimate_text(metrics.auc, digits=3),
-        estimate_text(metrics.average_precision, digits=3),
-        estimate_text(metrics.log_loss, digits=3),
-        f"{metrics.expected_calibration_error:.3f}",
-    )
+    measured = tuple(estimate_text(found.estimate, digits=3) for found in metrics.measured)
+    where = (each.column, each.value, f"{metrics.num_rows:,}")
+    if isinstance(metrics, ScoreMetrics):
+        return (*where, *measured)
+    positive = percent_text(metrics.num_positive / metrics.num_rows)
+    return (*where, positive, *measured, f"{metrics.expected_calibration_error:.3f}")

@@ -92,7 +92,7 @@ def _comparison_tiles(found: ComparisonView) -> list[Tile]:
     has_interval = difference.low is not None and difference.high is not None
     return [
         Tile(
-            "difference of AUC",
+            f"difference of {found.metric.title}",
             f"{difference.value:+.4f}",
             f"[{difference.low:+.4f}, {difference.high:+.4f}]" if has_interval else "no interval",
         ),

@@ -3,23 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.classifier.compare import (
-    ALLOWED_AUC_LOSS,
-    SliceDifference,
-    compare_auc,
-    compare_slices,
-)
-from assay.records.evaluation import AucComparison
+from assay.evaluation.evidence.evaluate import compare_evaluations
+from assay.evaluation.evidence.verdict import SliceDifference
+from assay.records.evaluation import AnyComparison, Comparison, Metric
 from assay.reporting.views.run import RunView
-from assay.reporting.views.run_page import RunPage, predictions, run_page
+from assay.reporting.views.run_page import RunPage, run_page
 from assay.store.ledger.ledger import Ledger
 
 
-class ComparisonView(AucComparison):
+class ComparisonView(Comparison):
     """A comparison on record, with what each side took."""
 
+    kind: ClassVar[str] = "comparison_view"
+
+    metric: Metric
+    """What is compared."""
+    baseline_value: float
+    """Of that metric."""
+    candidate_value: float
     throughput_ratio: float | None
     """Candidate's rows per second over the baseline's; null where one was not measured."""
     baseline_device_s: float
@@ -54,11 +58,12 @@ def comparison_page(
     baseline_id: str,
     candidate_ids: Sequence[str],
     *,
-    allowed_loss: float = ALLOWED_AUC_LOSS,
+    allowed_loss: float | None = None,
     out: Path | None = None,
 ) -> ComparisonPage:
     """The candidates beside their baseline; each comparison is recorded in the ledger.
 
+    `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
     The page that they say is `out`, by default comparison.html in the first candidate's folder.
     """
     baseline = run_page(ledger, baseline_id)
@@ -70,12 +75,15 @@ def comparison_page(
 
 
 def comparison_view(
-    found: AucComparison, baseline: RunView, candidate: RunView, *, page: str
+    found: AnyComparison, baseline: RunView, candidate: RunView, *, page: str
 ) -> ComparisonView:
     """The record, and the two runs' speed and cost."""
     rates = [each.speed.rows_per_s if each.speed else None for each in (baseline, candidate)]
     return ComparisonView(
-        **dict(found),
+        **{name: getattr(found, name) for name in Comparison.model_fields},
+        metric=found.metric,
+        baseline_value=found.baseline_value,
+        candidate_value=found.candidate_value,
         throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,
         baseline_device_s=baseline.held_s(),
         candidate_device_s=candidate.held_s(),
@@ -86,23 +94,21 @@ def comparison_view(
 
 
 def _candidate(
-    ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float, written: str
+    ledger: Ledger, baseline: RunPage, page: RunPage, allowed_loss: float | None, written: str
 ) -> ComparedRun:
     sides = baseline.view, page.view
-    for side in sides:
-        if side.evaluation is None:
-            raise DataError(
-                f"run {side.run_id} has not been evaluated: it is {side.status}. Finish it with "
-                f"'assay train --resume {side.run_id}' first."
-            )
-    before, after = predictions(baseline.view), predictions(page.view)
-    comparison = compare_auc(
-        before,
-        after,
-        baseline_run_id=baseline.view.run_id,
-        candidate_run_id=page.view.run_id,
-        weights_equal=len({side.evaluation.weights_digest for side in sides if side.evaluation}) == 1,
+    evaluations = [side.evaluation for side in sides if side.evaluation is not None]
+    if len(evaluations) < 2:
+        side = next(side for side in sides if side.evaluation is None)
+        raise DataError(
+            f"run {side.run_id} has not been evaluated: it is {side.status}. Finish it with "
+            f"'assay train --resume {side.run_id}' first."
+        )
+    comparison, slices = compare_evaluations(
+        *evaluations,
+        baseline_dir=Path(baseline.view.run_dir),
+        candidate_dir=Path(page.view.run_dir),
         allowed_loss=allowed_loss,
     )
     ledger.record_comparison(comparison)
-    return ComparedRun(page, comparison_view(comparison, *sides, page=written), compare_slices(before, after))
+    return ComparedRun(page, comparison_view(comparison, *sides, page=written), slices)

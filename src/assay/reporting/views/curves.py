@@ -7,11 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.store.ledger.ledger import Ledger
-from assay.store.metrics.curves import Curve, metric_series
+from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
 MAX_POINTS = 100_000
 STRETCHES = 50
 """Of steps, over which the throughput is averaged."""
+VALIDATION_CURVE = "validation_"
+"""Begins the name of the series of the method's metric."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class RunCurves:
 
 def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
     """Of a run by its whole id."""
-    validation = _series(ledger, run_id, "validation_auc")
+    names = [each.name for each in metric_summaries(ledger, run_id) if each.name.startswith(VALIDATION_CURVE)]
+    validation = _series(ledger, run_id, names[0]) if names else None
     return RunCurves(
         loss=_series(ledger, run_id, "loss"),
         throughput=_throughput(ledger, run_id),

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
 from assay.records.notice import NoticeKind
@@ -86,7 +86,7 @@ class CommitView(View):
     """What was found; empty where it is intact."""
 
 
-class MetricView(View):
+class MetricSummaryView(View):
     """One metric of rank 0, over all attempts."""
 
     last_step: int
@@ -175,9 +175,9 @@ class RunView(View):
     """Steps that were made and rolled back, over all attempts."""
     speed: SpeedView | None
     """Null before the first step."""
-    metrics: dict[str, MetricView]
+    metrics: dict[str, MetricSummaryView]
     """By name, of rank 0."""
-    evaluation: Annotated[ClassifierEvaluation, AsWritten] | None
+    evaluation: Annotated[AnyEvaluation, AsWritten] | None
     """The last one; null before it."""
     audit: Annotated[AuditReport, AsWritten] | None
     """The last report; null before the first."""
@@ -242,7 +242,7 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         lost_steps=sum(each.lost_steps for each in lives),
         speed=_speed(ledger, run.run_id),
         metrics={
-            each.name: MetricView(
+            each.name: MetricSummaryView(
                 last_step=each.last_step,
                 last=each.last_value,
                 minimum=each.minimum,

@@ -1,9 +1,11 @@
 """All runs, a line each."""
 
-from assay.records.run import RunStatus
+from assay.base.errors import ConfigError
+from assay.records.run import Run, RunStatus
 from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
+from assay.training.recipe import recipe_of
 
 
 class RunLine(View):
@@ -21,8 +23,10 @@ class RunLine(View):
     """Ranks of each attempt."""
     attempts: int
     """How many."""
-    auc: float | None
-    """Of the last evaluation; null before it."""
+    metric: str | None
+    """By which runs of its method are compared, e.g. `auc`; null where this assay can not read its recipe."""
+    value: float | None
+    """Of that metric, in the last evaluation; null before it."""
     device_hours: float
     """Of all attempts that have ended, over all ranks."""
     created: UtcTime
@@ -42,7 +46,15 @@ def _line(summary: RunSummary) -> RunLine:
         total_steps=summary.total_steps,
         world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
         attempts=len(summary.attempts),
-        auc=summary.auc,
+        metric=_metric(summary.run),
+        value=summary.headline,
         device_hours=summary.device_s / 3600,
         created=summary.run.created_s,
     )
+
+
+def _metric(run: Run) -> str | None:
+    try:
+        return recipe_of(run).method.predictions.metric.title
+    except ConfigError:
+        return None

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
-from assay.evaluation.evidence.classifier.predictions import (
-    PREDICTIONS_FILE,
-    evaluation_folder,
-    read_predictions,
-    scores_of,
-)
+from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.predictions import predictions_of
+from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.views.curves import RunCurves, run_curves
 from assay.reporting.views.run import RunView, run_view
 from assay.store.ledger.ledger import Ledger
@@ -30,14 +27,7 @@ def run_page(ledger: Ledger, run_id: str) -> RunPage:
     """A run (its id, or the start of it), as far as it got."""
     view = run_view(ledger, run_id)
     curves = run_curves(ledger, view.run_id)
-    if view.evaluation is None:
+    if not isinstance(view.evaluation, ClassifierEvaluation):
         return RunPage(view, curves)
-    scores = scores_of(predictions(view), source=view.run_id)
+    scores = scores_of(predictions_of(Path(view.run_dir), view.evaluation), source=view.run_id)
     return RunPage(view, curves, roc_curve(scores), score_histogram(scores))
-
-
-def predictions(view: RunView) -> object:
-    """Those of the run's last evaluation, row by row, as a table."""
-    assert view.evaluation is not None, f"run {view.run_id} has no evaluation"
-    folder = evaluation_folder(Path(view.run_dir), step=view.evaluation.step, split=view.evaluation.split)
-    return read_predictions(folder / PREDICTIONS_FILE, sha256=view.evaluation.predictions_sha256)

@@ -3,7 +3,7 @@
 from typing import Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
-from assay.records.evaluation import Estimate
+from assay.records.evaluation import AUC, Estimate
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run import RunView
 
@@ -75,16 +75,17 @@ def run_verdict(run: RunView) -> Verdict:
 def run_tiles(run: RunView) -> list[Tile]:
     """Quality, rows, cost and incidents."""
     evaluation = run.evaluation
-    auc = evaluation.overall.auc if evaluation else None
+    headline = evaluation.headline if evaluation else None
+    found = headline.estimate if headline else None
     device_s = run.held_s()
     useful = run.goodput
     commit = run.last_commit()
     audit = run.audit
     return [
         Tile(
-            f"AUC on {evaluation.split}" if evaluation else "AUC",
-            f"{auc.value:.4f}" if auc else "—",
-            f"95%:{interval_text(auc)}" if auc else "not evaluated",
+            f"{headline.metric.title} on {evaluation.split}" if evaluation and headline else "quality",
+            f"{found.value:.4f}" if found else "—",
+            f"95%:{interval_text(found)}" if found else "not evaluated",
         ),
         Tile(
             "rows learned",
@@ -113,21 +114,28 @@ def comparison_verdict(page: ComparisonPage) -> Verdict:
     return Verdict(tone, word, " ".join(_judged(each.compared) for each in page.candidates))
 
 
+def margin_text(found: ComparisonView) -> str:
+    """What a candidate may lose: `1 percentage point` of an AUC, `0.05 squared log tokens` of an error."""
+    if found.metric != AUC:
+        return f"{found.allowed_loss:g} {found.metric.unit}"
+    return f"{100 * found.allowed_loss:g} percentage point{'' if found.allowed_loss == 0.01 else 's'}"
+
+
 def _judged(found: ComparisonView) -> str:
-    name, points = found.candidate_run_id, f"{100 * found.allowed_loss:g} percentage point"
-    points += "" if found.allowed_loss == 0.01 else "s"
-    difference = f"its AUC differs by {estimate_text(found.difference, signed=True)} on {found.num_rows:,} rows"
+    name, margin, title = found.candidate_run_id, margin_text(found), found.metric.title
+    changed = estimate_text(found.difference, signed=True)
+    difference = f"its {title} differs by {changed} on {found.num_rows:,} rows"
     if found.weights_equal:
         return (
             f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
-            f"AUC {found.candidate_auc:.4f} on {found.num_rows:,} rows."
+            f"{title} {found.candidate_value:.4f} on {found.num_rows:,} rows."
         )
     if found.verdict == "pass":
-        return f"{name} is as good as the baseline, within {points}: {difference}."
+        return f"{name} is as good as the baseline, within {margin}: {difference}."
     if found.verdict == "fail":
-        return f"{name} is worse than the baseline by more than {points}: {difference}."
+        return f"{name} is worse than the baseline by more than {margin}: {difference}."
     return (
-        f"Whether {name} is within {points} of the baseline is undecided: {difference}. More rows are needed."
+        f"Whether {name} is within {margin} of the baseline is undecided: {difference}. More rows are needed."
     )
 
 
@@ -154,10 +162,11 @@ def _survived(run: RunView) -> str:
 
 
 def _found(run: RunView) -> str:
-    if run.evaluation is None or run.evaluation.overall.auc is None:
+    if run.evaluation is None or run.evaluation.headline.estimate is None:
         return ""
-    auc, overall = run.evaluation.overall.auc, run.evaluation.overall
-    return f" On {overall.num_rows:,} held-out rows its AUC is {auc.value:.4f}{interval_text(auc)}."
+    metric, found = run.evaluation.headline.metric, run.evaluation.headline.estimate
+    rows = f"{run.evaluation.overall.num_rows:,} held-out rows"
+    return f" On {rows} its {metric.title} is {found.value:.4f}{interval_text(found)}."
 
 
 def _state(run: RunView) -> str:

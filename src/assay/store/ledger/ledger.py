@@ -21,7 +21,12 @@ from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import Campaign
 from assay.records.commit import ENTRY_CLASSES, LogEntry
 from assay.records.decision import Decision
-from assay.records.evaluation import AucComparison, ClassifierEvaluation
+from assay.records.evaluation import (
+    AnyComparison,
+    AnyEvaluation,
+    comparison_from_json,
+    evaluation_from_json,
+)
 from assay.records.failure import Failure
 from assay.records.launch import Launch
 from assay.records.notice import Notice
@@ -134,16 +139,16 @@ class Ledger:
             record=phase_seconds.to_json(),
         )
 
-    def record_evaluation(self, evaluation: ClassifierEvaluation) -> None:
+    def record_evaluation(self, evaluation: AnyEvaluation) -> None:
         """Write an evaluation down; one per run, step, dataset and split."""
-        auc = evaluation.overall.auc
+        headline = evaluation.headline
         self._put(
             tables.evaluations,
             run_id=evaluation.run_id,
             step=evaluation.step,
             dataset_fingerprint=evaluation.dataset_fingerprint,
             split=evaluation.split,
-            auc=None if auc is None else auc.value,
+            headline=None if headline.estimate is None else headline.estimate.value,
             record=evaluation.to_json(),
         )
 
@@ -159,7 +164,7 @@ class Ledger:
             record=result.to_json(),
         )
 
-    def record_comparison(self, comparison: AucComparison) -> None:
+    def record_comparison(self, comparison: AnyComparison) -> None:
         """Write a comparison down; the latest of a pair is kept."""
         self._put(
             tables.comparisons,
@@ -252,12 +257,11 @@ class Ledger:
         table = tables.phase_seconds
         return self._records(PhaseSeconds, _records_of(table, run_id).order_by(table.c.attempt, table.c.rank))
 
-    def evaluations(self, run_id: str) -> list[ClassifierEvaluation]:
+    def evaluations(self, run_id: str) -> list[AnyEvaluation]:
         """A run's evaluations by step, the last last."""
         table = tables.evaluations
-        return self._records(
-            ClassifierEvaluation, _records_of(table, run_id).order_by(table.c.step, table.c.split)
-        )
+        rows = self._rows(_records_of(table, run_id).order_by(table.c.step, table.c.split))
+        return [evaluation_from_json(text, source=f"ledger, run {run_id}") for (text,) in rows]
 
     def benchmark_results(self, run_id: str | None = None) -> list[BenchmarkResult]:
         """The benchmark results of a run, or of all, by run, benchmark and step."""
@@ -268,12 +272,13 @@ class Ledger:
             query.order_by(table.c.run_id, table.c.benchmark, table.c.version_sha256, table.c.step),
         )
 
-    def comparisons(self, run_id: str) -> list[AucComparison]:
+    def comparisons(self, run_id: str) -> list[AnyComparison]:
         """All comparisons in which a run is the baseline or the candidate."""
         table = tables.comparisons
         either = (table.c.baseline_run_id == run_id) | (table.c.candidate_run_id == run_id)
         order = (table.c.baseline_run_id, table.c.candidate_run_id)
-        return self._records(AucComparison, select(table.c.record).where(either).order_by(*order))
+        rows = self._rows(select(table.c.record).where(either).order_by(*order))
+        return [comparison_from_json(text, source=f"ledger, run {run_id}") for (text,) in rows]
 
     def audit(self, run_id: str) -> AuditReport | None:
         """A run's latest audit."""

@@ -22,8 +22,8 @@ class RunSummary(NamedTuple):
     total_steps: int | None
     """None where nobody wrote it down: of a run by an older assay that has not finished."""
     attempts: tuple[Attempt, ...]
-    auc: float | None
-    """Of the last evaluation."""
+    headline: float | None
+    """Of the last evaluation: the metric that runs of its method are compared by."""
     device_s: float
     """Device time of all attempts that have ended, over all ranks."""
     last_seen_s: float | None
@@ -54,7 +54,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
         last_commit = func.max(log.step).filter(log.type == "commit")
         committed = _by_run(connection, tables.log_entries, last_commit)
         damaged = _with_damaged_commits(connection)
-        aucs = _last_aucs(connection)
+        headlines = _last_headlines(connection)
         device_s = _by_run(connection, tables.phase_seconds, func.sum(tables.phase_seconds.c.held_s))
         seen_s = _by_run(connection, tables.metric_segments, func.max(tables.metric_segments.c.last_at_s))
     for run_id in damaged:
@@ -67,7 +67,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             step=committed.get(run.run_id) or 0,
             total_steps=finished.get(run.run_id, total_steps_of(run)),
             attempts=tuple(attempts.get(run.run_id, ())),
-            auc=aucs.get(run.run_id),
+            headline=headlines.get(run.run_id),
             device_s=device_s.get(run.run_id, 0.0),
             last_seen_s=seen_s.get(run.run_id) or None,
         )
@@ -104,10 +104,10 @@ def _with_damaged_commits(connection: Connection) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
-def _last_aucs(connection: Connection) -> dict[str, float | None]:
+def _last_headlines(connection: Connection) -> dict[str, float | None]:
     table = tables.evaluations
-    rows = connection.execute(select(table.c.run_id, table.c.auc).order_by(table.c.step))
-    return {run_id: auc for run_id, auc in rows}  # noqa: C416
+    rows = connection.execute(select(table.c.run_id, table.c.headline).order_by(table.c.step))
+    return {run_id: headline for run_id, headline in rows}  # noqa: C416
 
 
 def _by_run(connection: Connection, table: Any, value: Any) -> dict[str, Any]:

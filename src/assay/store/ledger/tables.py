@@ -99,9 +99,11 @@ evaluations = Table(
     Column("step", BigInteger, primary_key=True),
     Column("dataset_fingerprint", String, primary_key=True),
     Column("split", String, primary_key=True),
-    Column("auc", Float),
+    Column("auc", Float, key="headline"),
     Column("record", Text, nullable=False),
 )
+"""`headline`: of the metric that runs of its method are compared by. Its column has the name of the first one,
+so that ledgers of every assay are read alike."""
 
 benchmark_results = Table(
     "benchmark_results",

@@ -15,7 +15,8 @@ class RetentionConfig(FrozenConfig):
     """Newest commits to keep. At least 2 lets a resume fall back when the newest turns out damaged."""
 
     keep_best: int = 1
-    """Commits with the highest evaluation metric to keep besides; 0 for none."""
+    """Commits with the best evaluation metric to keep besides; 0 for none. Of an AUC the highest is the best,
+    of an error the lowest: the method says which."""
 
 
 def folders_to_retire(
@@ -23,18 +24,23 @@ def folders_to_retire(
     newest: Commit,
     retention: RetentionConfig,
     *,
+    higher_is_better: bool = True,
     awaited: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Folders that may go once `newest` is visible; `commits` are those before it, oldest first.
 
-    `awaited` are folders that somebody else still needs: commits whose evaluation is due.
+    `higher_is_better` is of their metric. `awaited` are folders that somebody else still needs: commits whose
+    evaluation is due.
     """
     everything = [*commits, newest]
     kept = set(awaited)
     kept |= {commit.folder for commit in everything[-retention.keep_last :]}
     verified = [commit for commit in everything if commit.is_verified]
     kept |= {commit.folder for commit in verified[-1:]}  # where a run goes back to after wrong arithmetic
-    measured = [commit for commit in everything if commit.metric is not None]
-    measured.sort(key=lambda commit: commit.metric or 0.0, reverse=True)
-    kept |= {commit.folder for commit in measured[: retention.keep_best]}
+    measured = sorted(
+        ((commit.metric, commit.folder) for commit in everything if commit.metric is not None),
+        key=lambda each: each[0],
+        reverse=higher_is_better,
+    )
+    kept |= {folder for _, folder in measured[: retention.keep_best]}
     return tuple(commit.folder for commit in commits if commit.folder not in kept)

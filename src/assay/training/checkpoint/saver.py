@@ -67,9 +67,13 @@ class Saver:
         retention: RetentionConfig,
         clock: Clock,
         awaited: Callable[[Sequence[Commit]], Sequence[str]] = lambda commits: (),
+        *,
+        higher_is_better: bool = True,
     ) -> None:
-        """`awaited` says which of the commits' folders must not be retired yet, whatever `retention` says."""
+        """`awaited` says which of the commits' folders must not be retired yet, whatever `retention` says;
+        `higher_is_better` is of the metric that commits are given."""
         self._awaited = awaited
+        self._higher_is_better = higher_is_better
         self._model = model
         self._optimizer = optimizer
         self._ranks = ranks
@@ -183,7 +187,13 @@ class Saver:
             is_verified=is_verified,
         )
         before = self._log.commits()
-        retires = folders_to_retire(before, commit, self._retention, awaited=self._awaited(before))
+        retires = folders_to_retire(
+            before,
+            commit,
+            self._retention,
+            higher_is_better=self._higher_is_better,
+            awaited=self._awaited(before),
+        )
         commit = commit.model_copy(update={"retires": retires})
         self._log.append(commit)
         self._log.sweep()

@@ -10,9 +10,7 @@ from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
 from assay.records.dataset import DatasetManifest
-from assay.records.evaluation import Metric
-
-AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
+from assay.records.evaluation import AUC, Metric
 
 
 class BinaryPredictions(NamedTuple):

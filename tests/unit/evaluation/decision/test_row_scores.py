@@ -11,7 +11,15 @@ from assay.evaluation.evidence.benchmark_items import read_items
 from assay.evaluation.evidence.classifier.auc import auc_difference, placements
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.effect import paired_effect
-from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.evaluation import (
+    ClassifierEvaluation,
+    ClassifierMetrics,
+    Estimate,
+    Measured,
+    Metric,
+    ScoreEvaluation,
+    ScoreMetrics,
+)
 
 
 def _rows(seed: int, num_rows: int = 300, signal: float = 1.0) -> ScoredRows:
@@ -94,8 +102,28 @@ def test_a_cluster_column_makes_its_rows_share_their_luck(tmp_path):
         ({"where": {"language": "en"}}, "no column 'language'"),
         ({"where": {"kind": "class"}}, "no validation row has"),
         ({"where": {"label": 1}, "score": "ranking"}, "nothing can be ranked"),
+        ({"score": "own"}, "measured by auc. Use score: correct"),
     ],
 )
 def test_a_benchmark_that_can_not_be_scored_says_why(tmp_path, benchmark, says):
     with pytest.raises(ConfigError, match=says):
         _result(tmp_path, **benchmark)
+
+
+def test_rows_with_a_score_of_their_own_bring_its_unit_and_direction(tmp_path):
+    metric = Metric(name="squared_error", unit="squares", higher_is_better=False)
+    measured = (Measured(metric=metric, estimate=Estimate(value=2.0)),)
+    evaluation = ScoreEvaluation(
+        run_id="run", step=1, weights_digest="w", dataset_fingerprint="d", split="validation",
+        overall=ScoreMetrics(num_rows=4, measured=measured), slices=(), predictions_sha256="",
+    )  # fmt: skip
+    table = _predictions().append_column("squared_error", pa.array([4.0, 1.0, 3.0, 9.0]))
+    config = PredictionsBenchmark(type="predictions", name="b", score="own", where={"kind": "method"})
+    result = result_of_predictions(config, table, evaluation, arm="a", seed=7, evaluated_s=0.0, folder=tmp_path)
+    assert (result.unit, result.higher_is_better, result.score.value) == ("squares", False, 2.5)
+    assert read_items(tmp_path, result)["score"].to_pylist() == [4.0, 1.0]
+    with pytest.raises(ConfigError, match="Use score: own"):
+        result_of_predictions(
+            config.model_copy(update={"score": "correct"}), table, evaluation, arm="a", seed=7,
+            evaluated_s=0.0, folder=tmp_path,
+        )  # fmt: skip

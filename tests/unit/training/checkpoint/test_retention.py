@@ -37,12 +37,15 @@ def test_the_newest_verified_commit_stays_however_old_it_is() -> None:
     assert retired == ("checkpoints/1", "checkpoints/3", "checkpoints/4")
 
 
-def kept(metrics: list[float | None], *, keep_last: int = 1, keep_best: int) -> list[float | None]:
+def kept(
+    metrics: list[float | None], *, keep_last: int = 1, keep_best: int, higher_is_better: bool = True
+) -> list[float | None]:
     """The metrics of the commits that stay, oldest first, once all are made; each retires what it may."""
     commits: list[Commit] = []
     for step, metric in enumerate(metrics, start=1):
         newest = commit(step, metric=metric)
-        retired = folders_to_retire(commits, newest, RetentionConfig(keep_last=keep_last, keep_best=keep_best))
+        retention = RetentionConfig(keep_last=keep_last, keep_best=keep_best)
+        retired = folders_to_retire(commits, newest, retention, higher_is_better=higher_is_better)
         commits = [before for before in commits if before.folder not in retired] + [newest]
     return [stays.metric for stays in commits]
 
@@ -52,6 +55,12 @@ def test_the_best_commits_stay_and_the_worst_go() -> None:
     assert kept([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=2) == [0.9, 0.8, 0.5]
     assert kept([0.7, 0.9, 0.6, 0.8, 0.5], keep_best=0) == [0.5]
     assert kept([0.9, 0.6, 0.8, 0.7], keep_last=2, keep_best=1) == [0.9, 0.8, 0.7]
+
+
+def test_of_an_error_the_lowest_is_the_best() -> None:
+    assert kept([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=1, higher_is_better=False) == [0.2, 0.5]
+    assert kept([0.7, 0.2, 0.6, 0.4, 0.5], keep_best=2, higher_is_better=False) == [0.2, 0.4, 0.5]
+    assert kept([3.0, 0.0, -1.0, None, 2.0], keep_best=1, higher_is_better=False) == [-1.0, 2.0]
 
 
 def test_a_metric_below_zero_is_a_metric() -> None:
@@ -66,5 +75,7 @@ def test_a_commit_that_was_not_measured_is_none_of_the_best() -> None:
 
 @given(metrics=st.lists(st.floats(-10, 10), min_size=1, max_size=12, unique=True), keep_best=st.integers(0, 4))
 def test_what_stays_is_the_newest_and_the_best_of_all_there_ever_were(metrics, keep_best) -> None:
-    best = sorted(metrics, reverse=True)[:keep_best]
-    assert set(kept(metrics, keep_best=keep_best)) == {*best, metrics[-1]}
+    for higher_is_better in (True, False):
+        best = sorted(metrics, reverse=higher_is_better)[:keep_best]
+        stayed = kept(metrics, keep_best=keep_best, higher_is_better=higher_is_better)
+        assert set(stayed) == {*best, metrics[-1]}

@@ -1,11 +1,9 @@
 """Is the candidate as good as the baseline? Asked on the same rows, answered with an interval.
 
-The rule: a candidate may lose `allowed_loss` of AUC (one percentage point). It passes if even the lower end
-of the difference's interval is above that, fails if even the upper end is below, and is undecided in
-between: more rows are needed, not another opinion.
+The rule is that of `verdict_of`: a candidate may lose `allowed_loss` of AUC (one percentage point).
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +13,13 @@ from assay.evaluation.evidence.classifier.auc import auc_difference, placements
 from assay.evaluation.evidence.classifier.metrics import MIN_ROWS_TO_RANK
 from assay.evaluation.evidence.classifier.predictions import SCORE_COLUMNS, scores_of
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.classifier.slices import slices_of
+from assay.evaluation.evidence.predictions import require_same_rows
+from assay.evaluation.evidence.slices import slices_of
+from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import AucComparison, Estimate
 
 ALLOWED_AUC_LOSS = 0.01
 
-Verdict = Literal["pass", "fail", "undecided"]
 Mask = npt.NDArray[np.bool_]
 
 
@@ -38,7 +37,8 @@ def compare_auc(
     Raises `DataError` if their rows or labels differ, or if a class is absent.
     """
     names = f"{baseline_run_id} and {candidate_run_id}"
-    _require_same_rows(baseline, candidate, names)
+    require_same_rows(baseline, candidate, names)
+    _require_same_labels(baseline, candidate, names)
     before = scores_of(baseline, source=f"predictions of {baseline_run_id}")
     after = scores_of(candidate, source=f"predictions of {candidate_run_id}")
     difference = auc_difference(before, after)
@@ -58,16 +58,6 @@ def compare_auc(
         verdict=verdict_of(difference, allowed_loss=allowed_loss),
         weights_equal=weights_equal,
     )
-
-
-class SliceDifference(NamedTuple):
-    """Candidate minus baseline on the rows where one metadata column has one value."""
-
-    column: str
-    value: str
-    num_rows: int
-    difference: Estimate | None
-    """None with fewer than 50 rows, or where a class is absent."""
 
 
 def compare_slices(baseline: Any, candidate: Any) -> tuple[SliceDifference, ...]:
@@ -92,27 +82,10 @@ def _difference(before: ScoredRows, after: ScoredRows, chosen: Mask) -> Estimate
     return auc_difference(before.where(chosen), after.where(chosen))
 
 
-def verdict_of(difference: Estimate, *, allowed_loss: float) -> Verdict:
-    """The rule above; `undecided` where the difference has no interval."""
-    if difference.low is None or difference.high is None:
-        return "undecided"
-    if difference.low > -allowed_loss:
-        return "pass"
-    return "fail" if difference.high < -allowed_loss else "undecided"
-
-
-def _require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
-    before, after = baseline["row_id"].to_numpy(), candidate["row_id"].to_numpy()
-    if not np.array_equal(before, after):
-        shared = np.intersect1d(before, after).size
-        raise DataError(
-            f"{names}: not evaluated on the same rows: {before.size - shared} rows are only in the first, "
-            f"{after.size - shared} only in the second, {shared} in both. "
-            "Evaluate both on one split of one dataset."
-        )
+def _require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
     num_relabelled = int(np.count_nonzero(baseline["label"].to_numpy() != candidate["label"].to_numpy()))
     if num_relabelled:
         raise DataError(
-            f"{names}: {num_relabelled} of {before.size} rows have different labels in the two files. "
+            f"{names}: {num_relabelled} of {len(baseline)} rows have different labels in the two files. "
             "The labels changed between the two evaluations; evaluate both anew."
         )

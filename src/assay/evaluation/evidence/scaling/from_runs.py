@@ -1,8 +1,9 @@
 """Runs on record as points of a law: parameters from the recipe, tokens from the metrics, held-out loss.
 
-The loss is the validation log-loss of the last evaluation, in nats per row: what the training loss says
-depends on dropout and on the schedule's last steps. Losses on different validation rows do not belong on one
-curve, so all runs must be evaluated on one split of one dataset.
+The loss is the first metric of the last evaluation of which less is better: a classifier's validation
+log-loss, in nats per row. What the training loss says depends on dropout and on the schedule's last steps.
+Losses on different validation rows do not belong on one curve, so all runs must be evaluated on one split of
+one dataset.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from assay.evaluation.evidence.scaling.points import (
     ScalingPoints,
     scaling_points,
 )
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.curves import metric_series
@@ -27,7 +28,8 @@ class _Finished(NamedTuple):
     run: Run
     parameters: int
     tokens: float
-    evaluation: ClassifierEvaluation
+    evaluation: AnyEvaluation
+    loss: float
 
 
 def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
@@ -42,7 +44,7 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
             "use runs with equal 'data.split'."
         )
     return scaling_points(
-        [each.evaluation.overall.log_loss.value for each in finished],
+        [each.loss for each in finished],
         parameters=[each.parameters for each in finished],
         tokens=[each.tokens for each in finished],
         source="runs",
@@ -72,7 +74,14 @@ def _finished(ledger: Ledger, run_id: str) -> _Finished:
             f"run {run.run_id} has not been evaluated, so it has no held-out loss. Finish it with "
             f"'assay train --resume {run.run_id}'."
         )
-    return _Finished(run, _parameters(run), _tokens(ledger, run.run_id, evaluations[-1].step), evaluations[-1])
+    last = evaluations[-1]
+    if last.loss is None or last.loss.estimate is None:
+        raise DataError(
+            f"run {run.run_id} is measured by {last.headline.metric.name}, and by no loss that a law could be "
+            "fitted to."
+        )
+    tokens = _tokens(ledger, run.run_id, last.step)
+    return _Finished(run, _parameters(run), tokens, last, last.loss.estimate.value)
 
 
 def _tokens(ledger: Ledger, run_id: str, step: int) -> float:

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.evaluation.evidence.classifier.classifier import evaluate_predictions
-from assay.evaluation.evidence.classifier.predictions import (
+from assay.evaluation.evidence.evaluate import evaluate_predictions
+from assay.evaluation.evidence.predictions import (
     load_evaluation,
     read_predictions,
     save_evaluation,
 )
-from assay.evaluation.evidence.classifier.slices import slices_of
+from assay.evaluation.evidence.slices import slices_of
+from assay.training.trainer.method_config import BinaryPredictions
 
 SUBJECT = {
     "run_id": "run-1",
@@ -42,7 +43,7 @@ def write(path, num_rows=400, seed=0, **metadata):
 
 def test_an_evaluation_survives_being_written_and_names_its_file(tmp_path):
     digest = write(tmp_path / "p.parquet", language=pa.array((["de", "en", None] * 134)[:400]))
-    evaluation = evaluate_predictions(tmp_path / "p.parquet", **SUBJECT)
+    evaluation = evaluate_predictions(tmp_path / "p.parquet", BinaryPredictions(), **SUBJECT)
     save_evaluation(tmp_path, evaluation)
     assert load_evaluation(tmp_path) == evaluation
     assert evaluation.predictions_sha256 == digest
@@ -52,7 +53,8 @@ def test_an_evaluation_survives_being_written_and_names_its_file(tmp_path):
 def test_small_and_one_sided_slices_are_listed_without_a_ranking(tmp_path):
     write(tmp_path / "p.parquet", kind=pa.array(["rare"] * 49 + ["common"] * 351))
     by_value = {
-        each.value: each.metrics for each in evaluate_predictions(tmp_path / "p.parquet", **SUBJECT).slices
+        each.value: each.metrics
+        for each in evaluate_predictions(tmp_path / "p.parquet", BinaryPredictions(), **SUBJECT).slices
     }
     assert by_value["rare"].num_rows == 49
     assert by_value["rare"].auc is None

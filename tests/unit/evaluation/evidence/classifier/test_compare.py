@@ -5,7 +5,8 @@ import pyarrow as pa
 import pytest
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.classifier.compare import compare_auc, verdict_of
+from assay.evaluation.evidence.classifier.compare import compare_auc
+from assay.evaluation.evidence.verdict import verdict_of
 from assay.records.evaluation import Estimate
 
 

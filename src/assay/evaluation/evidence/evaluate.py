@@ -1,0 +1,100 @@
+"""What a model is worth on a split, and whether a candidate is as good as its baseline: by what was predicted.
+
+The one place that tells the kinds of predictions apart; who asks knows neither them nor the method.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import DataError
+from assay.evaluation.evidence.classifier.classifier import slice_metrics
+from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
+from assay.evaluation.evidence.classifier.metrics import classifier_metrics
+from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.mean_scores import (
+    compare_score_slices,
+    compare_scores,
+    score_metrics,
+    score_slices,
+)
+from assay.evaluation.evidence.predictions import predictions_of, read_predictions
+from assay.evaluation.evidence.verdict import SliceDifference
+from assay.records.evaluation import (
+    AnyComparison,
+    AnyEvaluation,
+    ClassifierEvaluation,
+    ScoreEvaluation,
+)
+from assay.training.trainer.method_config import BinaryPredictions, Predictions
+
+
+def evaluate_predictions(
+    path: Path,
+    predictions: Predictions,
+    *,
+    run_id: str,
+    step: int,
+    weights_digest: str,
+    dataset_fingerprint: str,
+    split: str,
+) -> AnyEvaluation:
+    """Measure a file of predictions. Errors: those of `read_predictions` and `scored_rows`."""
+    of_what: dict[str, Any] = {
+        "run_id": run_id,
+        "step": step,
+        "weights_digest": weights_digest,
+        "dataset_fingerprint": dataset_fingerprint,
+        "split": split,
+    }
+    if isinstance(predictions, BinaryPredictions):
+        table = read_predictions(path)
+        rows = scores_of(table, source=str(path))
+        return ClassifierEvaluation(
+            **of_what,
+            predictions_sha256=sha256_of_bytes(path.read_bytes()),
+            overall=classifier_metrics(rows),
+            slices=slice_metrics(table, rows),
+        )
+    metrics = predictions.metrics
+    table = read_predictions(path, {metric.name: pa.float64() for metric in metrics})
+    return ScoreEvaluation(
+        **of_what,
+        predictions_sha256=sha256_of_bytes(path.read_bytes()),
+        overall=score_metrics(table, metrics),
+        slices=score_slices(table, metrics),
+    )
+
+
+def compare_evaluations(
+    baseline: AnyEvaluation,
+    candidate: AnyEvaluation,
+    *,
+    baseline_dir: Path,
+    candidate_dir: Path,
+    allowed_loss: float | None = None,
+) -> tuple[AnyComparison, Sequence[SliceDifference]]:
+    """Paired on rows, the whole and by slice; the folders are the runs'.
+
+    `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
+    """
+    before, after = predictions_of(baseline_dir, baseline), predictions_of(candidate_dir, candidate)
+    names: dict[str, Any] = {
+        "baseline_run_id": baseline.run_id,
+        "candidate_run_id": candidate.run_id,
+        "weights_equal": baseline.weights_digest == candidate.weights_digest,
+    }
+    if baseline.headline.metric != candidate.headline.metric:
+        raise DataError(
+            f"{baseline.run_id} is measured by {baseline.headline.metric.name}, {candidate.run_id} by "
+            f"{candidate.headline.metric.name}. Compare runs of one method."
+        )
+    if isinstance(baseline, ClassifierEvaluation):
+        loss = ALLOWED_AUC_LOSS if allowed_loss is None else allowed_loss
+        return compare_auc(before, after, **names, allowed_loss=loss), compare_slices(before, after)
+    metrics = [each.metric for each in baseline.overall.measured]
+    found = compare_scores(before, after, metrics[0], **names, allowed_loss=allowed_loss or 0.0)
+    return found, compare_score_slices(before, after, metrics)

@@ -1,0 +1,126 @@
+"""Rows that have a score of their own: their means with intervals, whole and by slice, and paired differences.
+
+    predictions.parquet: row_id, squared_error, ..., metadata --> mean of each score +- t s / sqrt(n)
+
+A row is one draw. That two runs score the same rows takes out of their difference what makes rows easy or hard.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from assay.evaluation.evidence.interval import CONFIDENCE, Floats
+from assay.evaluation.evidence.predictions import ROW_ID, require_same_rows
+from assay.evaluation.evidence.slices import slices_of
+from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
+from assay.records.evaluation import (
+    Estimate,
+    Measured,
+    Metric,
+    ScoreComparison,
+    ScoreMetrics,
+    ScoreSlice,
+)
+
+MIN_ROWS = 50
+"""A slice with fewer has no interval worth showing."""
+
+
+def mean_estimate(values: Floats, *, confidence: float = CONFIDENCE) -> Estimate:
+    """The mean with Student's interval; without one for a single row."""
+    mean = float(values.mean())
+    if values.size < 2:
+        return Estimate(value=mean, confidence=confidence, method="normal theory (t): undefined, one row")
+    quantile = float(stats.t.ppf(0.5 + confidence / 2, values.size - 1))
+    reach = quantile * float(values.std(ddof=1)) / np.sqrt(values.size)
+    return Estimate(
+        value=mean, low=mean - reach, high=mean + reach, confidence=confidence, method="normal theory (t)"
+    )
+
+
+def score_metrics(table: Any, metrics: Sequence[Metric]) -> ScoreMetrics:
+    """The mean of each metric's column."""
+    return ScoreMetrics(
+        num_rows=len(table),
+        measured=tuple(
+            Measured(metric=metric, estimate=mean_estimate(_scores(table, metric))) for metric in metrics
+        ),
+    )
+
+
+def score_slices(table: Any, metrics: Sequence[Metric]) -> tuple[ScoreSlice, ...]:
+    """The same in each slice of each column beside the scores."""
+    return tuple(
+        ScoreSlice(
+            column=each.column, value=each.value, metrics=score_metrics(table.filter(each.chosen), metrics)
+        )
+        for name in _metadata(table, metrics)
+        for each in slices_of(name, table[name])
+    )
+
+
+def compare_scores(
+    baseline: Any,
+    candidate: Any,
+    metric: Metric,
+    *,
+    baseline_run_id: str,
+    candidate_run_id: str,
+    weights_equal: bool,
+    allowed_loss: float,
+) -> ScoreComparison:
+    """Compare two tables of predictions by the mean of one score; `DataError` if their rows differ."""
+    require_same_rows(baseline, candidate, f"{baseline_run_id} and {candidate_run_id}")
+    before, after = _scores(baseline, metric), _scores(candidate, metric)
+    difference = _paired(after - before)
+    verdict = verdict_of(difference, allowed_loss=allowed_loss, higher_is_better=metric.higher_is_better)
+    return ScoreComparison(
+        baseline_run_id=baseline_run_id,
+        candidate_run_id=candidate_run_id,
+        num_rows=before.size,
+        metric=metric,
+        baseline_value=float(before.mean()),
+        candidate_value=float(after.mean()),
+        difference=difference,
+        allowed_loss=allowed_loss,
+        # Of equal weights the difference is nothing, exactly: no rule can be broken by it.
+        verdict="pass" if weights_equal else verdict,
+        weights_equal=weights_equal,
+    )
+
+
+def compare_score_slices(
+    baseline: Any, candidate: Any, metrics: Sequence[Metric]
+) -> tuple[SliceDifference, ...]:
+    """The paired difference of the first score in each slice of each metadata column of the baseline's table.
+
+    Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
+    """
+    differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
+    return tuple(
+        SliceDifference(
+            each.column,
+            each.value,
+            num_rows,
+            _paired(differences[each.chosen]) if num_rows >= MIN_ROWS else None,
+        )
+        for name in _metadata(baseline, metrics)
+        for each in slices_of(name, baseline[name])
+        if (num_rows := int(np.count_nonzero(each.chosen)))
+    )
+
+
+def _paired(differences: Floats) -> Estimate:
+    found = mean_estimate(differences)
+    return found.model_copy(update={"method": f"paired, {found.method}"})
+
+
+def _scores(table: Any, metric: Metric) -> Floats:
+    return np.asarray(table[metric.name].to_numpy(), np.float64)
+
+
+def _metadata(table: Any, metrics: Sequence[Metric]) -> list[str]:
+    scores = {ROW_ID, *(metric.name for metric in metrics)}
+    return [name for name in table.column_names if name not in scores]

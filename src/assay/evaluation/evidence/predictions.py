@@ -1,0 +1,118 @@
+"""The file of predictions that every comparison stands on, and the record of what was found in it.
+
+    run_dir/evaluations/00000400-validation/
+        predictions.parquet    row_id, what was predicted, and the metadata columns; sorted by row_id
+        evaluation.json        an `Evaluation`, which names the file by its digest
+
+Sorted rows make the file a function of the model and the split, whatever the number of ranks that scored it.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import DamagedDataError, DataError
+from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json
+
+PREDICTIONS_FILE = "predictions.parquet"
+EVALUATION_FILE = "evaluation.json"
+ROW_ID = "row_id"
+BINARY_COLUMNS = {"label": pa.int8(), "probability": pa.float64()}
+"""What is predicted of a row that has one of two classes."""
+
+
+def evaluation_folder(run_dir: Path, *, step: int, split: str) -> Path:
+    """Where the evaluation of one step on one split lies."""
+    return run_dir / "evaluations" / f"{step:08d}-{split}"
+
+
+def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:
+    """The table that an evaluation was made from. Errors: those of `read_predictions`."""
+    folder = evaluation_folder(run_dir, step=evaluation.step, split=evaluation.split)
+    columns = (
+        BINARY_COLUMNS
+        if isinstance(evaluation, ClassifierEvaluation)
+        else {each.metric.name: pa.float64() for each in evaluation.overall.measured}
+    )
+    return read_predictions(folder / PREDICTIONS_FILE, columns, sha256=evaluation.predictions_sha256)
+
+
+def read_predictions(
+    path: Path, columns: Mapping[str, pa.DataType] = BINARY_COLUMNS, *, sha256: str | None = None
+) -> pa.Table:
+    """Read and check a file of predictions; rows sorted by id.
+
+    Raises `DamagedDataError` if the bytes are not those that `sha256` names, `DataError` for a file that is
+    absent, unreadable or without the columns that were predicted.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file. The run has not been evaluated; run its evaluation first.")
+    if sha256 is not None and (seen := sha256_of_bytes(path.read_bytes())) != sha256:
+        raise DamagedDataError(
+            f"{path}: has digest {seen[:12]}…, its evaluation says {sha256[:12]}…. "
+            "The file changed after it was written; evaluate the run again."
+        )
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path}: not readable as Parquet ({error}). Evaluate the run again.") from error
+    wanted = {ROW_ID: pa.uint64(), **columns}
+    if absent := [name for name in wanted if name not in table.column_names]:
+        raise DataError(f"{path}: no column {', '.join(absent)}; it has {', '.join(table.column_names)}.")
+    table = _with_types(table, wanted, path).sort_by(ROW_ID)
+    _refuse_repeats(table[ROW_ID].to_numpy(), path)
+    return table
+
+
+def save_evaluation(folder: Path, evaluation: AnyEvaluation) -> None:
+    """Write the record beside its predictions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / EVALUATION_FILE).write_text(evaluation.to_json() + "\n", encoding="utf-8")
+
+
+def load_evaluation(folder: Path) -> AnyEvaluation:
+    """Read the record; `DataError` if the folder holds none."""
+    path = folder / EVALUATION_FILE
+    if not path.exists():
+        raise DataError(f"{path}: no such file. The run has not been evaluated; run its evaluation first.")
+    return evaluation_from_json(path.read_bytes(), source=path)
+
+
+def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
+    """Raise a `DataError` where two tables of predictions are not of the same rows."""
+    before, after = baseline[ROW_ID].to_numpy(), candidate[ROW_ID].to_numpy()
+    if not np.array_equal(before, after):
+        shared = np.intersect1d(before, after).size
+        raise DataError(
+            f"{names}: not evaluated on the same rows: {before.size - shared} rows are only in the first, "
+            f"{after.size - shared} only in the second, {shared} in both. "
+            "Evaluate both on one split of one dataset."
+        )
+
+
+def _with_types(table: pa.Table, wanted: Mapping[str, pa.DataType], path: Path) -> pa.Table:
+    for name, type_ in wanted.items():
+        column = table[name]
+        if column.null_count:
+            raise DataError(f"{path}: column {name} has {column.null_count} nulls; each row needs a value.")
+        try:
+            cast = column.cast(type_)
+        except pa.ArrowInvalid as error:
+            raise DataError(f"{path}: column {name} is {column.type}, expected {type_} ({error}).") from error
+        table = table.set_column(table.column_names.index(name), name, cast)
+    return table
+
+
+def _refuse_repeats(sorted_ids: npt.NDArray[np.uint64], path: Path) -> None:
+    repeats = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
+    if repeats.size:
+        raise DataError(
+            f"{path}: {repeats.size} rows are listed more than once, the first is row {repeats[0]}. "
+            "Each row of a split must be scored once."
+        )

@@ -1,0 +1,32 @@
+"""Whether a candidate is as good as its baseline, by the interval of a paired difference.
+
+It may lose `allowed_loss`. It passes if even the worse end of the interval loses less, fails if even the better
+end loses more, and is undecided in between: more rows are needed, not another opinion.
+"""
+
+from typing import Literal, NamedTuple
+
+from assay.records.evaluation import Estimate
+
+Verdict = Literal["pass", "fail", "undecided"]
+
+
+def verdict_of(difference: Estimate, *, allowed_loss: float, higher_is_better: bool = True) -> Verdict:
+    """The rule above, for candidate minus baseline; `undecided` where the difference has no interval."""
+    if difference.low is None or difference.high is None:
+        return "undecided"
+    ends = (difference.low, difference.high)
+    worst, best = ends if higher_is_better else (-difference.high, -difference.low)
+    if worst > -allowed_loss:
+        return "pass"
+    return "fail" if best < -allowed_loss else "undecided"
+
+
+class SliceDifference(NamedTuple):
+    """Candidate minus baseline on the rows where one metadata column has one value."""
+
+    column: str
+    value: str
+    num_rows: int
+    difference: Estimate | None
+    """None with fewer than 50 rows, or where they can not say it: an AUC of one class."""
