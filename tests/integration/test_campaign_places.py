@@ -1,0 +1,173 @@
+"""A campaign whose arms are trained elsewhere, two at a time: killed, it ends as an undisturbed one does."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assay.launch.campaign.folder import find_campaign, recorded_decisions
+from assay.launch.places.launches import last_launch, state_of
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.launches import saved_launches
+from assay.store.objects import open_store
+from slurm_cluster import SlurmCluster, wait_until
+
+CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run"]
+
+
+@pytest.fixture
+def campaign_file(tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two candidates and three seeds; runs are long enough to be killed in the midst."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 4}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    campaign = {
+        "name": "tiny",
+        "question": "Does a far higher learning rate help, or more dropout?",
+        "recipe": "recipe.yaml",
+        "candidates": [
+            {"name": "faster", "patch": {"trainer.optimizer.learning_rate": 0.01}},
+            {"name": "dropout", "patch": {"method.head_dropout": 0.2}},
+        ],
+        "seeds": 3,
+        "budget_device_hours": 1,
+        "benchmarks": [{"type": "predictions", "name": "likelihood", "score": "log_likelihood"}],
+        "rule": {"primary": ["likelihood"], "least_effect": 0.02},
+    }
+    path = tmp_path / "campaign.yaml"
+    path.write_text(yaml.safe_dump(campaign))
+    return path
+
+
+def begun(path: Path, *options: str) -> subprocess.Popen[bytes]:
+    """The command in a process of its own."""
+    with (path.parent / "said").open("ab") as said:
+        return subprocess.Popen(
+            [*CAMPAIGN, str(path), *options], start_new_session=True, stdout=said, stderr=said
+        )
+
+
+def in_the_midst(runs: list[Run]) -> Run | None:
+    """A run that has committed, is not finished, and is being trained."""
+    for run in runs:
+        log = CommitLog(open_store(run.store_url))
+        if log.commits() and log.finished() is None and state_of(last_launch(run)) == "running":
+            return run
+    return None
+
+
+def killed_in_the_midst(process: subprocess.Popen[bytes], home: Home) -> Run:
+    """The campaign's command, with SIGKILL; returns the run that goes on without it."""
+    wait_until(lambda: process.poll() is not None or in_the_midst(home.runs()), "a run in the midst")
+    run = in_the_midst(home.runs())
+    assert run is not None, "the campaign ended before it could be killed"
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return run
+
+
+def told(home: Home) -> tuple[list[Any], str]:
+    """The decisions and the memo, but for what depends on the clock and on who was killed.
+
+    Device time, and with it the digests of results (they say when they were made); the number of attempts.
+    """
+    campaign = find_campaign(home, "tiny")
+    decisions = [_timeless(each.to_tree()) for each in recorded_decisions(campaign.folder)]
+    return decisions, _timeless((campaign.folder / "memo.md").read_text())
+
+
+def _timeless(value: Any, key: str = "") -> Any:
+    if isinstance(value, dict):
+        is_result = value.get("kind") == "source"
+        no_time = {"device_s", "spent_s", "next_s", "num_attempts", *(["sha256"] if is_result else [])}
+        if value.get("type") == "budget":
+            no_time |= {"value"}
+        return {name: None if name in no_time else _timeless(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_timeless(each) for each in value]
+    if isinstance(value, str):
+        value = re.sub(r"; \d+ deaths? of a rank survived", "", value)
+        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ s)?( of device time)", r"\3", value)
+    return value
+
+
+def assert_accounted(home: Home, *, killed: Run) -> None:
+    """Each arm was trained once, but for the one whose launch was killed; what it cost is what was held."""
+    decisions = recorded_decisions(find_campaign(home, "tiny").folder)
+    with home.open_ledger() as ledger:
+        for arm in {run.run_id: run for decision in decisions for run in decision.runs}.values():
+            run, num_lives = home.run(arm.run_id), 1 + (arm.run_id == killed.run_id)
+            assert len(saved_launches(run)) == len(ledger.launches(arm.run_id)) == num_lives, arm.run_id
+            assert arm.num_attempts == len(ledger.attempts(arm.run_id)) == num_lives, arm.run_id
+            assert arm.audit_verdict == "pass"
+            held_s = sum(each.held_s for each in ledger.phase_seconds(arm.run_id))
+            assert arm.device_s == pytest.approx(held_s) and held_s > 0.0
+
+
+def most_at_once(home: Home) -> int:
+    """Attempts whose times overlap."""
+    with home.open_ledger() as ledger:
+        attempts = [each for run in home.runs() for each in ledger.attempts(run.run_id)]
+    return max(
+        sum(other.started_s <= each.started_s < (other.ended_s or 0.0) for other in attempts)
+        for each in attempts
+    )
+
+
+def disturbed(path: Path, kill: Callable[[Run], None], *options: str) -> Run:
+    """Begun, killed with SIGKILL, run again, one of its launches killed, too; returns that launch's run."""
+    home = Home.from_environment()
+    killed_in_the_midst(begun(path, *options), home)
+    again = begun(path, *options)
+    # A run that the second command has to begin, or took over: whichever is in the midst now.
+    wait_until(lambda: again.poll() is not None or in_the_midst(home.runs()[-2:]), "a later run in the midst")
+    victim = in_the_midst(home.runs()[-2:])
+    assert victim is not None, (path.parent / "said").read_text()
+    kill(victim)
+    assert again.wait(timeout=280) == 0, (path.parent / "said").read_text()
+    return victim
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undisturbed_one(
+    slurm: SlurmCluster, campaign_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill_job(run: Run) -> None:
+        slurm.call("scancel", "--full", "--signal=KILL", saved_launches(run)[-1].job)
+
+    killed = disturbed(campaign_file, kill_job, "--on", "slurm", "--arms-at-once", "2")
+    home = Home.from_environment()
+    assert_accounted(home, killed=killed)
+    assert most_at_once(home) == 2
+    assert not slurm.call("squeue", "-h")
+
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "undisturbed"))
+    assert begun(campaign_file).wait(timeout=500) == 0
+    assert told(home) == told(Home.from_environment())
+
+
+def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_trains_nothing_twice(
+    campaign_file: Path,
+) -> None:
+    options = ("--on", "background", "--arms-at-once", "2", "seeds=2")
+    options += ("candidates=[{name: faster, patch: {trainer.optimizer.learning_rate: 0.01}}]",)
+    home = Home.from_environment()
+    running = killed_in_the_midst(begun(campaign_file, *options), home)
+    assert last_launch(running) is not None
+    assert begun(campaign_file, *options).wait(timeout=200) == 0
+    (decision,) = recorded_decisions(find_campaign(home, "tiny").folder)
+    assert [len(saved_launches(home.run(run.run_id))) for run in decision.runs] == [1] * 4
+    assert [run.num_attempts for run in decision.runs] == [1] * 4
+    with home.open_ledger() as ledger:
+        for run in decision.runs:
+            assert run.device_s == pytest.approx(sum(each.held_s for each in ledger.phase_seconds(run.run_id)))
