@@ -54,6 +54,7 @@ def _table(lines: "list[RunLine]") -> "Table":
         table.add_column(title, justify=justify)  # type: ignore[arg-type]
     for title in ("measured", "device time", "begun (UTC)"):
         table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("where")
     for line in lines:
         total = "" if line.total_steps is None else f"/{line.total_steps:,}"
         table.add_row(
@@ -65,5 +66,6 @@ def _table(lines: "list[RunLine]") -> "Table":
             "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip(),
             device_hours_text(3600 * line.device_hours),
             utc_text(line.created)[:16].replace("T", " "),
+            (line.started or "") if line.status == "running" else "",
         )
     return table

@@ -12,7 +12,7 @@ def stop(run_id: str) -> None:
     process on another host is named, with the host. 'assay train --resume RUN' goes on from the last commit.
     """
     from assay.base.errors import ConfigError
-    from assay.launch.places.launches import last_launch, place_text, state_of
+    from assay.launch.places.launches import last_launch, state_of
     from assay.launch.places.launches import stop as stop_launch
     from assay.store.home import Home
 
@@ -20,7 +20,7 @@ def stop(run_id: str) -> None:
     if launch is None:
         raise ConfigError(f"run '{run_id}': there is no record of where it was started.")
     if state_of(launch) == "ended":
-        click.echo(f"run {run_id}: {place_text(launch)} has ended; nothing to stop")
+        click.echo(f"run {run_id}: {launch.where()} has ended; nothing to stop")
         return
     stop_launch(launch)
-    click.echo(f"run {run_id}: {place_text(launch)} was asked to commit and leave")
+    click.echo(f"run {run_id}: {launch.where()} was asked to commit and leave")

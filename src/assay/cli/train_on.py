@@ -105,7 +105,6 @@ def launch(
     home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
-    from assay.launch.places.launches import place_text
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
@@ -128,7 +127,7 @@ def launch(
         click.echo(launched.to_json())
         return True
     click.echo(
-        f"run {run.run_id}: {place_text(launched)}\n  follow: tail -F {launched.log}\n"
+        f"run {run.run_id}: {launched.where()}\n  follow: tail -F {launched.log}\n"
         f"          assay show {run.run_id}\n  stop:   assay stop {run.run_id}  (commits first)"
     )
     return True

@@ -32,3 +32,7 @@ class Launch(Record):
     world_size: PositiveInt
     log: str
     """File of what it prints; empty where that goes to a terminal."""
+
+    def where(self) -> str:
+        """`Slurm job 12`, `process 345 on node7`."""
+        return f"Slurm job {self.job}" if self.place == "slurm" else f"process {self.job} on {self.host}"

@@ -20,7 +20,7 @@ from assay.cli.screens.terminal import (
 )
 from assay.records.evaluation import AnyEvaluation
 from assay.reporting.views.curves import RunCurves
-from assay.reporting.views.run import CommitView, RunView
+from assay.reporting.views.run import CommitView, LaunchView, RunView
 
 SILENT_AFTER_S = 60.0
 """A run that is said to run and was not heard of for so long gets a hint."""
@@ -45,6 +45,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     yield "dataset", f"{run.dataset_fingerprint[:12]}…"
     total = "" if run.total_steps is None else f" of {run.total_steps:,}"
     yield "step", f"{run.step:,}{total} on {world_sizes_text(run.world_sizes) or 'no'} ranks"
+    if run.launches:
+        yield "started", _started_text(run.launches[-1])
     if run.status == "running" and (hint := _silence(run)):
         yield "", Text(hint, style="yellow")
     if run.weights_digest:
@@ -56,6 +58,11 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     yield "audit", _audit_text(run)
     if run.held_s():
         yield "device time", _cost(run)
+
+
+def _started_text(launch: LaunchView) -> str:
+    where = "Slurm job" if launch.place == "slurm" else "process"
+    return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started)}"
 
 
 def _silence(run: RunView) -> str:

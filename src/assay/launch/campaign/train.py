@@ -22,7 +22,7 @@ from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
 from assay.launch.places.background import launched_here
 from assay.launch.places.launcher import Launcher, LaunchState
-from assay.launch.places.launches import last_launch, place_text, state_of
+from assay.launch.places.launches import last_launch, state_of
 from assay.launch.ranks.supervisor import RestartPolicy, Watcher
 from assay.records.launch import Launch
 from assay.records.run import Attempt, Run
@@ -152,7 +152,7 @@ class Training:
             return _Flight(each, launch, num_before=len(ended))
         if launch is not None and state == "elsewhere" and not _has_left(run):
             raise ConfigError(
-                f"run '{run.run_id}' was started as {place_text(launch)}, and from here nobody sees whether it "
+                f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
                 "runs. Run the campaign there; or, where that machine is gone, 'assay train --resume "
                 f"{run.run_id}' here, and the campaign after it."
             )
@@ -178,7 +178,7 @@ class Training:
         if tries > TRIES or (last is not None and last.outcome == "failed"):
             why = last.reason if last is not None else "it left before it had begun"
             raise TrainingError(
-                f"run {run.run_id}, started as {place_text(launch)}: {why}. What it printed is in "
+                f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
                 f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
             )
         return self._started(flight.each, tries=tries)

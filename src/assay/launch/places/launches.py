@@ -25,8 +25,3 @@ def last_launch(run: Run) -> Launch | None:
     """The newest; None for a run that was never started, or by an assay that kept no such record."""
     launches = saved_launches(run)
     return launches[-1] if launches else None
-
-
-def place_text(launch: Launch) -> str:
-    """`Slurm job 12`, `process 345 on node7`."""
-    return f"Slurm job {launch.job}" if launch.place == "slurm" else f"process {launch.job} on {launch.host}"

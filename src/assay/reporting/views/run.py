@@ -8,6 +8,7 @@ from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
+from assay.records.launch import LaunchPlace
 from assay.records.notice import NoticeKind
 from assay.records.run import Attempt, Phase, PhaseSeconds, RunStatus
 from assay.records.suspect import Suspect
@@ -134,6 +135,23 @@ class NoticeView(View):
     text: str
 
 
+class LaunchView(View):
+    """Where a run was started."""
+
+    place: LaunchPlace
+    """`here`: from a terminal; `background`: on this machine without one; `slurm`."""
+    job: str
+    """The number of the process or of the job."""
+    host: str
+    """Of the process; for a job, where it was submitted."""
+    started_by: str
+    """The user's name."""
+    started: UtcTime
+    world_size: int
+    log: str
+    """File of what it prints; empty where that goes to a terminal."""
+
+
 class RunView(View):
     """A run. The beginning of its id is enough to ask for it."""
 
@@ -161,6 +179,8 @@ class RunView(View):
     """SHA-256 of the weights of the last intact commit; null before the first."""
     world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
+    launches: tuple[LaunchView, ...]
+    """Where it was started, the first time first; `assay stop` asks the last one to leave."""
     attempts: tuple[AttemptView, ...]
     commits: tuple[CommitView, ...]
     """The oldest first, those found damaged among them."""
@@ -234,6 +254,18 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         total_steps=finished.step if finished else total_steps_of(run),
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(each.world_size for each in attempts),
+        launches=tuple(
+            LaunchView(
+                place=each.place,
+                job=each.job,
+                host=each.host,
+                started_by=each.started_by,
+                started=each.started_s,
+                world_size=each.world_size,
+                log=each.log,
+            )
+            for each in ledger.launches(run.run_id)
+        ),
         attempts=lives,
         commits=commit_views(entries),
         device_seconds=seconds,

@@ -30,14 +30,17 @@ class RunLine(View):
     device_hours: float
     """Of all attempts that have ended, over all ranks."""
     created: UtcTime
+    started: str | None
+    """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
 
 
 def run_lines(ledger: Ledger) -> list[RunLine]:
     """The newest first."""
-    return [_line(summary) for summary in run_summaries(ledger)]
+    started = {launch.run_id: launch.where() for launch in ledger.launches()}
+    return [_line(summary, started.get(summary.run.run_id)) for summary in run_summaries(ledger)]
 
 
-def _line(summary: RunSummary) -> RunLine:
+def _line(summary: RunSummary, started: str | None) -> RunLine:
     return RunLine(
         run_id=summary.run.run_id,
         name=summary.run.recipe.get("name"),
@@ -50,6 +53,7 @@ def _line(summary: RunSummary) -> RunLine:
         value=summary.headline,
         device_hours=summary.device_s / 3600,
         created=summary.run.created_s,
+        started=started,
     )
 
 

@@ -229,10 +229,11 @@ class Ledger:
         table = tables.notices
         return self._records(Notice, _records_of(table, run_id).order_by(table.c.notice_index))
 
-    def launches(self, run_id: str) -> list[Launch]:
-        """Where a run was started, the first time first."""
+    def launches(self, run_id: str | None = None) -> list[Launch]:
+        """Where a run was started, or all runs, the first time first."""
         table = tables.launches
-        return self._records(Launch, _records_of(table, run_id).order_by(table.c.number))
+        query = select(table.c.record) if run_id is None else _records_of(table, run_id)
+        return self._records(Launch, query.order_by(table.c.run_id, table.c.number))
 
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
         """Every time that a device of a node computed wrongly, with the run's id."""

@@ -8,6 +8,7 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.goodput import USEFUL
+from assay.records.launch import Launch
 from assay.reporting.pages.render import render_run_page
 from assay.reporting.views.run import run_view
 from assay.reporting.views.run_list import run_lines
@@ -75,6 +76,12 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
     with_damage(life).record(ledger)
     planned = life.run.model_copy(update={"run_id": "planned", "num_steps": 400})
     ledger.record_run(planned)
+    launch = Launch(
+        run_id="planned", number=1, place="slurm", job="12", host="login", started_by="ana", started_s=0.0,
+        world_size=2, log="job-12.log",
+    )  # fmt: skip
+    ledger.record_launch(launch)
+    assert [each.job for each in run_view(ledger, "planned").launches] == ["12"]
     for line in run_lines(ledger):
         shown = json.loads(run_view(ledger, line.run_id).to_json())
         listed = json.loads(line.to_json())
@@ -82,6 +89,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         held_s = sum(shown["device_seconds"].values())
         assert (listed.pop("metric"), listed.pop("value")) == (None, None)
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
+        assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
         assert listed == {key: shown[key] for key in listed}
     assert {line.run_id: line.total_steps for line in run_lines(ledger)}["planned"] == 400
 
