@@ -6,9 +6,9 @@ is upgraded first, one version at a time, each class by its own functions, neste
     {"version": 1, ...}  --upgrades[0]-->  version 2's tree  --upgrades[1]-->  ...  -->  the class of today
 
 A new field with a default is no new version: what was written before lacks it, and means the default; the class
-names it in `added`. Anything else (a field renamed, split, required, or with another meaning) appends an upgrade,
-and with it the version rises. Upgrades and what they read are never edited. A configuration's upgrades stand at
-its root (`Recipe`): parts of it are given by people, who name no versions.
+names it in `added`. Anything else (a field renamed, split, required, or with another meaning) appends an
+upgrade, and with it the version rises. Upgrades and what they read are never edited. A configuration's upgrades
+stand at its root (`Recipe`): parts of it are given by people, who name no versions.
 
 Values that a person or our own code gives are of today's version and pass through no upgrade.
 """
