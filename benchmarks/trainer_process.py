@@ -33,6 +33,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.metrics.segment import SegmentWriter, read_segment, segment_path
 from assay.store.objects import open_store
+from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.methods.classify.config import ClassifyConfig
@@ -163,7 +164,7 @@ class Protected:
         optimizer = build_optimizer(model, OPTIMIZER)
         self.lane_sum = LaneSum(model, ranks, "tree", enter_phase=self.recorder.phase)
         log = CommitLog(open_store(task.folder), attempt=1)
-        self.saver = Saver(model, optimizer, ranks, log, RetentionConfig(), self.clock)
+        self.saver = Saver(training_parts(model, optimizer), ranks, log, RetentionConfig(), self.clock)
         forward = LaneForward(method, device=ranks.device, precision=self.config.precision, seed=SEED)
         self.stepper = Stepper(
             forward,

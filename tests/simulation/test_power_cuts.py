@@ -26,6 +26,7 @@ from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
 from assay.store.objects import ObjectStore, open_store
+from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.parallel.ranks import Ranks
@@ -139,7 +140,9 @@ def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: rand
     log.begin_attempt(world_size=1, now_s=0.0)
     memory, clock = Memory(), SystemClock()
     optimizer = torch.optim.SGD(memory.parameters(), lr=0.0)
-    saver = saver_type(memory, optimizer, ranks, log, RetentionConfig(keep_last=2, keep_best=1), clock)
+    saver = saver_type(
+        training_parts(memory, optimizer), ranks, log, RetentionConfig(keep_last=2, keep_best=1), clock
+    )
     place = TrainingPosition(0, Cursor())
     if (commit := log.last_intact_commit()) is not None:
         saver.restore(commit)
@@ -187,7 +190,7 @@ def simulate(seed: int, ranks: Ranks, saver_type: type[Saver] = Saver) -> Memory
             durable = Memory()
             log = CommitLog(store)
             optimizer = torch.optim.SGD(durable.parameters(), lr=0.0)
-            reader = Saver(durable, optimizer, ranks, log, RetentionConfig(), SystemClock())
+            reader = Saver(training_parts(durable, optimizer), ranks, log, RetentionConfig(), SystemClock())
             reader.restore(log.commits()[-1])
             reader.close()
             return durable

@@ -22,6 +22,7 @@ from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
+from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
 from assay.training.parallel.allocator import keep_freed_memory
@@ -69,9 +70,14 @@ def train_rank(
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.attempt.attempt)
     awaited = partial(_awaited, recipe.evaluation, log)
-    is_better_above = recipe.method.predictions.metric.higher_is_better
     saver = Saver(
-        model, optimizer, ranks, log, recipe.retention, clock, awaited, higher_is_better=is_better_above
+        training_parts(model, optimizer),
+        ranks,
+        log,
+        recipe.retention,
+        clock,
+        awaited,
+        higher_is_better=recipe.method.predictions.metric.higher_is_better,
     )
     place = _restored(saver, task)
     evaluator = _Evaluator(task, recipe, model, method, ranks, recorder)

@@ -1,6 +1,6 @@
 """Makes the state of a run durable while training goes on.
 
-    training thread        copy weights and optimizer to memory ---> next steps ...
+    training thread        copy the parts (weights, moments, ...) to memory ---> next steps ...
     saving thread, each rank             write its files (DCP), hash them
     saving thread, rank 0                gather digests and receipts, then append the commit to the log
 
@@ -18,13 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
@@ -32,6 +30,7 @@ from assay.base.errors import AssayError
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder
+from assay.training.checkpoint.parts import MODEL, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
 from assay.training.checkpoint.store_files import StoreReader, StoreWriter
 from assay.training.parallel.ranks import Ranks
@@ -60,8 +59,7 @@ class Saver:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
+        parts: Mapping[str, StatefulPart],
         ranks: Ranks,
         log: CommitLog,
         retention: RetentionConfig,
@@ -70,12 +68,13 @@ class Saver:
         *,
         higher_is_better: bool = True,
     ) -> None:
-        """`awaited` says which of the commits' folders must not be retired yet, whatever `retention` says;
+        """`parts`: by the names that they have in every commit of the run; one is the model.
+
+        `awaited` says which of the commits' folders must not be retired yet, whatever `retention` says;
         `higher_is_better` is of the metric that commits are given."""
         self._awaited = awaited
         self._higher_is_better = higher_is_better
-        self._model = model
-        self._optimizer = optimizer
+        self._parts = parts
         self._ranks = ranks
         self._log = log
         self._retention = retention
@@ -120,19 +119,15 @@ class Saver:
         return self._under_way is not None and not self._under_way.done()
 
     def restore(self, commit: Commit) -> None:
-        """Load a commit, at any world size, into the model and the optimizer in place."""
+        """Load a commit, at any world size, into the parts in place."""
         state = self._state()
         load(
             state,
             storage_reader=StoreReader(self._log.store, commit.folder),
             process_group=self._ranks.saving,
         )
-        set_state_dict(
-            self._model,
-            self._optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-        )
+        for name, part in self._parts.items():
+            part.restore(state[name])
 
     def close(self) -> None:
         """Wait for what is under way and stop the thread."""
@@ -142,8 +137,7 @@ class Saver:
             self._thread.shutdown()
 
     def _state(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self._model, self._optimizer)
-        return {"model": model, "optimizer": optimizer}
+        return {name: part.state() for name, part in self._parts.items()}
 
     def _save(
         self,
@@ -163,7 +157,7 @@ class Saver:
         except CheckpointException as error:
             raise _cause(error) from error
         parts: list[Any] | None = [None] * self._ranks.world_size if self._ranks.rank == 0 else None
-        digest = weights_digest(state["model"], self._ranks.saving) if self._hashes(state) else ""
+        digest = weights_digest(state[MODEL], self._ranks.saving) if self._hashes(state) else ""
         dist.gather_object((writer.files.written, receipts), parts, group=self._ranks.saving)
         if parts is None:
             return None
@@ -201,7 +195,7 @@ class Saver:
 
     def _hashes(self, state: dict[str, Any]) -> bool:
         """Rank 0 has every whole tensor; sharded ones take all ranks."""
-        return self._ranks.rank == 0 or any(isinstance(tensor, DTensor) for tensor in state["model"].values())
+        return self._ranks.rank == 0 or any(isinstance(tensor, DTensor) for tensor in state[MODEL].values())
 
     def _put_receipts(self, folder: str, parts: list[LaneReceipts]) -> FileDigest:
         columns: dict[str, npt.NDArray[Any]] = {

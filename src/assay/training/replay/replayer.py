@@ -17,6 +17,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
+from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver, weights_digest
 from assay.training.parallel.lane_sum import LaneSum
@@ -44,7 +45,7 @@ class Replayer:
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)
         self._lane_sum = LaneSum(self.model, ranks, config.gradient_sum)
-        self._saver = Saver(self.model, optimizer, ranks, log, RetentionConfig(), SystemClock())
+        self._saver = Saver(training_parts(self.model, optimizer), ranks, log, RetentionConfig(), SystemClock())
         check = SpotCheck(self.lane_recomputer, self._lane_sum, ranks, is_due=config.is_spot_checked, seed=seed)
         self._stepper = Stepper(
             self.forward,
