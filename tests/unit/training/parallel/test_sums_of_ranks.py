@@ -1,0 +1,247 @@
+"""What is in `.grad` after a step's last lane: the sum over the lanes of all ranks, with the bits of one tree.
+
+The reference computes each lane by itself, adds its passes in their order, and brackets the lanes by number.
+"""
+
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from forked_ranks import on_ranks
+
+NUM_LANES = 8
+ONE_PASS = (1,) * NUM_LANES
+SEVERAL = (1, 3, 2, 1, 2, 1, 1, 2)
+STEPS = 2
+Told = list[tuple[int, dict[int, np.ndarray]]]
+"""[(position, {parameter: gradient})], as `on_own_gradients` was told."""
+
+
+class Network(nn.Module):
+    """Odd sizes, so that shards are of unequal lengths; one weight that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList([nn.Linear(5, 5) for _ in range(2)])
+        self.head = nn.Linear(5, 3)
+        self.fixed = nn.Parameter(torch.ones(5), requires_grad=False)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        for block in self.blocks:
+            rows = torch.tanh(block(rows)) * self.fixed
+        return self.head(rows).square().sum()
+
+
+def rows_of(step: int, lane: int, index: int) -> Tensor:
+    """Lanes differ in size by powers of ten, so that every other bracketing has other bits."""
+    generator = torch.Generator().manual_seed(1000 * step + 10 * lane + index)
+    return torch.randn(4, 5, generator=generator) * 10.0 ** (lane % 3)
+
+
+def lane_gradient(model: nn.Module, step: int, lane: int, num_passes: int) -> list[Tensor]:
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    passes = [torch.autograd.grad(model(rows_of(step, lane, i)), trained) for i in range(num_passes)]
+    total = [gradient.clone() for gradient in passes[0]]
+    for more in passes[1:]:
+        torch._foreach_add_(total, list(more))
+    return total
+
+
+@cache
+def expected(passes: tuple[int, ...], step: int) -> list[np.ndarray]:
+    parts = [lane_gradient(Network(), step, lane, passes[lane]) for lane in range(NUM_LANES)]
+    while len(parts) > 1:
+        parts = [
+            [a + b for a, b in zip(left, right, strict=True)]
+            for left, right in zip(parts[::2], parts[1::2], strict=True)
+        ]
+    return [gradient.numpy() for gradient in parts[0]]
+
+
+def whole(gradient: Tensor) -> np.ndarray:
+    return (gradient.full_tensor() if isinstance(gradient, DTensor) else gradient).clone().numpy()
+
+
+def backward(lane_sum, lanes: Sequence[int], passes: Sequence[int], step: int) -> None:
+    own = [passes[lane] for lane in lanes]
+    for position, num_passes in enumerate(lane_sum.begin_step(own)):
+        for index in range(num_passes):
+            with lane_sum.backward_pass(position, index):
+                is_blank = index >= own[position]
+                loss = lane_sum.module(rows_of(step, lanes[position], index))
+                (0.0 * loss if is_blank else loss).backward()
+
+
+def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndarray]]:
+    """The whole gradient after each of two steps."""
+    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=lane_sum.interleaves).of_rank(ranks.rank)
+    found = []
+    for step in range(STEPS):
+        backward(lane_sum, lanes, passes, step)
+        waited_s = lane_sum.step_is_done()
+        assert 0 <= waited_s < 30
+        trained = [parameter for parameter in lane_sum.module.parameters() if parameter.requires_grad]
+        found.append([whole(parameter.grad) for parameter in trained])
+        for parameter in trained:
+            parameter.grad = None
+    return found
+
+
+def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree"):
+    phases: list[str] = []
+    lane_sum = LaneSum(Network(), ranks, gradient_sum, enter_phase=phases.append)
+    found = steps_of(lane_sum, ranks, passes)
+    lane_sum.close()
+    assert phases == ["communication"] * STEPS
+    return found
+
+
+def sharded(ranks: Ranks, passes: Sequence[int]):
+    phases: list[str] = []
+    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=max(passes) > 1, enter_phase=phases.append)
+    found = steps_of(lane_sum, ranks, passes)
+    lane_sum.close()
+    assert phases == ["communication"] * STEPS
+    return found
+
+
+def assert_is_the_tree(of_ranks, passes: tuple[int, ...]) -> None:
+    for of_rank in of_ranks:
+        for step, gradients in enumerate(of_rank):
+            for gradient, wanted in zip(gradients, expected(passes, step), strict=True):
+                np.testing.assert_array_equal(gradient, wanted)
+
+
+@pytest.mark.parametrize(("world_size", "passes"), [(1, ONE_PASS), (1, SEVERAL), (2, ONE_PASS), (4, SEVERAL)])
+def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
+    assert_is_the_tree(on_ranks(world_size, partial(replicated, passes=passes), tmp_path), passes)
+
+
+@pytest.mark.parametrize(("world_size", "passes"), [(2, ONE_PASS), (4, SEVERAL)])
+def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
+    found = on_ranks(world_size, partial(sharded, passes=passes), tmp_path, shards_weights=True)
+    assert_is_the_tree(found, passes)
+
+
+def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: Path) -> None:
+    one, two = on_ranks(2, partial(replicated, passes=SEVERAL, gradient_sum="all_reduce"), tmp_path)
+    for step in range(STEPS):
+        for a, b, wanted in zip(one[step], two[step], expected(SEVERAL, step), strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_allclose(a, wanted, rtol=1e-3, atol=1e-2)
+
+
+def test_a_part_of_the_loss_that_left_out_a_weight_is_found(tmp_path: Path) -> None:
+    def without_the_head(ranks: Ranks) -> None:
+        lane_sum = LaneSum(Network(), ranks)
+        lane_sum.begin_step([1, 1, 1])
+        for position in range(3):
+            with lane_sum.backward_pass(position, 0):
+                lane_sum.module.module.blocks[0](torch.ones(1, 5)).sum().backward()
+
+    with pytest.raises(AssertionError, match="a parameter took no part in the loss"):
+        on_ranks(1, without_the_head, tmp_path)
+
+
+def told(ranks: Ranks, lane_sum, passes: Sequence[int]) -> Told:
+    """What is told of the rank's own lanes in a step, and that nothing is told when nobody asks."""
+    heard: Told = []
+
+    def hear(position: int, indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        parts = {index: part.clone().numpy() for index, part in zip(indices, gradients, strict=True)}
+        heard.append((position, parts))
+
+    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=lane_sum.interleaves).of_rank(ranks.rank)
+    lane_sum.on_own_gradients = hear
+    backward(lane_sum, lanes, passes, 0)
+    lane_sum.step_is_done()
+    num_told, lane_sum.on_own_gradients = len(heard), None
+    backward(lane_sum, lanes, passes, 1)
+    lane_sum.step_is_done()
+    assert len(heard) == num_told
+    lane_sum.close()
+    return heard
+
+
+def of_position(heard: Told, position: int) -> list[np.ndarray]:
+    parts: dict[int, np.ndarray] = {}
+    for where, some in heard:
+        parts |= some if where == position else {}
+    return [parts[index] for index in sorted(parts)]
+
+
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_size, tmp_path: Path) -> None:
+    found = on_ranks(world_size, lambda ranks: told(ranks, LaneSum(Network(), ranks), SEVERAL), tmp_path)
+    alone = range(0, NUM_LANES // world_size, 2)
+    for rank, heard in enumerate(found):
+        for position in alone:
+            lane = rank * NUM_LANES // world_size + position
+            wanted = lane_gradient(Network(), 0, lane, SEVERAL[lane])
+            for gradient, part in zip(of_position(heard, position), wanted, strict=True):
+                np.testing.assert_array_equal(gradient, part.numpy())
+
+
+def told_of_shards(ranks: Ranks) -> tuple[Told, range]:
+    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=True)
+    return told(ranks, lane_sum, SEVERAL), lane_sum.seen_alone(4)
+
+
+def test_the_gradients_of_each_pass_are_shown_where_weights_are_sharded(tmp_path: Path) -> None:
+    found = on_ranks(2, told_of_shards, tmp_path, shards_weights=True)
+    for rank, (heard, alone) in enumerate(found):
+        assert alone == range(4)
+        for position in alone:
+            lane, parts = 2 * position + rank, of_position(heard, position)
+            model = Network()
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            wanted = [
+                gradient
+                for index in range(SEVERAL[lane])
+                for gradient in torch.autograd.grad(model(rows_of(0, lane, index)), trained)
+            ]
+            for gradient, part in zip(parts, wanted, strict=True):
+                np.testing.assert_array_equal(gradient, part.numpy())
+
+
+def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
+    """A pass over lane 5 in the midst of a step, then the step's gradient; the most passes of any rank."""
+    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=True)
+    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=True).of_rank(ranks.rank)
+    backward(lane_sum, lanes, ONE_PASS, 0)
+    heard: dict[int, np.ndarray] = {}
+
+    def hear(indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
+        heard.update({index: part.clone().numpy() for index, part in zip(indices, gradients, strict=True)})
+
+    with lane_sum.apart(0, hear):
+        lane_sum.module(rows_of(0, 5, 0)).backward()
+    with lane_sum.apart(1, None):
+        lane_sum.module(rows_of(0, 6, 0)).backward()
+    lane_sum.step_is_done()
+    trained = [parameter for parameter in lane_sum.module.parameters() if parameter.requires_grad]
+    return (
+        [heard[index] for index in sorted(heard)],
+        [whole(parameter.grad) for parameter in trained],
+        lane_sum.most_passes(3 + ranks.rank),
+    )
+
+
+def test_a_pass_apart_is_no_part_of_the_step(tmp_path: Path) -> None:
+    for heard, gradients, most in on_ranks(2, apart, tmp_path, shards_weights=True):
+        for gradient, part in zip(heard, lane_gradient(Network(), 0, 5, 1), strict=True):
+            np.testing.assert_array_equal(gradient, part.numpy())
+        assert most == 4
+        for gradient, wanted in zip(gradients, expected(ONE_PASS, 0), strict=True):
+            np.testing.assert_array_equal(gradient, wanted)
