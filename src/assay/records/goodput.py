@@ -23,6 +23,7 @@ class Interruption(Record):
     """An attempt that ended before the run did."""
 
     kind: ClassVar[str] = "interruption"
+    added: ClassVar = frozenset(("failure",))
 
     run_id: str
     attempt: PositiveInt

@@ -37,6 +37,7 @@ class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
     kind: ClassVar[str] = "attempt"
+    added: ClassVar = frozenset(("failure", "hosts", "devices"))
 
     run_id: str
     attempt: PositiveInt

@@ -25,6 +25,7 @@ from assay.scoring.graders import (
     StringCheck,
     TextSimilarity,
 )
+from assay.scoring.item_failure import ItemFailure
 from assay.scoring.python_process import Limits, PythonProcess
 from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
 from assay.scoring.template import UnknownVariableError, render
@@ -39,8 +40,7 @@ class Grade(NamedTuple):
 
     score: float | None
     """None where the grader failed."""
-    failure: str | None = None
-    """`kind: words`; the kind is the API's, e.g. `model_grader_parse_error`."""
+    failure: ItemFailure | None = None
     parts: Mapping[str, float] = {}
     """Scores of a multi grader's graders."""
     label: str | None = None
@@ -139,7 +139,7 @@ class GraderRunner:
         try:
             text, reference = render(grader.input, values), render(grader.reference, values)
         except UnknownVariableError as error:
-            return Grade(None, f"invalid_variable_error: {error}")
+            return Grade(None, ItemFailure("invalid_variable_error", str(error)))
         if isinstance(grader, StringCheck):
             return Grade(float(string_check(grader.operation, text, reference)))
         if grader.evaluation_metric != "cosine":
@@ -148,7 +148,7 @@ class GraderRunner:
         try:
             first, second = self._tools.embedder.embed([text, reference])
         except SamplerError as error:
-            return Grade(None, f"model_grader_server_error: {error}")
+            return Grade(None, ItemFailure("model_grader_server_error", str(error)))
         return Grade(cosine_similarity(first, second))
 
     def _python(self, grader: PythonGrader, values: Values) -> Grade:
@@ -185,19 +185,19 @@ def string_check(operation: str, text: str, reference: str) -> bool:
 def _combined(formula: Formula, grades: Mapping[str, Grade]) -> Grade:
     scores = {name: grade.score for name, grade in grades.items() if grade.score is not None}
     for name in sorted(formula.names):
-        if grades[name].score is None:
-            return Grade(None, f"{grades[name].failure} (grader '{name}')", scores)
+        if (failure := grades[name].failure) is not None:
+            return Grade(None, failure._replace(text=f"{failure.text} (grader '{name}')"), scores)
     try:
         return Grade(formula.value(scores), None, scores)
     except ValueError as error:
-        return Grade(None, f"formula_parse_error: {error}", scores)
+        return Grade(None, ItemFailure("formula_parse_error", str(error)), scores)
 
 
 def _judge_prompt(grader: ScoreModel | LabelModel, values: Values) -> list[Message] | Grade:
     try:
         messages = [Message(role=turn.role, content=render(turn.template(), values)) for turn in grader.input]
     except UnknownVariableError as error:
-        return Grade(None, f"invalid_variable_error: {error}")
+        return Grade(None, ItemFailure("invalid_variable_error", str(error)))
     return [*messages, Message(role="system", content=_answer_form(grader))]
 
 
@@ -211,20 +211,24 @@ def _answer_form(grader: ScoreModel | LabelModel) -> str:
 
 def _judgement(grader: ScoreModel | LabelModel, answer: Completion | SamplerError) -> Grade:
     if isinstance(answer, SamplerError):
-        kind = "model_grader_refusal_error" if answer.kind == "refusal" else "model_grader_server_error"
-        return Grade(None, f"{kind}: {answer}")
+        return Grade(None, judge_failure(answer))
     if isinstance(grader, LabelModel):
         label = label_in(answer.text, grader.labels)
         if label is None:
-            return Grade(None, f"model_grader_parse_error: no label in {answer.text!r:.200}")
+            return Grade(None, ItemFailure("model_grader_parse_error", f"no label in {answer.text!r:.200}"))
         return Grade(float(label in grader.passing_labels), None, {}, label)
     score = result_in(answer.text)
     low, high = grader.range
     if score is None or not low <= score <= high:
-        return Grade(
-            None, f"model_grader_parse_error: no number from {low:g} to {high:g} in {answer.text!r:.200}"
-        )
+        text = f"no number from {low:g} to {high:g} in {answer.text!r:.200}"
+        return Grade(None, ItemFailure("model_grader_parse_error", text))
     return Grade(score)
+
+
+def judge_failure(error: SamplerError) -> ItemFailure:
+    """Of an item whose judge did not answer."""
+    is_refusal = error.kind == "refusal"
+    return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(error))
 
 
 def label_in(text: str, labels: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
+from assay.scoring.sampler import Completion, Message, SamplerError, SamplerErrorKind, Sampling
 
 RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
 FIRST_PAUSE_S = 0.5
@@ -119,7 +119,7 @@ class HttpSampler:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read()[:300].decode(errors="replace")
-            kind = "server" if error.code in RETRIED else "request"
+            kind: SamplerErrorKind = "server" if error.code in RETRIED else "request"
             return SamplerError(kind, f"{where} answered {error.code}: {said}")
         except TimeoutError:
             return SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s")

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from assay.base.errors import ConfigError
+from assay.scoring.item_failure import ItemFailure
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_ANSWER_BYTES = 1 << 20
@@ -42,8 +43,7 @@ class PythonAnswer(NamedTuple):
     """What came of one sample."""
 
     score: float | None
-    failure: str | None = None
-    """`kind: words`."""
+    failure: ItemFailure | None = None
 
 
 class PythonProcess:
@@ -84,8 +84,10 @@ class PythonProcess:
             return _answer(line)
         how = self._stop()
         if is_late.is_set():
-            return PythonAnswer(None, f"python_timeout: no score within {self._limits.seconds:g} s")
-        return PythonAnswer(None, f"python_grader_server_error: the grader's process ended ({how})")
+            late = f"no score within {self._limits.seconds:g} s"
+            return PythonAnswer(None, ItemFailure("python_timeout", late))
+        ended = ItemFailure("python_grader_server_error", f"the grader's process ended ({how})")
+        return PythonAnswer(None, ended)
 
     def close(self) -> None:
         """End the child."""
@@ -154,7 +156,10 @@ def _exchange(child: subprocess.Popen[bytes], line: bytes) -> bytes | None:
 
 def _answer(line: bytes) -> PythonAnswer:
     tree = json.loads(line)
-    return PythonAnswer(tree.get("score"), tree.get("failure"))
+    said = tree.get("failure")
+    return PythonAnswer(
+        tree.get("score"), ItemFailure("python_grader_runtime_error", said) if said is not None else None
+    )
 
 
 _CHILD = r"""
@@ -195,7 +200,7 @@ try:
     exec(compile(first["source"], "grader", "exec"), names)
     grade = names["grade"]
 except BaseException as error:
-    broken = f"python_grader_runtime_error: {type(error).__name__}: {error}"
+    broken = f"{type(error).__name__}: {error}"
 
 for line in sys.stdin.buffer:
     asked = json.loads(line)
@@ -208,9 +213,9 @@ for line in sys.stdin.buffer:
             resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
             score = float(grade(asked["sample"], asked["item"]))
             answer = {"score": score} if math.isfinite(score) else {
-                "failure": f"python_grader_runtime_error: grade() returned {score}"}
+                "failure": f"grade() returned {score}"}
         except BaseException as error:
             text = f"{type(error).__name__}: {error}"[:500]
-            answer = {"failure": f"python_grader_runtime_error: {text}"}
+            answer = {"failure": text}
     channel.write(json.dumps(answer).encode() + b"\n")
 """

@@ -5,12 +5,13 @@ A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a mod
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypedDict
+from typing import Literal, NamedTuple, Protocol, TypedDict
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import AssayError
+from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 
 
 class Message(TypedDict):
@@ -49,12 +50,26 @@ class Completion(NamedTuple):
     completion_tokens: int = 0
 
 
-class SamplerError(AssayError):
-    """An endpoint that did not answer, or not with a completion. `kind` is what an item's failure says."""
+SamplerErrorKind = Literal["timeout", "server", "request", "refusal"]
 
-    def __init__(self, kind: str, message: str) -> None:
+_FAILURE_KINDS: dict[SamplerErrorKind, ItemFailureKind] = {
+    "timeout": "sampler_timeout",
+    "server": "sampler_server",
+    "request": "sampler_request",
+    "refusal": "sampler_refusal",
+}
+
+
+class SamplerError(AssayError):
+    """An endpoint that did not answer, or not with a completion."""
+
+    def __init__(self, kind: SamplerErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+    def failure(self) -> ItemFailure:
+        """Of an item whose prompt got no completion."""
+        return ItemFailure(_FAILURE_KINDS[self.kind], str(self))
 
 
 class Sampler(Protocol):

@@ -46,7 +46,7 @@ def test_templates_reach_into_json_and_lists():
 def test_a_variable_that_a_sample_lacks_is_a_failure_not_a_zero():
     graded = grade({"type": "string_check", "operation": "eq", "input": "{{ item.missing }}", "reference": "x"})
     assert graded.score is None
-    assert graded.failure == "invalid_variable_error: {{ item.missing }}: no 'missing'"
+    assert graded.failure == ("invalid_variable_error", "{{ item.missing }}: no 'missing'")
 
 
 def test_cosine_asks_the_embedder(scripted):
@@ -79,7 +79,7 @@ def test_a_score_model_gives_a_number_in_its_range_or_none(scripted, said, score
 def test_a_judge_that_is_away_is_a_failure_of_the_server(scripted):
     away = scripted(lambda prompt: SamplerError("timeout", "no answer in 60 s"))
     graded = grade(SCORE_MODEL, tools=Tools({"*": away}))
-    assert graded.failure == "model_grader_server_error: no answer in 60 s"
+    assert graded.failure == ("model_grader_server_error", "no answer in 60 s")
 
 
 def test_a_judge_that_nobody_answers_for_is_found_before_anything_runs():
@@ -119,8 +119,9 @@ def test_a_multi_grader_fails_with_the_grader_that_failed(scripted):
     broken = {"type": "python", "source": "def grade(sample, item): return 1 / 0"}
     graded = grade(multi({"exact": EXACT, "near": broken}))
     assert graded.score is None
-    assert graded.failure.startswith("python_grader_runtime_error: ZeroDivisionError")
-    assert graded.failure.endswith("(grader 'near')")
+    assert graded.failure.kind == "python_grader_runtime_error"
+    assert graded.failure.text.startswith("ZeroDivisionError")
+    assert graded.failure.text.endswith("(grader 'near')")
 
 
 @pytest.mark.parametrize(

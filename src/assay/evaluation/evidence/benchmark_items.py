@@ -21,6 +21,7 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
+from assay.scoring.item_failure import ItemFailure
 
 ITEMS_FILE = "items.parquet"
 RESULT_FILE = "result.json"
@@ -30,6 +31,7 @@ ITEM_SCHEMA = pa.schema(
         ("cluster", pa.string()),
         ("score", pa.float64()),
         ("weight", pa.float64()),
+        ("failure_kind", pa.string()),
         ("failure", pa.string()),
         ("answer", pa.string()),
         ("details", pa.string()),
@@ -47,17 +49,12 @@ class ItemScore(NamedTuple):
     score: float | None
     """None where it failed."""
     weight: float = 1.0
-    failure: str | None = None
-    """`kind: words`, e.g. `timeout: the endpoint did not answer in 60 s`."""
+    failure: ItemFailure | None = None
+    """Why there is no score."""
     answer: str | None = None
     """What the model said, for people to read."""
     details: str | None = None
     """JSON of whatever else was measured, e.g. `{"f1_score": 0.5}`."""
-
-    @property
-    def failure_kind(self) -> str:
-        """The part before the colon."""
-        return (self.failure or "").partition(":")[0]
 
 
 class ScoreMatrix(NamedTuple):
@@ -82,11 +79,38 @@ def items_table(items: Sequence[ItemScore]) -> pa.Table:
     repeated = next((a for a, b in itertools.pairwise(ids) if a == b), None)
     if repeated is not None:
         raise DataError(f"item '{repeated}' is listed more than once. Give each item an id of its own.")
-    columns = [[getattr(item, name) for item in ordered] for name in ITEM_SCHEMA.names]
+    rows = [_row(item) for item in ordered]
+    columns = [[row[name] for row in rows] for name in ITEM_SCHEMA.names]
     return pa.Table.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, ITEM_SCHEMA, strict=True)],
         schema=ITEM_SCHEMA,
     )
+
+
+def items_of(table: pa.Table) -> list[ItemScore]:
+    """The items of a table, also of one that an older assay wrote."""
+    return [_item(row) for row in items_as_today(table).to_pylist()]
+
+
+def items_as_today(table: pa.Table) -> pa.Table:
+    """With today's columns. Before a failure's kind had a column, it stood before the colon of its words."""
+    if "failure_kind" not in table.column_names:
+        told = [(text or "").partition(": ") for text in table["failure"].to_pylist()]
+        kinds = pa.array([kind or None for kind, _, _ in told], pa.string())
+        texts = pa.array([text if kind else None for kind, _, text in told], pa.string())
+        index = table.column_names.index("failure")
+        table = table.set_column(index, "failure", texts).add_column(index, "failure_kind", kinds)
+    return table.cast(ITEM_SCHEMA)
+
+
+def _row(item: ItemScore) -> dict[str, Any]:
+    kind, text = item.failure or (None, None)
+    return {**item._asdict(), "failure_kind": kind, "failure": text}
+
+
+def _item(row: dict[str, Any]) -> ItemScore:
+    kind, text = row.pop("failure_kind"), row.pop("failure")
+    return ItemScore(**row, failure=None if kind is None else ItemFailure(kind, text or ""))
 
 
 def items_bytes(table: pa.Table) -> bytes:
@@ -132,7 +156,7 @@ def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
             f"{path}: has digest {seen[:12]}…, its result says {result.items_sha256[:12]}…. "
             "The file changed after it was written; evaluate the checkpoint again."
         )
-    return pq.read_table(io.BytesIO(data)).cast(ITEM_SCHEMA)
+    return items_as_today(pq.read_table(io.BytesIO(data)))
 
 
 def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMatrix:
@@ -181,8 +205,8 @@ def summarise(table: pa.Table) -> Summary:
     scored = np.isfinite(scores)
     num_failed = int((~scored).sum())
     if not scored.any():
-        kinds = sorted(set(table["failure"].to_pylist()) - {None})[:3]
-        raise DataError(f"none of {len(scores)} items has a score, so there is no result: {'; '.join(kinds)}")
+        seen = sorted({str(item.failure) for item in items_of(table) if item.failure is not None})[:3]
+        raise DataError(f"none of {len(scores)} items has a score, so there is no result: {'; '.join(seen)}")
     scores, weights = scores[scored], table["weight"].to_numpy()[scored]
     clusters = np.unique(_cluster_indices(table["cluster"])[scored], return_inverse=True)[1]
     mean = float(np.average(scores, weights=weights))

@@ -20,6 +20,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore, items_table, summarise
 from assay.evaluation.suite.scorer import Identity
+from assay.scoring.item_failure import ItemFailure
 
 _MEAN_TOLERANCE = 1e-6
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
@@ -180,17 +181,15 @@ def _inspect_item(sample: Mapping[str, Any], scorer: str, *, has_epochs: bool, p
     cluster = str(sample["id"])
     item_id = f"{cluster}/{sample.get('epoch', 1)}" if has_epochs else cluster
     if sample.get("error"):
-        return ItemScore(
-            item_id, cluster, None, failure=f"sample_error: {_short(sample['error'].get('message'))}"
-        )
+        text = _short(sample["error"].get("message")) or "without a message"
+        return ItemScore(item_id, cluster, None, failure=ItemFailure("sample_error", text))
     score = (sample.get("scores") or {}).get(scorer)
     if score is None:
-        return ItemScore(item_id, cluster, None, failure=f"unscored: no score '{scorer}'")
+        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", f"no score '{scorer}'"))
     value = _inspect_value(score["value"], path)
     if not math.isfinite(value):
-        return ItemScore(
-            item_id, cluster, None, failure=f"unscored: {score.get('reason') or 'the value is no number'}"
-        )
+        text = str(score.get("reason") or "the value is no number")
+        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
     return ItemScore(item_id, cluster, value, answer=_short(score.get("answer")))
 
 

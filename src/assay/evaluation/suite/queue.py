@@ -16,17 +16,16 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.base.clock import Clock
 from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
 from assay.evaluation.evidence.benchmark_items import (
-    ITEM_SCHEMA,
     ITEMS_FILE,
     RESULT_FILE,
     ItemScore,
     items_bytes,
+    items_of,
     items_table,
     summarise,
 )
@@ -200,8 +199,7 @@ def _with_contamination(
     searched = known.contamination.dataset_fingerprint if known.contamination else None
     if scorer.training_fingerprint in (None, searched):
         return known
-    table = pq.read_table(io.BytesIO(store.get(f"{folder}/{ITEMS_FILE}"))).cast(ITEM_SCHEMA)
-    items = [ItemScore(**row) for row in table.to_pylist()]
+    items = items_of(pq.read_table(io.BytesIO(store.get(f"{folder}/{ITEMS_FILE}"))))
     result = known.model_copy(update={"contamination": scorer.contamination(items)})
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
     return result
@@ -212,7 +210,7 @@ def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for item in items:
         if item.failure is not None:
-            counts[item.failure_kind] = counts.get(item.failure_kind, 0) + 1
+            counts[item.failure.kind] = counts.get(item.failure.kind, 0) + 1
     return counts
 
 
@@ -233,5 +231,4 @@ def _chunk_bytes(items: Sequence[ItemScore], device_s: float) -> bytes:
 def _read_chunk(store: ObjectStore, key: str) -> _Chunk:
     table = pq.read_table(io.BytesIO(store.get(key)))
     device_s = float((table.schema.metadata or {}).get(_DEVICE_S, b"0"))
-    columns: pa.Table = table.cast(ITEM_SCHEMA)
-    return _Chunk([ItemScore(**row) for row in columns.to_pylist()], device_s)
+    return _Chunk(items_of(table), device_s)

@@ -16,7 +16,7 @@ from assay.evaluation.suite.items import conversation, read_items
 from assay.evaluation.suite.scorer import Identity, chunk_ranges
 from assay.evaluation.suite.version import generation_version, registry_version
 from assay.records.benchmark import Contamination
-from assay.scoring.grade import Grade, GraderRunner, Tools, sample_values
+from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import (
@@ -85,7 +85,7 @@ class GenerationScorer:
     def _item_score(self, index: int, answer: Completion | SamplerError, grade: Grade | None) -> ItemScore:
         item = self._items[index]
         if isinstance(answer, SamplerError):
-            return ItemScore(item.item_id, item.cluster, None, failure=f"sampler_{answer.kind}: {answer}")
+            return ItemScore(item.item_id, item.cluster, None, failure=answer.failure())
         assert grade is not None, "every completion is graded"
         details: dict[str, Any] = dict(grade.parts)
         if grade.label is not None:
@@ -145,7 +145,7 @@ class RegistryScorer:
     def _item_score(self, index: int, answer: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)
         if isinstance(answer, SamplerError):
-            return ItemScore(item_id, item_id, None, failure=f"sampler_{answer.kind}: {answer}")
+            return ItemScore(item_id, item_id, None, failure=answer.failure())
         ideals = self._eval.ideals(index)
         try:
             is_right, details = _judged_by_rule(self._eval, answer.text, ideals)
@@ -180,7 +180,7 @@ class _ModelGraded:
             if output not in sample:
                 answer = self._completion(sample[key])
                 if isinstance(answer, SamplerError):
-                    return ItemScore(item_id, item_id, None, failure=f"sampler_{answer.kind}: {answer}")
+                    return ItemScore(item_id, item_id, None, failure=answer.failure())
                 completions[output] = answer
         args = self._eval.args
         choices = choices_of(self._spec, self._count)
@@ -188,7 +188,7 @@ class _ModelGraded:
         prompt = judge_prompt(self._spec, choices, values, args.get("eval_type"))
         (verdict,) = self._judge.sample([prompt], _sampling(args.get("eval_kwargs")))
         if isinstance(verdict, SamplerError):
-            return ItemScore(item_id, item_id, None, failure=f"model_grader_server_error: {verdict}")
+            return ItemScore(item_id, item_id, None, failure=judge_failure(verdict))
         found = judgement(
             verdict.text,
             self._spec,

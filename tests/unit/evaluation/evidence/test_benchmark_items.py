@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,9 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.evaluation.evidence.benchmark_items import (
     ITEMS_FILE,
     ItemScore,
+    items_as_today,
     items_bytes,
+    items_of,
     items_table,
     load_result,
     read_items,
@@ -21,11 +24,14 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.records.benchmark import BenchmarkResult
+from assay.scoring.item_failure import ItemFailure
+
+TIMEOUT = ItemFailure("sampler_timeout", "60 s")
 
 
 def saved(folder: Path, scores: list[float | None], *, seed: int = 0, prompt: str = "p") -> Path:
     items = [
-        ItemScore(f"i{k:03d}", f"c{k // 2}", score, failure=None if score is not None else "timeout: 60 s")
+        ItemScore(f"i{k:03d}", f"c{k // 2}", score, failure=None if score is not None else TIMEOUT)
         for k, score in enumerate(scores)
     ]
     data = items_bytes(items_table(items))
@@ -46,7 +52,27 @@ def test_a_result_and_its_items_come_back_as_written(tmp_path: Path):
     table = read_items(folder, result)
     assert result.num_failed == 1
     assert table["score"].to_pylist() == [1.0, 0.0, None, 1.0]
-    assert table["failure"].to_pylist() == [None, None, "timeout: 60 s", None]
+    assert table["failure_kind"].to_pylist() == [None, None, "sampler_timeout", None]
+    assert table["failure"].to_pylist() == [None, None, "60 s", None]
+
+
+def test_items_of_before_failures_had_a_kind_of_their_own_are_read_as_todays():
+    failed = ItemScore("b", "b", None, failure=ItemFailure("unscored", "no score 'x': none"))
+    table = items_table([ItemScore("a", "a", 1.0), failed])
+    old = table.drop(["failure_kind"]).set_column(
+        4, "failure", pa.array([None, "unscored: no score 'x': none"], pa.string())
+    )
+    assert old.column_names[:5] == ["item_id", "cluster", "score", "weight", "failure"]
+    assert items_as_today(old).equals(table)
+    assert items_of(old) == items_of(table) == [ItemScore("a", "a", 1.0), failed]
+
+
+def test_items_come_back_from_their_table_as_they_were():
+    items = [
+        ItemScore("a", "c", 0.5, 2.0, answer="said", details="{}"),
+        ItemScore("b", "c", None, failure=TIMEOUT),
+    ]
+    assert items_of(items_table(items)) == items
 
 
 def test_changed_items_are_refused(tmp_path: Path):
@@ -79,7 +105,7 @@ def test_results_of_other_prompts_are_not_laid_side_by_side(tmp_path: Path):
 
 def test_no_score_at_all_is_an_error_that_says_why():
     with pytest.raises(DataError, match=r"none of 1 items has a score.*timeout: slow"):
-        summarise(items_table([ItemScore("a", "a", None, failure="timeout: slow")]))
+        summarise(items_table([ItemScore("a", "a", None, failure=ItemFailure("sampler_timeout", "slow"))]))
 
 
 @settings(max_examples=40, deadline=None)

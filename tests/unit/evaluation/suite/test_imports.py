@@ -134,7 +134,7 @@ def test_inspects_scores_are_read_as_inspect_reads_them(tmp_path, is_archive):
     (found,) = read_foreign(path)
     assert found.identity.benchmark == "security"
     assert [item.score for item in found.items] == [1.0, 0.0, 0.5, 0.25, None, None]
-    assert [item.failure_kind for item in found.items[4:]] == ["unscored", "sample_error"]
+    assert [item.failure.kind for item in found.items[4:]] == ["unscored", "sample_error"]
 
 
 def test_epochs_of_a_sample_are_one_cluster(tmp_path):

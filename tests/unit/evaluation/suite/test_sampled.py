@@ -39,7 +39,7 @@ def test_completions_are_graded_chunk_by_chunk_and_failures_stay_in_their_place(
     first, second = scorer.score_chunk(0)
     assert (first.score, first.answer, second.score) == (1.0, "A", 0.0)
     (third,) = scorer.score_chunk(1)
-    assert (third.score, third.failure) == (None, "sampler_timeout: 60 s")
+    assert (third.score, third.failure) == (None, ("sampler_timeout", "60 s"))
 
 
 def test_a_multi_graders_parts_are_kept_as_details(write_lines, scripted):
@@ -163,7 +163,7 @@ def test_several_completions_are_numbered_for_the_judge(registry, scripted):
 def test_a_judge_that_is_away_fails_its_items(registry, scripted):
     away = scripted(lambda prompt: SamplerError("server", "gone"))
     (first, _) = registry("closed.dev.v0", scripted("x"), Tools({"*": away})).score_chunk(0)
-    assert first.failure == "model_grader_server_error: gone"
+    assert first.failure == ("model_grader_server_error", "gone")
 
 
 def test_an_eval_that_is_not_there_is_a_clear_error(registry, scripted):

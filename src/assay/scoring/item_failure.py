@@ -1,0 +1,37 @@
+"""Why an item has no score: of which kind, so that failures can be counted, and in words.
+
+The machinery failed, not the model: an endpoint was silent, a grader broke. Kinds of graders' failures are the
+API's names for its errors.
+"""
+
+from typing import Literal, NamedTuple
+
+ItemFailureKind = Literal[
+    "sampler_timeout",
+    "sampler_server",
+    "sampler_request",
+    "sampler_refusal",
+    "invalid_variable_error",
+    "model_grader_server_error",
+    "model_grader_refusal_error",
+    "model_grader_parse_error",
+    "python_grader_server_error",
+    "python_grader_runtime_error",
+    "python_timeout",
+    "formula_parse_error",
+    "sample_error",
+    "unscored",
+]
+"""`sampler_...`: the model under test gave no completion. `model_grader_...`: a judge gave no mark.
+`sample_error`, `unscored`: another tool's item that failed there, or has no number."""
+
+
+class ItemFailure(NamedTuple):
+    """What stands in the place of a score."""
+
+    kind: ItemFailureKind
+    text: str
+    """For a person: `the endpoint did not answer in 60 s`."""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
