@@ -7,7 +7,7 @@ from collections import Counter
 from assay.training.methods.registry import METHODS
 from import_graph import cycles, imports, modules, reached_from
 
-START = "assay.cli.main"
+START = "assay.__main__"
 
 USED_BY_ANOTHER = {
     "metric_overviews": "reads the coarse points that each fold keeps for pages of many runs",

@@ -85,3 +85,15 @@ def test_a_home_is_made_at_the_edge_and_passed_down() -> None:
         and node.value.id == "Home"
     }
     assert {maker for maker in makers if not maker.startswith("cli/")} == STARTS_A_PROCESS
+
+
+def test_a_folder_holds_about_twenty_modules_at_most() -> None:
+    """Those that hold more have their reason in docs/architecture.md."""
+    reasoned = {"records", "cli"}
+    sizes = {
+        folder.relative_to(SRC).as_posix(): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        for folder in {path.parent for path in MODULES}
+    }
+    assert {folder for folder, count in sizes.items() if count > 20} <= reasoned
+    page = (SRC.parents[1] / "docs" / "architecture.md").read_text()
+    assert all(f"`{folder}/` " in page for folder in reasoned)
