@@ -108,6 +108,12 @@ class KillAt:
 RunIt = Callable[..., tuple[Run, CommitLog, list[Attempt]]]
 
 
+@pytest.fixture(scope="session")
+def tiny_tree(tiny_dataset: Path) -> dict[str, Any]:
+    """Likewise, for fixtures that are shared: not to be changed."""
+    return tiny_recipe(tiny_dataset).values
+
+
 @pytest.fixture
 def tiny_recipe_tree(tiny_dataset: Path) -> dict[str, Any]:
     """The tiny recipe as a file would hold it."""

@@ -17,6 +17,7 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
     """
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
+    from assay.store.findings import keep_audit
     from assay.store.home import Home
     from assay.store.objects import open_store
     from assay.training.audit import audit_run
@@ -25,7 +26,7 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
     with home.open_ledger() as ledger:
         run = existing_run(home, ledger.run(run_id).run_id)
         report = audit_run(run, CommitLog(open_store(run.store_url)), check_shards=not quick)
-        ledger.record_audit(report)
+        keep_audit(ledger, run.run_dir, report)
     if as_json:
         click.echo(report.to_json())
     else:

@@ -28,7 +28,8 @@ def runs(as_json: bool, rebuild: bool) -> None:
         from assay.launch.rebuild import rebuild_all
 
         with home.open_ledger() as opened:
-            rebuild_all(home, opened)
+            for remark in rebuild_all(home, opened).remarks:
+                click.echo(remark, err=True)
     ledger = home.find_ledger()
     lines = run_lines(ledger) if ledger else []
     if ledger:

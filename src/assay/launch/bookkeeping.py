@@ -7,6 +7,7 @@ run's folder and its log of commits, and what could not be written is written wh
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError
@@ -15,6 +16,7 @@ from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.catch_up import record_notices
 from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit, saved_comparisons
 from assay.store.launches import saved_launches
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
@@ -114,19 +116,58 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
         )
 
 
+class Source(NamedTuple):
+    """Where rows about a run are written from, when the ledger is made anew."""
+
+    tables: tuple[str, ...]
+    files: str
+    """In the run's folder, unless it says otherwise."""
+    write: Callable[[Ledger, Run], object]
+
+
 def rebuild_run(ledger: Ledger, run: Run) -> None:
     """Write everything about a run into the ledger again; what is there already stays as it is."""
-    run_dir = Path(run.run_dir)
-    ledger.record_run(run)
+    for source in RUN_SOURCES:
+        source.write(ledger, run)
+
+
+def _launches(ledger: Ledger, run: Run) -> None:
     for launch in saved_launches(run):
         ledger.record_launch(launch)
+
+
+def _log_entries(ledger: Ledger, run: Run) -> None:
     log = CommitLog(open_store(run.store_url))
     ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
-    for attempt in saved_attempts(run_dir):
+
+
+def _attempts(ledger: Ledger, run: Run) -> None:
+    for attempt in saved_attempts(Path(run.run_dir)):
         ledger.record_attempt(attempt)
         if attempt.ended_s is not None:
             record_phases(ledger, run, attempt)
-    record_notices(ledger, run)
-    for path in sorted(run_dir.glob(f"evaluations/*/{EVALUATION_FILE}")):
+
+
+def _evaluations(ledger: Ledger, run: Run) -> None:
+    for path in sorted(Path(run.run_dir).glob(f"evaluations/*/{EVALUATION_FILE}")):
         ledger.record_evaluation(load_evaluation(path.parent))
-    fold_run(ledger, run)
+
+
+def _findings(ledger: Ledger, run: Run) -> None:
+    audit = saved_audit(run.run_dir)
+    if audit is not None:
+        ledger.record_audit(audit)
+    for comparison in saved_comparisons(run.run_dir):
+        ledger.record_comparison(comparison)
+
+
+RUN_SOURCES = (
+    Source(("runs",), "run.json", Ledger.record_run),
+    Source(("launches",), "launches/*.json", _launches),
+    Source(("log_entries",), "in its store: log/*.json", _log_entries),
+    Source(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
+    Source(("notices",), "notices.jsonl", record_notices),
+    Source(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
+    Source(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
+    Source(("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run),
+)

@@ -36,6 +36,7 @@ from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import AucComparison
 from assay.records.run import Attempt
 from assay.store.commit_log import CommitLog
+from assay.store.findings import keep_comparison
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
@@ -161,7 +162,7 @@ def run_demo(
         if result.error is not None:
             raise result.error
     comparison = compare_runs(baseline, candidate)
-    ledger.record_comparison(comparison)
+    keep_comparison(ledger, run.run_dir, comparison)
     memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
     return DemoResult(dataset, baseline, candidate, killer.killed_at_step, comparison, memo)
 

@@ -20,6 +20,7 @@ from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
+from assay.store.findings import keep_audit
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.missing_log import refuse_missing_log
@@ -85,7 +86,7 @@ def drive(
     evaluation = evaluate_run(run, log)
     ledger.record_evaluation(evaluation)
     audit = audit_run(run, log)
-    ledger.record_audit(audit)
+    keep_audit(ledger, run.run_dir, audit)
     beside.finish()
     return RunResult(run, "finished", last_attempt, evaluation, audit)
 

@@ -1,25 +1,128 @@
-"""The ledger from the facts: a run's folder and its log of commits hold all that the ledger says about it.
+"""The ledger from the facts: the folders of runs and campaigns hold all that the ledger says about them.
 
-So a lost database costs a command, `assay runs --rebuild`, and no run needs it while it trains.
+So a lost database costs a command, `assay runs --rebuild`, and no run needs it while it trains. `SOURCES` says
+for every table which files its rows are written from; a table without a source is a fact that could be lost.
 """
 
-from assay.base.errors import DataError
-from assay.launch.bookkeeping import rebuild_run
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.errors import AssayError, DataError
+from assay.evaluation.suite.queue import PREFIX, stored_results
+from assay.launch.bookkeeping import RUN_SOURCES, Source
 from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
+from assay.launch.campaign.train import settle
+from assay.launch.evaluation.queue import evaluation_seconds
 from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
 
 
-def rebuild_all(home: Home, ledger: Ledger) -> list[Run]:
-    """Write every run and campaign of a home into a ledger; returns the runs."""
+class Rebuilt(NamedTuple):
+    """What a ledger was made anew from."""
+
+    runs: list[Run]
+    remarks: list[str]
+    """Sentences on what an older assay kept in the ledger only and can not be had again."""
+
+
+class HomeSource(NamedTuple):
+    """Where rows are written from that are of no one run."""
+
+    tables: tuple[str, ...]
+    files: str
+    write: Callable[[Ledger, Home], None]
+
+
+def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
+    """Write every run and campaign of a home into a ledger; what is there already stays as it is."""
     runs = home.runs()
     if not runs:
         raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     for run in runs:
-        rebuild_run(ledger, run)
+        _save_what_only_the_ledger_holds(ledger, run)
+    remarks = [remark for run in runs for remark in _found_again(run)]
+    for run in runs:
+        for of_run in SOURCES_OF_A_RUN:
+            of_run.write(ledger, run)
+    for of_home in SOURCES_OF_A_HOME:
+        of_home.write(ledger, home)
+    return Rebuilt(runs, remarks)
+
+
+def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
+    """Audits and comparisons that an older assay did not put into the run's folder."""
+    audit = ledger.audit(run.run_id)
+    if audit is not None and saved_audit(run.run_dir) is None:
+        save_audit(run.run_dir, audit)
+    known = {each.baseline_run_id for each in saved_comparisons(run.run_dir)}
+    for comparison in ledger.comparisons(run.run_id):
+        if comparison.candidate_run_id == run.run_id and comparison.baseline_run_id not in known:
+            save_comparison(run.run_dir, comparison)
+
+
+def _found_again(run: Run) -> Iterator[str]:
+    """Audit a finished run that has no audit: it follows from folder and dataset. Say what does not."""
+    log = CommitLog(open_store(run.store_url))
+    if log.finished() is not None and saved_audit(run.run_dir) is None:
+        try:
+            save_audit(run.run_dir, audit_run(run, log))
+        except AssayError as error:
+            yield f"run '{run.run_id}' has no audit, and none can be made: {error}"
+    if (Path(run.run_dir) / "comparison.html").is_file() and not saved_comparisons(run.run_dir):
+        yield (
+            f"run '{run.run_id}' was compared by an older assay, which kept that in the lost ledger only. Its "
+            "page comparison.html names the baseline; 'assay compare' makes the record again."
+        )
+
+
+def _results_beside_training(ledger: Ledger, run: Run) -> None:
+    store = open_store(run.store_url)
+    for _, result in stored_results(store):
+        ledger.record_benchmark_result(result)
+    if any("/lease-" in item.key for item in store.list(PREFIX)):
+        ledger.record_phase_seconds(evaluation_seconds(run, store))
+
+
+def _unended_attempt(ledger: Ledger, run: Run) -> None:
+    if CommitLog(open_store(run.store_url)).finished() is not None:
+        settle(run, ledger)
+
+
+def _results_in_folders(ledger: Ledger, home: Home) -> None:
+    for folder in sorted(home.folder.glob(f"*/{PREFIX}")):
+        for _, result in stored_results(home.store_of(folder.parent.name)):
+            ledger.record_benchmark_result(result)
+
+
+def _campaigns(ledger: Ledger, home: Home) -> None:
     for path in sorted(home.campaigns.glob(f"*/{CAMPAIGN_FILE}")):
         ledger.record_campaign(declared_campaign(path.parent))
         for decision in all_decisions(path.parent):
             ledger.record_decision(decision)
-    return runs
+
+
+SOURCES_OF_A_RUN = (
+    *RUN_SOURCES,
+    Source(
+        ("benchmark_results", "phase_seconds"),
+        "in its store: benchmarks/**/result.json, lease-*.json",
+        _results_beside_training,
+    ),
+    Source(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
+)
+
+SOURCES_OF_A_HOME = (
+    HomeSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
+    HomeSource(
+        ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns
+    ),
+)
+
+SOURCES: tuple[Source | HomeSource, ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
+"""Every table of the ledger stands in at least one."""

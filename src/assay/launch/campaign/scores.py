@@ -49,7 +49,7 @@ def scored_run(
     """A finished run with a result on every benchmark; those that its predictions give are made here."""
     evaluation = ledger.evaluations(run.run_id)[-1]
     folders = {
-        benchmark.name: _predictions_folder(benchmark, run, evaluation, arm=arm, seed=seed, clock=clock)
+        benchmark.name: _predictions_folder(benchmark, run, evaluation, ledger, arm=arm, seed=seed, clock=clock)
         if isinstance(benchmark, PredictionsBenchmark)
         else suite_folder(benchmark, run, evaluation, ledger, beside=Path(campaign.record.beside), clock=clock)
         for benchmark in campaign.config.open_benchmarks
@@ -96,6 +96,7 @@ def _predictions_folder(
     benchmark: PredictionsBenchmark,
     run: Run,
     evaluation: AnyEvaluation,
+    ledger: Ledger,
     *,
     arm: str,
     seed: int,
@@ -106,11 +107,13 @@ def _predictions_folder(
     if (folder / RESULT_FILE).is_file():
         known = load_result(folder)
         if (known.weights_digest, known.benchmark_sha256) == wanted:
+            ledger.record_benchmark_result(known)
             return folder
     table = predictions_of(Path(run.run_dir), evaluation)
-    result_of_predictions(
+    result = result_of_predictions(
         benchmark, table, evaluation, arm=arm, seed=seed, evaluated_s=clock.now_s(), folder=folder
     )
+    ledger.record_benchmark_result(result)
     return folder
 
 

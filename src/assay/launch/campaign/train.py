@@ -28,6 +28,7 @@ from assay.records.launch import Launch
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.findings import keep_audit
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
@@ -190,7 +191,7 @@ class Training:
             self._ledger.record_run(run)
             settle(run, self._ledger)
             self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
-            self._ledger.record_audit(audit_run(run, _log_of(run)))
+            keep_audit(self._ledger, run.run_dir, audit_run(run, _log_of(run)))
         self._costs.setdefault(each.arm, []).append(device_seconds_of(run.run_id, self._ledger))
         return each
 

@@ -117,13 +117,15 @@ def work(
 
 def debit(queue: Queue, ledger: Ledger) -> float:
     """Write down the device time that evaluation has held for the run, over all its workers."""
-    seconds = held_seconds(queue.store)
-    ledger.record_phase_seconds(
-        PhaseSeconds(
-            run_id=queue.run.run_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds}
-        )
-    )
-    return seconds
+    held = evaluation_seconds(queue.run, queue.store)
+    ledger.record_phase_seconds(held)
+    return held.held_s
+
+
+def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
+    """What evaluation beside training has cost a run, by the leases in its store."""
+    seconds = held_seconds(store)
+    return PhaseSeconds(run_id=run.run_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
 
 
 def record_results(queue: Queue, ledger: Ledger) -> list[BenchmarkResult]:

@@ -11,6 +11,7 @@ from assay.evaluation.evidence.verdict import SliceDifference
 from assay.records.evaluation import AnyComparison, Comparison, Metric
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage, run_page
+from assay.store.findings import keep_comparison
 from assay.store.ledger.ledger import Ledger
 
 
@@ -110,5 +111,5 @@ def _candidate(
         candidate_dir=Path(page.view.run_dir),
         allowed_loss=allowed_loss,
     )
-    ledger.record_comparison(comparison)
+    keep_comparison(ledger, page.view.run_dir, comparison)
     return ComparedRun(page, comparison_view(comparison, *sides, page=written), slices)

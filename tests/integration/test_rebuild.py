@@ -1,0 +1,142 @@
+"""A lost ledger is written anew from the folders, row by row what it was; on both databases."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assay.cli.main import main
+from assay.launch.rebuild import SOURCES, rebuild_all
+from assay.store.home import Home
+from assay.store.ledger import tables
+from assay.store.ledger.ledger import Ledger, open_ledger
+from ledger_rows import Rows, all_rows, copy, empty
+from older_home import unpack_home
+
+DATABASES = ["sqlite", "postgres"]
+
+
+def run(*arguments: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    assert not ended.value.code
+
+
+@pytest.fixture
+def other_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """Empty, on the database that the test names."""
+    url = f"sqlite:///{tmp_path / 'other.db'}"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    with open_ledger(url) as ledger:
+        empty(ledger)
+        yield ledger
+
+
+def test_every_table_says_which_files_it_is_written_from():
+    named = {table for source in SOURCES for table in source.tables}
+    assert named == set(tables.metadata.tables) - {tables.layout.name}
+    assert all(source.files for source in SOURCES)
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> tuple[Home, Rows, Rows]:
+    """A home of an older assay: its ledger as that left it, and as today's writes it anew."""
+    home = Home.at(unpack_home(tmp_path_factory.mktemp("older"), "ec8e02d"))
+    with home.open_ledger() as ledger:
+        before = all_rows(ledger)
+        rebuild_all(home, ledger)
+        return home, before, all_rows(ledger)
+
+
+def test_all_that_an_older_assay_had_in_its_ledger_only_is_found_again(older: tuple[Home, Rows, Rows]) -> None:
+    _, before, after = older
+    assert (len(before["audits"]), len(before["comparisons"])) == (6, 1)
+    for name, rows in before.items():
+        assert set(map(repr, rows)) <= set(map(repr, after[name])), name
+
+
+@pytest.mark.parametrize("other_ledger", DATABASES, indirect=True)
+def test_a_ledger_that_was_lost_is_written_anew_row_by_row(
+    older: tuple[Home, Rows, Rows], other_ledger: Ledger
+) -> None:
+    home, _, known = older
+    assert not rebuild_all(home, other_ledger).remarks
+    assert all_rows(other_ledger) == known
+
+
+def test_an_older_run_whose_audit_was_in_a_lost_ledger_is_audited_again(tmp_path: Path) -> None:
+    home = Home.at(unpack_home(tmp_path, "ec8e02d"))
+    (tmp_path / "runs" / "ledger.db").unlink()
+    (tmp_path / "runs" / "candidate" / "comparison.html").write_text("")
+    with home.open_ledger() as ledger:
+        (remark,) = rebuild_all(home, ledger).remarks
+        audit = ledger.audit("finished")
+        assert ledger.audit("unfinished") is None
+    assert audit is not None and audit.verdict == "pass"
+    assert remark.startswith("run 'candidate' was compared by an older assay")
+
+
+@pytest.fixture(scope="module")
+def lived_in(
+    tiny_dataset: Path, tiny_tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Home]:
+    """Filled by commands: a killed run with its evaluation beside, another, a comparison, a campaign."""
+    folder = tmp_path_factory.mktemp("lived-in")
+    trainer = {**tiny_tree["trainer"], "max_steps": 10}
+    loss = {"type": "classification", "name": "loss", "score": "log_loss"}
+    files = {
+        "suite.yaml": {"name": "s", "benchmarks": [loss]},
+        "recipe.yaml": {**tiny_tree, "trainer": trainer},
+        "watched.yaml": {**tiny_tree, "trainer": trainer, "evaluation": {"suite": str(folder / "suite.yaml")}},
+        "faults.yaml": {"faults": [{"type": "kill", "rank": 1, "attempt": 1, "step": 7}]},
+        "campaign.yaml": {
+            "name": "small",
+            "question": "Does a far higher learning rate help?",
+            "recipe": "recipe.yaml",
+            "candidates": [{"name": "faster", "patch": {"trainer.optimizer.learning_rate": 0.02}}],
+            "seeds": 2,
+            "budget_device_hours": 1,
+            "benchmarks": [
+                {"type": "predictions", "name": "likelihood", "score": "log_likelihood"},
+                {"type": "suite", "name": "loss", "suite": "suite.yaml"},
+            ],
+            "rule": {"primary": ["likelihood"], "least_effect": 0.02},
+        },
+    }
+    for name, tree in files.items():
+        (folder / name).write_text(yaml.safe_dump(tree))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(folder / "home"))
+        run(
+            "train",
+            folder / "watched.yaml",
+            "--run-id",
+            "killed",
+            "--workers",
+            2,
+            "--faults",
+            folder / "faults.yaml",
+        )
+        run("train", folder / "recipe.yaml", "--run-id", "other", "seed=3")
+        run("compare", "killed", "other", "--allowed-auc-loss", 1)
+        run("campaign", "run", folder / "campaign.yaml")
+        yield Home.from_environment()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # seven runs, one of them killed
+@pytest.mark.parametrize("other_ledger", DATABASES, indirect=True)
+def test_what_commands_wrote_is_there_again_row_by_row(lived_in: Home, other_ledger: Ledger) -> None:
+    with lived_in.open_ledger() as ledger:
+        copy(ledger, other_ledger)
+    before = all_rows(other_ledger)
+    filled = {name for name, rows in before.items() if rows}
+    assert filled >= set(before) - {"notices"}, "every table is put to the test"
+    empty(other_ledger)
+    assert not rebuild_all(lived_in, other_ledger).remarks
+    after = all_rows(other_ledger)
+    for name, rows in before.items():
+        assert after[name] == rows, name

@@ -1,0 +1,27 @@
+"""Every kind of record that there is, found by walking the package."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+
+import assay
+from assay.records.record import Record
+
+
+@cache
+def record_kinds() -> dict[str, type[Record]]:
+    """Kind -> its class; an assertion where two classes share a kind."""
+    for module in pkgutil.walk_packages(assay.__path__, "assay."):
+        importlib.import_module(module.name)
+    found: dict[str, type[Record]] = {}
+    for record_class in _subclasses(Record):
+        if record_class.__module__.startswith("assay.") and "kind" in vars(record_class):
+            assert found.setdefault(record_class.kind, record_class) is record_class, record_class.kind
+    return found
+
+
+def _subclasses(record_class: type[Record]) -> Iterator[type[Record]]:
+    for each in record_class.__subclasses__():
+        yield each
+        yield from _subclasses(each)
