@@ -1,0 +1,312 @@
+"""One update, from a rank's share to the weights: what is seeded, weighed, summed, divided, reported, refused.
+
+The method is a regression with noise, whose rows weigh their tokens; the reference computes lane by lane.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from assay.base.seeds import derive_key
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
+from assay.data.loader.lane_shares import LaneShares
+from assay.records.cursor import Cursor
+from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
+from assay.training.trainer.lane_forward import LaneForward, num_backwards
+from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
+from assay.training.trainer.method import Loss, MetricSum
+from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.trainer.optimizer import build_optimizer
+from assay.training.trainer.spot_check import SpotCheck
+from assay.training.trainer.step import Stepper, StepTotals, initial_model
+from forked_ranks import on_ranks
+
+CPU = torch.device("cpu")
+SEED, NUM_STEPS = 11, 10
+CONFIG = OptimizerConfig(learning_rate=0.05, max_gradient_norm=0.5, schedule=ScheduleConfig(warmup_steps=4))
+LANES = [[[1, 2], [3]], [], [[4, 5, 6]], [[7], [8], [9, 10]]]
+"""[lane][micro-batch][row]; a row has as many tokens as its number modulo 3, and one more."""
+
+
+class NoisyRegression:
+    """Rows are points; the noise shows whether generators are seeded, a helper whether it is frozen."""
+
+    columns = ("input_ids",)
+    metrics = ("error", "seldom")
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(3, 1)
+
+    def build_helpers(self):
+        return {"offset": nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        return micro_batch.num_tokens
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device):
+        rows = torch.tensor(micro_batch.row_ids.astype(np.float32), device=device)
+        return {"points": torch.stack([rows / 10, rows.sin(), rows.cos()], dim=1)}
+
+    def blank(self, device: torch.device):
+        return {"points": torch.ones(1, 3, device=device)}
+
+    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+        points = tensors["points"]
+        error = model(points) + torch.rand(len(points), 1) - 0.0 * helpers["offset"](points)
+        seldom = MetricSum(torch.tensor(1.0), 0.0)
+        return Loss(
+            error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom}
+        )
+
+
+class NotFinite(NoisyRegression):
+    """Wrong on row 8."""
+
+    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+        found = super().loss(model, tensors, helpers)
+        is_wrong = (tensors["points"][:, 0] == 0.8).any()
+        return found._replace(sum=found.sum * (math.nan if is_wrong else 1.0))
+
+
+def micro_batch(rows: Sequence[int]) -> MicroBatch:
+    lengths = np.array([row % 3 + 1 for row in rows], np.int32)
+    return MicroBatch(
+        np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {}
+    )
+
+
+def lane(number: int) -> LaneShare:
+    return LaneShare(number, tuple(map(micro_batch, LANES[number])))
+
+
+def reference_pass(model: nn.Module, rows: Sequence[int], number: int, index: int, step: int):
+    """Loss and metric of one pass, as anybody would write it down."""
+    torch.manual_seed(derive_key(SEED, "forward", step, number, index))
+    points = torch.tensor([[row / 10, math.sin(row), math.cos(row)] for row in rows])
+    error = model(points) + torch.rand(len(rows), 1)
+    return error.square().sum(), error.abs().sum()
+
+
+def reference_steps(steps: int) -> list[dict[str, float]]:
+    model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
+    optimizer = torch.optim.AdamW(
+        [{"params": [model.weight]}, {"params": [model.bias], "weight_decay": 0.0}], weight_decay=0.01
+    )
+    found = []
+    for step in range(1, steps + 1):
+        passes = [
+            (*reference_pass(model, rows, number, index, step), rows)
+            for number, batches in enumerate(LANES)
+            for index, rows in enumerate(batches)
+        ]
+        weight = sum(row % 3 + 1 for *_, rows in passes for row in rows)
+        loss = sum(loss for loss, *_ in passes) / weight
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), CONFIG.max_gradient_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.05 * step / 4
+        optimizer.step()
+        error = sum(error for _, error, _ in passes) / sum(len(rows) for *_, rows in passes)
+        found.append(
+            {"loss": loss.item(), "norm": norm.item(), "error": error.item(), "rate": 0.05 * step / 4}
+            | {f"w{i}": float(w) for i, w in enumerate(model.weight[0].detach())}
+        )
+    return found
+
+
+def stepper_of(ranks: Ranks, method=None, *, every: int | None = None):
+    method = method or NoisyRegression()
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
+    model = initial_model(method, seed=SEED, device=ranks.device)
+    is_sharded = ranks.inner is not None
+    lane_sum = ShardedLaneSum(model, ranks, several_passes=True) if is_sharded else LaneSum(model, ranks)
+    recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
+    check = every and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % every == 0, seed=SEED)
+    optimizer = build_optimizer(model, CONFIG)
+    stepper = Stepper(
+        forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=NUM_STEPS, spot_check=check or None
+    )
+    lanes = LaneShares(len(LANES), ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    return stepper, StepShare(Cursor(), tuple(lane(number) for number in lanes)), model
+
+
+def steps_on(ranks: Ranks, num_steps: int = 3, *, every: int | None = None):
+    stepper, share, model = stepper_of(ranks, every=every)
+    found = []
+    for step in range(1, num_steps + 1):
+        totals = stepper.step(share, step=step, stop_asked=False)
+        weights = model.weight.full_tensor() if ranks.inner is not None else model.weight
+        found.append((portable(totals), weights[0].tolist(), model.weight.grad is None))
+    return found
+
+
+def portable(totals: StepTotals) -> StepTotals:
+    """Read-only mappings do not travel."""
+    return totals._replace(metrics=dict(totals.metrics), digests=dict(totals.digests))
+
+
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory: pytest.TempPathFactory):
+    [found] = on_ranks(1, lambda ranks: steps_on(ranks), tmp_path_factory.mktemp("one"))
+    return found
+
+
+def test_steps_are_those_of_a_plain_loop(three_steps) -> None:
+    for (totals, weights, is_forgotten), plain in zip(three_steps, reference_steps(3), strict=True):
+        assert totals.loss == pytest.approx(plain["loss"], rel=1e-5)
+        assert totals.gradient_norm == pytest.approx(plain["norm"], rel=1e-5)
+        assert totals.learning_rate == pytest.approx(plain["rate"])
+        assert dict(totals.metrics) == {"error": pytest.approx(plain["error"], rel=1e-5)}
+        assert weights == pytest.approx([plain[f"w{i}"] for i in range(3)], rel=1e-4)
+        assert is_forgotten
+
+
+def test_a_step_counts_rows_tokens_and_weight_and_says_what_was_not_asked(three_steps) -> None:
+    rows = [row for batches in LANES for batch in batches for row in batch]
+    num_tokens = sum(row % 3 + 1 for row in rows)
+    for totals, *_ in three_steps:
+        assert (totals.num_rows, totals.num_tokens, totals.weight) == (len(rows), num_tokens, num_tokens)
+        assert totals.loss == totals.loss_sum / num_tokens
+        assert totals.bad_lanes == () and totals.is_made and not totals.asks_for_commit()
+        assert not totals.is_verified and totals.digests == {}
+        assert 0 <= totals.exchange_s < 30
+
+
+@pytest.mark.parametrize(("world_size", "shards_weights"), [(2, False), (4, False), (2, True), (4, True)])
+def test_ranks_make_the_steps_of_one_rank_bit_for_bit(
+    three_steps, world_size, shards_weights, tmp_path
+) -> None:
+    of_ranks = on_ranks(world_size, steps_on, tmp_path, shards_weights=shards_weights)
+    for found in of_ranks:
+        for (totals, weights, _), (alone, weights_alone, _) in zip(found, three_steps, strict=True):
+            assert totals._replace(exchange_s=alone.exchange_s) == alone
+            assert weights == weights_alone
+
+
+@pytest.mark.parametrize(("world_size", "shards_weights"), [(1, False), (2, True)])
+def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
+    three_steps, world_size, shards_weights, tmp_path: Path
+) -> None:
+    found = on_ranks(
+        world_size, lambda ranks: steps_on(ranks, every=2), tmp_path, shards_weights=shards_weights
+    )
+    for of_rank in found:
+        assert [totals.is_verified for totals, *_ in of_rank] == [False, True, False]
+        assert [weights for _, weights, _ in of_rank] == [weights for _, weights, _ in three_steps]
+        assert not of_rank[0][0].digests
+        digests = of_rank[1][0].digests
+        assert digests["gradient_digest"] == found[0][1][0].digests["gradient_digest"]
+        assert ("spot_check_lane" in digests) == ("spot_check_digest" in digests)
+
+
+def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path) -> None:
+    def checked(ranks: Ranks) -> tuple[float, float, int]:
+        stepper, share, _ = stepper_of(ranks, every=1)
+        digests = stepper.step(share, step=1, stop_asked=False).digests
+        model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
+        forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
+        number = int(digests["spot_check_lane"])
+        apart = LaneRecomputer(forward, model)
+        again = apart.of(lane(number), step=1)
+        losses = [reference_pass(model, rows, number, index, 1)[0] for index, rows in enumerate(LANES[number])]
+        assert again.loss_sum == pytest.approx(sum(loss.item() for loss in losses))
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert apart.digest(lane(number), step=1) == digest_of_tensors(again.gradients)
+        assert apart.digest(lane(number), step=2) != digest_of_tensors(again.gradients)
+        return digests["spot_check_lane"], digests["spot_check_digest"], digest_of_tensors(again.gradients)
+
+    [(number, digest, again)] = on_ranks(1, checked, tmp_path)
+    assert number in (0, 2) and digest == again
+
+
+@pytest.mark.parametrize("asks", [{"stop_asked": [False, True]}, {"commit_asked": [True, False]}])
+def test_what_a_rank_is_asked_reaches_all_but_only_rank_0_asks_for_commits(asks, tmp_path: Path) -> None:
+    def asked(ranks: Ranks) -> tuple[bool, bool, bool]:
+        stepper, share, _ = stepper_of(ranks)
+        mine = {name: values[ranks.rank] for name, values in asks.items()}
+        totals = stepper.step(share, step=1, **{"stop_asked": False, **mine})
+        others = {"commit_asked": ranks.rank == 1, "stop_asked": False}
+        later = stepper.step(share, step=2, **others)
+        return totals.stop_asked, totals.commit_asked, totals.asks_for_commit(), later.asks_for_commit()
+
+    expected = ("stop_asked" in asks, "commit_asked" in asks, True, False)
+    assert on_ranks(2, asked, tmp_path) == [expected] * 2
+
+
+def test_a_loss_that_is_not_finite_names_its_lane_and_changes_nothing(tmp_path: Path) -> None:
+    def refused(ranks: Ranks):
+        stepper, share, model = stepper_of(ranks, NotFinite())
+        before = model.weight.tolist()
+        totals = stepper.step(share, step=1, stop_asked=False)
+        return totals.bad_lanes, totals.is_made, model.weight.tolist() == before
+
+    assert on_ranks(2, refused, tmp_path) == [((3,), False, True)] * 2
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    totals = StepTotals(
+        num_rows=1, num_tokens=1, weight=1, loss_sum=1.0, gradient_norm=math.inf, learning_rate=0.1,
+        stop_asked=False, commit_asked=False, exchange_s=0.0, bad_lanes=(),
+    )  # fmt: skip
+    assert not totals.is_made and totals._replace(gradient_norm=1.0).is_made
+    assert not totals._replace(gradient_norm=1.0, bad_lanes=(0,)).is_made
+    assert totals._replace(weight=0, loss_sum=0.0).loss == 0.0
+
+
+def test_a_lane_without_rows_computes_a_blank_that_weighs_nothing() -> None:
+    forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
+    model = NoisyRegression().build_model()
+    loss = forward.loss(model, lane(1), 0, step=1)
+    assert loss.sum.item() == 0.0 and forward.micro_batch is None
+    assert {name: (m.sum.item(), m.weight) for name, m in loss.metrics.items()} == {
+        "error": (0.0, 0.0),
+        "seldom": (0.0, 0.0),
+    }
+    loss.sum.backward()
+    assert model.weight.grad is not None and not model.weight.grad.any()
+    assert [num_backwards(lane(number)) for number in range(4)] == [2, 1, 1, 3]
+    assert [forward.weight(lane(number)) for number in range(4)] == [6, 0, 6, 8]
+    assert forward.weight_of(micro_batch([7])) == 2
+
+
+def test_the_randomness_of_a_pass_is_that_of_step_lane_and_index() -> None:
+    forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
+    model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
+    same = [LaneShare(number, (micro_batch([1]), micro_batch([1]))) for number in (0, 1)]
+
+    def loss(number: int, index: int, step: int) -> float:
+        return forward.loss(model, same[number], index, step=step).sum.item()
+
+    assert loss(0, 0, 1) == loss(0, 0, 1) == reference_pass(model, [1], 0, 0, 1)[0].item()
+    assert len({loss(0, 0, 1), loss(1, 0, 1), loss(0, 1, 1), loss(0, 0, 2)}) == 4
+    assert forward.micro_batch is same[0].micro_batches[0]
+
+
+def test_helpers_are_frozen_and_draw_nothing() -> None:
+    seen = []
+
+    class Watching(NoisyRegression):
+        def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+            seen.append(helpers["offset"])
+            return super().loss(model, tensors, helpers)
+
+    forward = LaneForward(Watching(), device=CPU, precision="bfloat16", seed=SEED)
+    forward.loss_of(Watching().build_model(), micro_batch([1]))
+    [helper] = seen
+    assert not helper.training and not any(parameter.requires_grad for parameter in helper.parameters())
+
+
+def test_starting_weights_are_drawn_from_the_seed() -> None:
+    one, same, other = (initial_model(NoisyRegression(), seed=seed, device=CPU) for seed in (1, 1, 2))
+    assert torch.equal(one.weight, same.weight) and not torch.equal(one.weight, other.weight)
+    torch.manual_seed(derive_key(1, "weights"))
+    assert torch.equal(one.weight, nn.Linear(3, 1).weight)
