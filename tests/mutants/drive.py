@@ -126,9 +126,7 @@ class Driver:
         clean = self._clean_run({str(path.resolve()) for path in modules(self.options)})
         self._functions: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
-            if (
-                type(found) is FunctionType
-            ):  # `isinstance` would ask lazy objects for their class, and wake them
+            if type(found) is FunctionType:  # `isinstance` would wake lazy objects
                 code = found.__code__
                 self._functions[code.co_filename, code.co_qualname].append(found)
         gc.freeze()  # forks share what they do not touch
