@@ -44,7 +44,7 @@ def test_every_key_of_json_is_documented() -> None:
 
 def test_every_command_that_prints_json_is_on_the_page() -> None:
     described = {
-        name.removesuffix(" RUN...").removesuffix(" PROGRAM")
+        re.sub(r" (RUN\.\.\.|PROGRAM|--on \w+)$", "", name)
         for printed in json_reference.PRINTED
         for name in printed.commands.split(", ")
     }

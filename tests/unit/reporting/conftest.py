@@ -316,8 +316,8 @@ def comparison_page() -> ComparisonPage:
 
 @pytest.fixture
 def life() -> Life:
-    """Of `run_page`, without its evaluation: there are no predictions to draw."""
-    return make_life("demo-candidate", (2, 2), made_up_predictions())._replace(evaluation=None)
+    """Of `run_page`; its predictions are nowhere, so its page can not be drawn."""
+    return make_life("demo-candidate", (2, 2), made_up_predictions())
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.clock import utc_text
-from assay.cli.screens.terminal import device_hours_text, sparkline, stdout
+from assay.cli.screens.drawing import sparkline
+from assay.cli.screens.terminal import device_hours_text, stdout
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
 from assay.records.benchmark import BenchmarkResult, Contamination

@@ -8,19 +8,18 @@ from rich.text import Text
 
 from assay.base.clock import SystemClock, utc_text
 from assay.base.units import bytes_text, count_text, duration_text
+from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.terminal import (
-    PHASE_STYLES,
     STATUS_STYLES,
     VERDICT_STYLES,
     device_hours_text,
-    phase_bar,
-    sparkline,
     stdout,
     world_sizes_text,
 )
 from assay.records.evaluation import AnyEvaluation
+from assay.records.launch import Launch
 from assay.reporting.views.curves import RunCurves
-from assay.reporting.views.run import CommitView, LaunchView, RunView
+from assay.reporting.views.run import CommitView, RunView
 
 SILENT_AFTER_S = 60.0
 """A run that is said to run and was not heard of for so long gets a hint."""
@@ -60,9 +59,9 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "device time", _cost(run)
 
 
-def _started_text(launch: LaunchView) -> str:
+def _started_text(launch: Launch) -> str:
     where = "Slurm job" if launch.place == "slurm" else "process"
-    return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started)}"
+    return f"{where} {launch.job}, by {launch.started_by} on {launch.host}, {utc_text(launch.started_s)}"
 
 
 def _silence(run: RunView) -> str:

@@ -77,7 +77,7 @@ def cost_table(page: ComparisonPage) -> Table:
         ),
         ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
         ("device time", *(device_hours_text(each.held_s()) for each in runs)),
-        ("in steps that were kept", *(percent_text(each.goodput or 0.0) for each in runs)),
+        ("goodput", *(percent_text(each.goodput or 0.0) for each in runs)),
     ]
     rows += [
         (f"· {name}", *(duration_text(each.device_seconds.get(name, 0.0)) for each in runs))

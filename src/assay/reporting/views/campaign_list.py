@@ -42,18 +42,14 @@ def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[Campaign
     """Each candidate's newest decision."""
     newest = {each.candidate: each for each in decisions}
     return [
-        CampaignLine(
-            campaign=campaign.name,
+        CampaignLine.of(
+            each,
             created=campaign.created_s,
-            candidate=each.candidate,
-            recommendation=each.recommendation,
-            is_final=each.is_final,
             seeds=each.look.num_seeds,
             effect=each.effect.value,
             low=each.effect.low,
             high=each.effect.high,
             confidence=each.effect.confidence,
-            unit=each.unit,
             device_hours=each.spent_s / 3600.0,
         )
         for each in newest.values()

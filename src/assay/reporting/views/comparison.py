@@ -8,7 +8,7 @@ from typing import ClassVar
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations
 from assay.evaluation.evidence.verdict import SliceDifference
-from assay.records.evaluation import AnyComparison, Comparison, Metric
+from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_page import RunPage, run_page
 from assay.store.findings import keep_comparison
@@ -25,6 +25,9 @@ class ComparisonView(Comparison):
     baseline_value: float
     """Of that metric."""
     candidate_value: float
+    baseline_auc: float | None
+    """`baseline_value` where the metric is the AUC; else null."""
+    candidate_auc: float | None
     throughput_ratio: float | None
     """Candidate's rows per second over the baseline's; null where one was not measured."""
     baseline_device_s: float
@@ -80,11 +83,12 @@ def comparison_view(
 ) -> ComparisonView:
     """The record, and the two runs' speed and cost."""
     rates = [each.speed.rows_per_s if each.speed else None for each in (baseline, candidate)]
+    shared = (*Comparison.model_fields, "metric", "baseline_value", "candidate_value")
+    of_auc = found if isinstance(found, AucComparison) else None
     return ComparisonView(
-        **{name: getattr(found, name) for name in Comparison.model_fields},
-        metric=found.metric,
-        baseline_value=found.baseline_value,
-        candidate_value=found.candidate_value,
+        **{name: getattr(found, name) for name in shared},
+        baseline_auc=of_auc and of_auc.baseline_auc,
+        candidate_auc=of_auc and of_auc.candidate_auc,
         throughput_ratio=rates[1] / rates[0] if rates[0] and rates[1] else None,
         baseline_device_s=baseline.held_s(),
         candidate_device_s=candidate.held_s(),

@@ -44,7 +44,7 @@ def dataset_split_view(
         train=_side(train),
         validation=_side(validation),
         split=config.model_dump(mode="json"),
-        leak=LeakView(**leak._asdict()) if leak else None,
+        leak=LeakView.of(leak) if leak else None,
     )
 
 

@@ -96,14 +96,5 @@ def proxy_view(advice: ProxyAdvice, left_out: Sequence[str]) -> ProxyView:
         target_scale=advice.target_scale,
         recommended_scale=advice.recommended.scale if advice.recommended else None,
         left_out=tuple(left_out),
-        scales=tuple(
-            ProxyScaleView(
-                scale=each.scale,
-                num_recipes=each.num_recipes,
-                num_seeds=each.num_seeds,
-                decision_accuracy=each.decision_accuracy,
-                rank_correlation=each.rank_correlation,
-            )
-            for each in advice.scales
-        ),
+        scales=tuple(map(ProxyScaleView.of, advice.scales)),
     )

@@ -51,6 +51,6 @@ def forecast_view(found: ProgramForecast) -> ForecastView:
         now=found.progress.now,
         spent_device_hours=found.spent,
         forecast=safety_of(found.outcome),
-        stages=tuple(StageView(**each._asdict()) for each in found.stages),
-        alarms=tuple(AlarmView(**each._asdict()) for each in found.alarms),
+        stages=tuple(map(StageView.of, found.stages)),
+        alarms=tuple(map(AlarmView.of, found.alarms)),
     )

@@ -19,6 +19,7 @@ from assay.records.dataset_diff import DatasetDiff
 from assay.records.decision import Decision
 from assay.records.drill import DrillReport
 from assay.records.goodput import Goodput, ProgramGoodput
+from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
@@ -49,6 +50,7 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("assay runs", "a list, the newest run first", RunLine),
     Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),
     Printed("assay audit", "one object", AuditReport),
     Printed("assay goodput RUN...", "one object", Goodput),
     Printed("assay goodput PROGRAM", "one object", ProgramGoodput),

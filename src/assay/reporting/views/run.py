@@ -8,10 +8,11 @@ from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
-from assay.records.launch import LaunchPlace
+from assay.records.launch import Launch
 from assay.records.notice import NoticeKind
-from assay.records.run import Attempt, Phase, PhaseSeconds, RunStatus
+from assay.records.run import Attempt, Phase, PhaseSeconds
 from assay.records.suspect import Suspect
+from assay.reporting.views.run_list import RunHead
 from assay.reporting.views.view import AsWritten, UtcTime, View
 from assay.store.catch_up import catch_up
 from assay.store.ledger.ledger import Ledger
@@ -50,11 +51,11 @@ class AttemptView(View):
     reason: str
     """Why it ended, in words."""
     failure: Annotated[Failure, AsWritten] | None
-    """What ended it before its time; null where nothing did, or an older assay wrote the attempt down."""
+    """What ended it before its time; null where nothing did, and where an older assay wrote it down."""
     hosts: tuple[str, ...]
-    """Machine of each rank."""
+    """Name of each rank's machine."""
     devices: tuple[str, ...]
-    """Of each rank, e.g. `cuda:3`."""
+    """Each rank's device, e.g. `cuda:3`; known once it ended."""
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
@@ -135,32 +136,9 @@ class NoticeView(View):
     text: str
 
 
-class LaunchView(View):
-    """Where a run was started."""
-
-    place: LaunchPlace
-    """`here`: from a terminal; `background`: on this machine without one; `slurm`."""
-    job: str
-    """The number of the process or of the job."""
-    host: str
-    """Of the process; for a job, where it was submitted."""
-    started_by: str
-    """The user's name."""
-    started: UtcTime
-    world_size: int
-    log: str
-    """File of what it prints; empty where that goes to a terminal."""
-
-
-class RunView(View):
+class RunView(RunHead):
     """A run. The beginning of its id is enough to ask for it."""
 
-    run_id: str
-    name: str | None
-    """The recipe's."""
-    status: RunStatus
-    """How it stands; `failed`: its last attempt died and no other was begun."""
-    created: UtcTime
     recipe: dict[str, Any]
     """Resolved: every value, defaults included."""
     recipe_sha256: str
@@ -171,17 +149,11 @@ class RunView(View):
     """Where its files lie."""
     store_url: str
     """Where its commits lie."""
-    step: int
-    """Of the last intact commit; 0 before the first."""
-    total_steps: int | None
-    """Steps of the whole run; null where nobody wrote it down."""
     weights_digest: str | None
     """SHA-256 of the weights of the last intact commit; null before the first."""
-    world_sizes: tuple[int, ...]
-    """Ranks of each attempt."""
-    launches: tuple[LaunchView, ...]
-    """Where it was started, the first time first; `assay stop` asks the last one to leave."""
     attempts: tuple[AttemptView, ...]
+    launches: tuple[Annotated[Launch, AsWritten], ...]
+    """Where it was started, the first first; `assay stop` asks the last one to leave."""
     commits: tuple[CommitView, ...]
     """The oldest first, those found damaged among them."""
     device_seconds: DeviceSeconds
@@ -239,34 +211,17 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
-    return RunView(
-        run_id=run.run_id,
+    return RunView.of(
+        run,
         name=run.recipe.get("name"),
         status=run_status(attempts, is_finished=finished is not None),
         created=run.created_s,
-        recipe=run.recipe,
-        recipe_sha256=run.recipe_sha256,
-        dataset_fingerprint=run.dataset_fingerprint,
-        code_version=run.code_version,
-        run_dir=run.run_dir,
-        store_url=run.store_url,
         step=intact[-1].step if intact else 0,
         total_steps=finished.step if finished else total_steps_of(run),
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(each.world_size for each in attempts),
-        launches=tuple(
-            LaunchView(
-                place=each.place,
-                job=each.job,
-                host=each.host,
-                started_by=each.started_by,
-                started=each.started_s,
-                world_size=each.world_size,
-                log=each.log,
-            )
-            for each in ledger.launches(run.run_id)
-        ),
         attempts=lives,
+        launches=tuple(ledger.launches(run.run_id)),
         commits=commit_views(entries),
         device_seconds=seconds,
         device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),
@@ -274,34 +229,15 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         lost_steps=sum(each.lost_steps for each in lives),
         speed=_speed(ledger, run.run_id),
         metrics={
-            each.name: MetricSummaryView(
-                last_step=each.last_step,
-                last=each.last_value,
-                minimum=each.minimum,
-                maximum=each.maximum,
-                num_points=each.num_points,
-                num_nan=each.num_nan,
-            )
+            each.name: MetricSummaryView.of(each, last=each.last_value)
             for each in metric_summaries(ledger, run.run_id)
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
         notices=tuple(
-            NoticeView(
-                at=each.at_s,
-                notice=each.notice,
-                attempt=each.attempt,
-                rank=each.rank,
-                step=each.step,
-                host=each.host,
-                text=each.text,
-            )
-            for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
+            NoticeView.of(each, at=each.at_s) for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
         ),
-        events=tuple(
-            EventView(at=each.at_s, attempt=each.attempt, rank=each.rank, text=each.text)
-            for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]
-        ),
+        events=tuple(EventView.of(each, at=each.at_s) for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
     )
 
@@ -310,17 +246,10 @@ def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
     """The commits of a run's log, with what became of each."""
     damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
     return tuple(
-        CommitView(
-            step=entry.step,
-            attempt=entry.attempt,
-            world_size=entry.world_size,
+        CommitView.of(
+            entry,
             committed=entry.committed_s,
-            folder=entry.folder,
             num_bytes=sum(file.num_bytes for file in entry.files),
-            weights_digest=entry.weights_digest,
-            rows_learned=entry.rows_learned,
-            metric=entry.metric,
-            is_verified=entry.is_verified,
             is_quarantined=entry.folder in damaged,
             quarantine_reason=damaged.get(entry.folder, ""),
         )
@@ -336,23 +265,13 @@ def device_seconds(parts: Sequence[PhaseSeconds]) -> DeviceSeconds:
 
 def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSeconds]) -> AttemptView:
     kept = attempt.start_step if attempt.end_step is None else attempt.end_step
-    has_ended = attempt.ended_s is not None
-    return AttemptView(
-        attempt=attempt.attempt,
-        world_size=attempt.world_size,
+    return AttemptView.of(
+        attempt,
         started=attempt.started_s,
         ended=attempt.ended_s,
         held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
-        start_step=attempt.start_step,
-        end_step=attempt.end_step,
         reached_step=max(reached or 0, kept),
-        lost_steps=max(0, (reached or 0) - kept) if has_ended else 0,
-        outcome=attempt.outcome,
-        reason=attempt.reason,
-        failure=attempt.failure,
-        hosts=attempt.hosts,
-        devices=attempt.devices,
-        suspects=attempt.suspects,
+        lost_steps=max(0, (reached or 0) - kept) if attempt.ended_s is not None else 0,
         device_seconds=device_seconds([each for each in phases if each.attempt == attempt.attempt]),
     )
 

@@ -64,13 +64,7 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
     return ScalingView(
         law=found.law,
         predictions=tuple(
-            AskedView(
-                target=each.target,
-                prediction=each.prediction,
-                score=each.score,
-                refused=str(each.refusal) if each.refusal else None,
-            )
-            for each in found.asked
+            AskedView.of(each, refused=str(each.refusal) if each.refusal else None) for each in found.asked
         ),
         band_multiplier=found.tested.multiplier(found.confidence) if found.tested else None,
         untested=str(found.untested) if found.untested else None,
@@ -81,14 +75,4 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
 
 def code_lengths_view(lengths: Sequence[CodeLength], saved: Estimate | None) -> CodeLengthsView:
     """Of runs, and what the candidates among them save."""
-    runs = tuple(
-        CodeLengthView(
-            run_id=each.run_id,
-            bits=each.bits,
-            bits_per_row=each.bits_per_row,
-            num_rows=each.num_rows,
-            is_whole_pass=each.is_whole_pass,
-        )
-        for each in lengths
-    )
-    return CodeLengthsView(runs=runs, saved_bits_per_row=saved)
+    return CodeLengthsView(runs=tuple(map(CodeLengthView.of, lengths)), saved_bits_per_row=saved)

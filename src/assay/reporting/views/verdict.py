@@ -95,7 +95,7 @@ def run_tiles(run: RunView) -> list[Tile]:
         Tile(
             "device time",
             device_hours_text(device_s) if device_s else "—",
-            f"{percent_text(useful)} in steps that were kept" if useful is not None else "no phases recorded",
+            f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded",
         ),
         Tile(
             "attempts",

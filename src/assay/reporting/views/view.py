@@ -6,7 +6,7 @@ record already is what is to be shown, the record is shown and there is no view.
 """
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, PlainSerializer
 
@@ -18,6 +18,12 @@ class View(BaseModel):
     """The facts about one thing. A field's docstring is its documentation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def of(cls, fact: object, **others: Any) -> Self:
+        """From a fact whose attributes have the fields' names; `others` are the fields that it has not."""
+        shared = {name: getattr(fact, name) for name in cls.model_fields if name not in others}
+        return cls(**shared, **others)
 
     def to_json(self) -> str:
         """What `--json` prints. JSON knows no infinity and no NaN: they are null."""

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, select
 from sqlalchemy.engine import Connection
 
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
+from assay.records.evaluation import AUC, ClassifierEvaluation, evaluation_from_json
 from assay.records.run import Attempt, Run, RunStatus
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger
+
+NOT_EVALUATED = (None, None)
 
 
 class RunSummary(NamedTuple):
@@ -22,8 +25,10 @@ class RunSummary(NamedTuple):
     total_steps: int | None
     """None where nobody wrote it down: of a run by an older assay that has not finished."""
     attempts: tuple[Attempt, ...]
-    headline: float | None
-    """Of the last evaluation: the metric that runs of its method are compared by."""
+    metric: str | None
+    """Title of the metric that runs of its method are compared by; None before the first evaluation."""
+    value: float | None
+    """Of that metric, in the last evaluation."""
     device_s: float
     """Device time of all attempts that have ended, over all ranks."""
     last_seen_s: float | None
@@ -67,7 +72,8 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             step=committed.get(run.run_id) or 0,
             total_steps=finished.get(run.run_id, total_steps_of(run)),
             attempts=tuple(attempts.get(run.run_id, ())),
-            headline=headlines.get(run.run_id),
+            metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
+            value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             device_s=device_s.get(run.run_id, 0.0),
             last_seen_s=seen_s.get(run.run_id) or None,
         )
@@ -104,10 +110,21 @@ def _with_damaged_commits(connection: Connection) -> set[str]:
     return set(connection.execute(query).scalars())
 
 
-def _last_headlines(connection: Connection) -> dict[str, float | None]:
+def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None]]:
+    """Run -> title and value. A classifier's evaluation is known by its kind; only other records are read."""
     table = tables.evaluations
-    rows = connection.execute(select(table.c.run_id, table.c.headline).order_by(table.c.step))
-    return {run_id: headline for run_id, headline in rows}  # noqa: C416
+    is_classifier = table.c.record.contains(f'"kind":"{ClassifierEvaluation.kind}"')
+    record = case((is_classifier, None), else_=table.c.record)
+    rows = connection.execute(select(table.c.run_id, table.c.headline, record).order_by(table.c.step))
+    last = {run_id: (value, text) for run_id, value, text in rows}
+    return {
+        run_id: (AUC.title if text is None else _metric(text, run_id), value)
+        for run_id, (value, text) in last.items()
+    }
+
+
+def _metric(text: str, run_id: str) -> str:
+    return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric.title
 
 
 def _by_run(connection: Connection, table: Any, value: Any) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.cli.screens.terminal import PHASE_STYLES, device_hours_text, phase_bar, sparkline, world_sizes_text
+from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
+from assay.cli.screens.terminal import device_hours_text, world_sizes_text
 
 
 @settings(max_examples=100, deadline=None)

@@ -65,7 +65,7 @@ def test_an_unknown_run_is_refused_by_name(ledger):
 
 
 def test_a_damaged_commit_is_not_the_last_one(ledger, life):
-    with_damage(life).record(ledger)
+    with_damage(life._replace(evaluation=None)).record(ledger)
     page = gathered(ledger, life.run.run_id)
     assert page.view.last_commit() == page.view.commits[-2]
     assert page.view.step == life.entries[-3].step
@@ -87,11 +87,15 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         listed = json.loads(line.to_json())
         assert len(shown.pop("attempts")) == listed.pop("attempts")
         held_s = sum(shown["device_seconds"].values())
-        assert (listed.pop("metric"), listed.pop("value")) == (None, None)
+        found = (shown["evaluation"] or {"overall": {"auc": None}})["overall"]["auc"]
+        measured = (None, None, None) if found is None else ("AUC", found["value"], found["value"])
+        assert tuple(map(listed.pop, ("metric", "value", "auc"))) == measured
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
         assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
         assert listed == {key: shown[key] for key in listed}
-    assert {line.run_id: line.total_steps for line in run_lines(ledger)}["planned"] == 400
+    lines = {line.run_id: line for line in run_lines(ledger)}
+    assert (lines["planned"].total_steps, lines["planned"].auc) == (400, None)
+    assert lines[life.run.run_id].auc == life.evaluation.overall.auc.value
 
 
 def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
@@ -101,7 +105,7 @@ def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):
     assert view.goodput == pytest.approx(sum(view.device_seconds[phase] for phase in USEFUL) / view.held_s())
     assert 0 < view.device_seconds["data"] < view.held_s(), "or the phases of a step could be mistaken"
     (tile,) = (each for each in run_tiles(view) if each.name == "device time")
-    assert tile.note == f"{account.goodput():.1%} in steps that were kept"
+    assert tile.note == f"goodput {account.goodput():.1%}"
 
 
 def test_numbers_that_json_cannot_write_are_null(run_page):

@@ -1,0 +1,54 @@
+"""Bars and curves of characters."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.text import Text
+
+from assay.records.run import Phase
+
+PHASE_STYLES: dict[Phase, str] = {
+    "compute": "green",
+    "communication": "blue",
+    "data": "cyan",
+    "checkpoint": "magenta",
+    "evaluation": "bright_blue",
+    "startup": "yellow",
+    "lost": "red",
+    "stalled": "bright_red",
+    "idle": "bright_black",
+}
+"""In the order of the bar: what the device is for comes first."""
+
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def phase_bar(seconds: Mapping[Phase, float], *, width: int = 60) -> Text:
+    """A bar of `width` characters, shared out by phase; every phase that took time has at least one."""
+    present = [phase for phase in PHASE_STYLES if seconds.get(phase, 0.0) > 0]
+    total = sum(seconds[phase] for phase in present)
+    bar = Text()
+    if not present:
+        return bar
+    exact = np.array([seconds[phase] / total * width for phase in present])
+    cells = np.maximum(1, np.floor(exact)).astype(int)
+    while cells.sum() != width:
+        error = exact - cells
+        movable = np.where(cells > 1, error, np.inf)
+        place = int(np.argmax(error)) if cells.sum() < width else int(np.argmin(movable))
+        cells[place] += 1 if cells.sum() < width else -1
+    for phase, count in zip(present, cells.tolist(), strict=True):
+        bar.append("█" * count, style=PHASE_STYLES[phase])
+    return bar
+
+
+def sparkline(values: Sequence[float], *, width: int = 60) -> str:
+    """The curve in `width` characters, each the mean of its share of the values; a gap where that is none."""
+    parts = np.array_split(np.asarray(values, float), min(width, max(1, len(values))))
+    numbers = [part[np.isfinite(part)] for part in parts]
+    means = np.array([part.mean() if len(part) else np.nan for part in numbers])
+    if not np.isfinite(means).any():
+        return ""
+    low, high = np.nanmin(means), np.nanmax(means)
+    scaled = (means - low) / (high - low or 1.0) * (len(_LEVELS) - 1)
+    return "".join(" " if np.isnan(level) else _LEVELS[round(level)] for level in scaled.tolist())
