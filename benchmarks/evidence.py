@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -116,7 +117,7 @@ def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
     lowest: list[tuple[float, float, float]] = []
     for (count, size), alike in itertools.product(CLUSTERS, LIKENESS):
         found = [_bounds_hold(rng, count, size, rate, alike, num_tables) for rate in (0.001, 0.005, 0.02, 0.1)]
-        lowest.append(tuple(min(column) for column in zip(*found, strict=True)))  # type: ignore[arg-type]
+        lowest.append(tuple(min(column) for column in zip(*found, strict=True)))
         upper, lower, alone = (f"{100 * share:6.1f}" for share in lowest[-1])
         print(f"  {count:8} x {size:<7} {alike:8}    {upper}  {lower}   {alone}")
     upper, lower, alone = (min(column) for column in zip(*lowest, strict=True))
@@ -132,7 +133,7 @@ def scaling_laws() -> dict[str, float]:
     return chinchilla()
 
 
-def _simulated(design: CampaignDesign, count: int, **truth: float) -> CampaignOutcomes:
+def _simulated(design: CampaignDesign, count: int, **truth: Any) -> CampaignOutcomes:
     return simulate_campaigns(
         design, CampaignTruth(**truth), num_campaigns=count, rng=np.random.default_rng(2026)
     )
@@ -148,7 +149,7 @@ def _covered(
         tables = tables + np.sqrt(of_item * items) * rng.normal(size=(1000, 1, items))
         tables = tables + np.sqrt(of_both * seeds * items) * rng.normal(size=(1000, seeds, items))
         effect = paired_effect(tables)
-        inside += np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0))
+        inside += int(np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0)))
     return inside / (1000 * len(range(0, num_tables, 1000)))
 
 

@@ -91,7 +91,8 @@ def interval_coverage(num_worlds: int, path: Path | None = None) -> dict[str, fl
     rng, hits = np.random.default_rng(7), dict.fromkeys(truth.parameters(), 0)
     for _ in range(num_worlds):
         loss = np.exp(expected + rng.choice(residuals - np.median(residuals), points.num_points))
-        world = scaling_points(loss, **points.variables)
+        variables: dict[str, Any] = dict(points.variables)
+        world = scaling_points(loss, **variables)
         fit = fit_scaling_law(world, num_starts=8)
         law = scaling_law(fit, bootstrap(fit, resample_counts(world.groups, WORLD_RESAMPLES, rng)))
         for each in law.parameters:

@@ -36,7 +36,8 @@ def main() -> None:
     options = parser.parse_args()
     folder = options.folder.resolve() / "shards"
     if options.job:
-        print(json.dumps(_job(*options.job.split(":"), folder)))
+        what, name = options.job.split(":")
+        print(json.dumps(_job(what, name, folder)))
         return
     write_shards(folder, options.rows)
     from loader_readers import READERS
@@ -122,7 +123,8 @@ def _cpu_s() -> float:
 
 def _prepared(names: list[str], folder: Path) -> tuple[list[str], dict[str, float]]:
     """The readers that work here, and the CPU seconds that each spent on what it needs beforehand."""
-    working, spent = [], {}
+    working: list[str] = []
+    spent: dict[str, float] = {}
     for name in names:
         if PREPARED.get(name) in spent:
             spent[name] = spent[PREPARED[name]]

@@ -28,7 +28,7 @@ from assay.planning.model import build
 from assay.planning.problem import Problem
 from assay.planning.program.file import read_program
 from assay.planning.risk.offer import make_offer
-from assay.planning.schedule import Effort, aim_expression, new_solver, schedule, solve
+from assay.planning.schedule import AIMS, Effort, aim_expression, new_solver, schedule, solve
 from justified_schedules import solve_classical
 from psplib import read_psplib
 
@@ -164,7 +164,7 @@ def _mean(values: Sequence[float]) -> float:
 
 def _ours(problem: Problem, effort: Effort) -> Result:
     began = time.monotonic()
-    found, goals = solve(problem, aims=("decision_h",), effort=effort)
+    found, goals = solve(problem, aims=AIMS[:1], effort=effort)
     return Result(found[problem.decision].end_h, goals[0].proved, round(time.monotonic() - began, 2))
 
 

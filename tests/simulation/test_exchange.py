@@ -29,14 +29,14 @@ Program = Callable[[dist.ProcessGroup, list[Tensor]], Tensor]
 def ranks_are_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each thread has groups of its own, as each process has elsewhere."""
     monkeypatch.setattr(dist.distributed_c10d, "_world", ThreadLocalWorld())
-    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)  # type: ignore[attr-defined]
     yield
-    torch._C._distributed_c10d._set_thread_isolation_mode(False)
+    torch._C._distributed_c10d._set_thread_isolation_mode(False)  # type: ignore[attr-defined]
 
 
 def on_ranks(world_size: int, programs: list[Program], steps: list[list[Tensor]]) -> list[list[list[Tensor]]]:
     """Each program on each step's lanes, by `world_size` ranks: results by [program][step][rank]."""
-    store, per_rank = dist.HashStore(), NUM_LANES // world_size
+    store, per_rank = dist.HashStore(), NUM_LANES // world_size  # type: ignore[attr-defined]
     results: list[list[list[Tensor]]] = [[[] for _ in steps] for _ in programs]
     of_rank: dict[int, list[list[Tensor]]] = {}
 

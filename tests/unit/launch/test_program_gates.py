@@ -11,7 +11,7 @@ from assay.records.evaluation import Estimate
 
 def decided(unit: str, value: float) -> GateDecision:
     effect = Estimate(value=value, low=value - 0.01)
-    return GateDecision("gate", "pass", Decision.model_construct(unit=unit, effect=effect), Path("x"))
+    return GateDecision("gate", "pass", Decision.model_construct(unit=unit, effect=effect), Path("x"))  # type: ignore[call-arg]
 
 
 def test_the_gain_is_that_of_the_last_decision_in_points() -> None:

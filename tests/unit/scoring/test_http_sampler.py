@@ -30,9 +30,9 @@ class Endpoint(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         endpoint = self.server
-        endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        status, body = endpoint.script.pop(0) if len(endpoint.script) > 1 else endpoint.script[0]
-        data = json.dumps(body(endpoint.bodies[-1]) if callable(body) else body).encode()
+        endpoint.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))  # type: ignore[attr-defined]
+        status, body = endpoint.script.pop(0) if len(endpoint.script) > 1 else endpoint.script[0]  # type: ignore[attr-defined]
+        data = json.dumps(body(endpoint.bodies[-1]) if callable(body) else body).encode()  # type: ignore[attr-defined]
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from assay.base.errors import DataError, TrainingError
-from assay.launch.ranks.supervisor import AttemptEnd, RestartPolicy, Supervisor
+from assay.launch.ranks.processes import AttemptEnd
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.failure import Failure, FailureKind
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog

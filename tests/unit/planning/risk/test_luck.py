@@ -27,7 +27,7 @@ def test_dropping_an_activity_changes_no_luck_of_the_others(small):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=3).map(sorted))
 def test_a_triangle_stays_inside_its_ends_and_keeps_its_mean(ends):
-    values = triangular_quantile(*ends, np.linspace(0.0005, 0.9995, 1000))
+    values = triangular_quantile(*ends, np.linspace(0.0005, 0.9995, 1000))  # type: ignore[call-arg]
     assert (values >= ends[0] - 1e-9).all()
     assert (values <= ends[2] + 1e-9).all()
     assert values.mean() == pytest.approx(sum(ends) / 3, abs=0.01 * (ends[2] - ends[0]) + 1e-6)

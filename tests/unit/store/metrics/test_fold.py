@@ -140,9 +140,9 @@ def test_summaries_and_events_tell_what_was_logged(ledger: Ledger, tmp_path: Pat
     writer.event("done")
     writer.log(5, {"odd": float("nan")})
     fold_run(ledger, run)
-    loss, odd = metric_summaries(ledger, "a")
-    assert (loss.minimum, loss.maximum, loss.last_value, loss.last_step) == (1.0, 3.0, 2.0, 4)
-    assert (loss.num_points, loss.num_nan) == (4, 1)
+    of_loss, odd = metric_summaries(ledger, "a")
+    assert (of_loss.minimum, of_loss.maximum, of_loss.last_value, of_loss.last_step) == (1.0, 3.0, 2.0, 4)
+    assert (of_loss.num_points, of_loss.num_nan) == (4, 1)
     assert (odd.last_value, odd.minimum) == (None, None)
     assert [event.text for event in events(ledger, "a")] == ["began� anew", "done"]
     assert last_sign_of_life_s(ledger, "a") is not None
