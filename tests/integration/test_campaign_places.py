@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.objects import open_store
-from slurm_cluster import SlurmCluster, wait_until
+from slurm_cluster import SlurmCluster
 
 CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run"]
 
@@ -28,7 +29,7 @@ CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "ca
 def campaign_file(tiny_recipe_tree: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two candidates and three seeds; runs are long enough to be killed in the midst."""
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 4}}
+    tree = {**tiny_recipe_tree, "trainer": {**tiny_recipe_tree["trainer"], "epochs": 6}}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     campaign = {
         "name": "tiny",
@@ -56,20 +57,22 @@ def begun(path: Path, *options: str) -> subprocess.Popen[bytes]:
         )
 
 
-def in_the_midst(runs: list[Run]) -> Run | None:
-    """A run that has committed, is not finished, and is being trained."""
-    for run in runs:
-        log = CommitLog(open_store(run.store_url))
-        if log.commits() and log.finished() is None and state_of(last_launch(run)) == "running":
-            return run
-    return None
+def in_the_midst(process: subprocess.Popen[bytes], home: Home) -> Run:
+    """A run that has committed, is not finished, and is being trained; the campaign's process goes on."""
+    deadline_s = time.monotonic() + 600
+    while time.monotonic() < deadline_s:
+        assert process.poll() is None, "the campaign ended before it could be killed"
+        for run in home.runs():
+            log = CommitLog(open_store(run.store_url))
+            if log.commits() and log.finished() is None and state_of(last_launch(run)) == "running":
+                return run
+        time.sleep(0.02)
+    raise AssertionError("no run committed")
 
 
 def killed_in_the_midst(process: subprocess.Popen[bytes], home: Home) -> Run:
     """The campaign's command, with SIGKILL; returns the run that goes on without it."""
-    wait_until(lambda: process.poll() is not None or in_the_midst(home.runs()), "a run in the midst")
-    run = in_the_midst(home.runs())
-    assert run is not None, "the campaign ended before it could be killed"
+    run = in_the_midst(process, home)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     return run
@@ -128,17 +131,14 @@ def disturbed(path: Path, kill: Callable[[Run], None], *options: str) -> Run:
     home = Home.from_environment()
     killed_in_the_midst(begun(path, *options), home)
     again = begun(path, *options)
-    # A run that the second command has to begin, or took over: whichever is in the midst now.
-    wait_until(lambda: again.poll() is not None or in_the_midst(home.runs()[-2:]), "a later run in the midst")
-    victim = in_the_midst(home.runs()[-2:])
-    assert victim is not None, (path.parent / "said").read_text()
+    victim = in_the_midst(again, home)
     kill(victim)
-    assert again.wait(timeout=280) == 0, (path.parent / "said").read_text()
+    assert again.wait(timeout=1000) == 0, (path.parent / "said").read_text()
     return victim
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undisturbed_one(
     slurm: SlurmCluster, campaign_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
     assert not slurm.call("squeue", "-h")
 
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "undisturbed"))
-    assert begun(campaign_file).wait(timeout=500) == 0
+    assert begun(campaign_file).wait(timeout=700) == 0
     assert told(home) == told(Home.from_environment())
 
 
