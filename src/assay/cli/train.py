@@ -75,7 +75,6 @@ _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_wi
 )
 @click.option("--keys", is_flag=True, help="Print every key of a recipe with its default and meaning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
-@click.option("--launched", is_flag=True, hidden=True, help="Its launch is on record already.")
 @place_options
 def train(
     recipe: Path | None,
@@ -93,7 +92,6 @@ def train(
     check: bool,
     keys: bool,
     as_json: bool,
-    launched: bool,
     place: PlaceOptions,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
@@ -104,7 +102,6 @@ def train(
     from assay.base.config import read_config_file, validated
     from assay.base.errors import ConfigError
     from assay.cli.train_on import launch
-    from assay.launch.places.background import launched_here
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
     from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
@@ -147,8 +144,6 @@ def train(
     )
     if launch(home, place, run, world_size=workers, options=_passed_on(), as_json=as_json):
         return
-    if place.on == "here" and not launched:
-        launched_here(run, world_size=workers)
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
 

@@ -25,6 +25,8 @@ class PlaceOptions:
     slurm: dict[str, Any]
     """Those of Slurm that were given, by their name in `SlurmConfig`."""
     dry_run: bool
+    launched: bool = False
+    """Whether who started this process has put the launch on record."""
 
     def check(self, world_size: int) -> None:
         """Raises `ConfigError` about what can not work there; before a run is made."""
@@ -79,6 +81,7 @@ _OPTIONS = (
         metavar="OPTION",
         help="slurm: one more option of sbatch, e.g. --sbatch=--gpus-per-node=8. May be repeated.",
     ),
+    click.option("--launched", is_flag=True, hidden=True, help="The launch is on record already."),
     click.option("--dry-run", is_flag=True, help="slurm: print the job's script; submit and write nothing."),
 )
 _OF_SLURM = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch")
@@ -88,13 +91,13 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options about where; it gets them as one argument, `place`."""
 
     @functools.wraps(command)
-    def with_place(on: str, dry_run: bool, **others: Any) -> None:
+    def with_place(on: str, dry_run: bool, launched: bool, **others: Any) -> None:
         given = {name: others.pop(name) for name in _OF_SLURM}
         slurm = {name: value for name, value in given.items() if value not in (None, ())}
         if on != "slurm" and (slurm or dry_run):
             wrong = next(iter(slurm), "dry_run").removesuffix("_s").replace("_", "-")
             raise click.UsageError(f"--{wrong} is Slurm's: add '--on slurm'.")
-        command(place=PlaceOptions(on, slurm, dry_run), **others)
+        command(place=PlaceOptions(on, slurm, dry_run, launched), **others)
 
     for option in reversed(_OPTIONS):
         with_place = option(with_place)
@@ -105,6 +108,7 @@ def launch(
     home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
+    from assay.launch.places.background import launched_here
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
@@ -117,6 +121,8 @@ def launch(
         return True
     launcher = place.launcher(home, options)
     if launcher is None:
+        if place.on == "here" and not place.launched:
+            launched_here(run, world_size=world_size)
         return False
     refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launched = launcher.start(run, world_size=world_size)
