@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+import shapes
 from slurm_cluster import SlurmCluster, missing_program
+
+shapes.install()
 
 
 def require(part: str, present: bool, reason: str) -> None:

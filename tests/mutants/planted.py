@@ -83,8 +83,8 @@ PLANTED = (
     Planted(
         "retention that keeps the worst",
         "training/checkpoint/retention.py",
-        "reverse=True)",
-        "reverse=False)",
+        "reverse=higher_is_better,",
+        "reverse=not higher_is_better,",
         ("checkpoint/test_retention.py",),
     ),
 )

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
 from assay.data.dataset.columns import TOKENS
 from assay.records.commit import Quarantined
@@ -16,11 +16,11 @@ from assay.records.cursor import Cursor
 class Packing:
     """Where the rows lie in packed sequences."""
 
-    position_ids: npt.NDArray[np.int32]
-    """[sequence, token]: place in its row; 0 on padding."""
-    segment_ids: npt.NDArray[np.int32]
-    """[sequence, token]: 1 for the sequence's first row, 2 for its second, ...; 0 on padding."""
-    cu_seqlens: npt.NDArray[np.int32]
+    position_ids: Int32[np.ndarray, "sequence token"]
+    """Place in its row; 0 on padding."""
+    segment_ids: Int32[np.ndarray, "sequence token"]
+    """1 for the sequence's first row, 2 for its second, ...; 0 on padding."""
+    cu_seqlens: Int32[np.ndarray, "border"]
     """[rows + 1]: borders of the rows among the tokens that are not padding, in the order of `row_ids`."""
 
 
@@ -28,22 +28,22 @@ class Packing:
 class Ragged:
     """A column whose rows are lists of whole numbers, side by side: tokens, or borders of spans."""
 
-    values: npt.NDArray[np.int64]
+    values: Int64[np.ndarray, "line place"]
     """[row, place], padded with 0 to the longest; if packed: [sequence, token]. As wide as embeddings want
     them, so that nobody copies them again."""
-    lengths: npt.NDArray[np.int32]
-    """[row]: numbers in its list."""
+    lengths: Int32[np.ndarray, "row"]
+    """Numbers in its list."""
 
     @property
     def is_padded(self) -> bool:
         """Some row is shorter than the longest."""
         return bool((self.lengths != self.values.shape[1]).any())
 
-    def mask(self) -> npt.NDArray[np.bool_]:
-        """[row, place]: true on what a row holds, false on padding. Means nothing where rows are packed."""
+    def mask(self) -> Bool[np.ndarray, "row place"]:
+        """True on what a row holds, false on padding. Means nothing where rows are packed."""
         return np.arange(self.values.shape[1]) < self.lengths[:, None]
 
-    def take(self, rows: npt.NDArray[np.intp]) -> "Ragged":
+    def take(self, rows: Int[np.ndarray, "taken"]) -> "Ragged":
         """Some of the rows, padded as wide as before."""
         return Ragged(self.values[rows], self.lengths[rows])
 
@@ -52,8 +52,8 @@ class Ragged:
 class MicroBatch:
     """The rows of one forward and backward pass: list columns as arrays, the others as Arrow has them."""
 
-    row_ids: npt.NDArray[np.uint64]
-    """[row]: place in the dataset."""
+    row_ids: UInt64[np.ndarray, "row"]
+    """Place in the dataset."""
     ragged: Mapping[str, Ragged]
     """The list columns asked for; always the tokens (`input_ids`)."""
     columns: Mapping[str, pa.Array]

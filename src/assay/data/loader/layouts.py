@@ -16,13 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool, Int, Int32, Int64, UInt16, UInt64
 
-from assay.base.seeds import Keys, derive_key, keyed_order, mix64
+from assay.base.seeds import derive_key, keyed_order, mix64
 from assay.data.loader.config import BucketedLayout, PackedLayout, PaddedLayout
-
-Rows = npt.NDArray[np.intp]
-Lengths = npt.NDArray[np.int32]
 
 
 class Piece(NamedTuple):
@@ -37,7 +34,7 @@ class Piece(NamedTuple):
 class Arrangement(NamedTuple):
     """A window's rows in the order in which they are served."""
 
-    order: Rows
+    order: Int[np.ndarray, "present"]
     """Indices of rows; each row that is present, once."""
     steps: list[tuple[Piece, ...]]
     """The micro-batches of each of the window's steps; together they cover `order` from front to back."""
@@ -60,9 +57,9 @@ class WindowKeys(NamedTuple):
 
 
 def arrange(
-    row_ids: Keys,
-    lengths: Lengths,
-    present: npt.NDArray[np.bool_],
+    row_ids: UInt64[np.ndarray, "row"],
+    lengths: Int32[np.ndarray, "row"],
+    present: Bool[np.ndarray, "row"],
     layout: PaddedLayout | BucketedLayout | PackedLayout,
     keys: WindowKeys,
     *,
@@ -94,27 +91,33 @@ def arrange(
 
 
 def _bucketed(
-    shuffled: Rows, lengths: Lengths, keys: WindowKeys, step_rows: Sequence[int]
-) -> tuple[Rows, npt.NDArray[np.int64]]:
+    shuffled: Int[np.ndarray, "row"],
+    lengths: Int32[np.ndarray, "row"],
+    keys: WindowKeys,
+    step_rows: Sequence[int],
+) -> tuple[Int[np.ndarray, "row"], Int64[np.ndarray, "border"]]:
     """Rows step by step, each step's from one slice of the rows sorted by length."""
     by_length = shuffled[np.argsort(_sortable(lengths[shuffled]), kind="stable")]
     # The same for all lanes: in each step every rank has rows of about the same length.
     step_of_slice = _common_order(len(step_rows), keys.of_steps())
     slices = np.split(by_length, np.cumsum(np.asarray(step_rows)[step_of_slice])[:-1])
-    steps: list[Rows] = [shuffled[:0]] * len(step_rows)
+    steps = [shuffled[:0]] * len(step_rows)
     for step, rows in zip(step_of_slice.tolist(), slices, strict=True):
         steps[step] = rows
     return np.concatenate(steps), _borders(step_rows)
 
 
-def _sortable(lengths: Lengths) -> npt.NDArray[np.generic]:
+def _sortable(lengths: Int32[np.ndarray, "row"]) -> Int[np.ndarray, "row"] | UInt16[np.ndarray, "row"]:
     """The same numbers in 16 bits if they fit: NumPy's stable sort is then linear."""
     return lengths.astype(np.uint16) if lengths.max(initial=0) <= np.iinfo(np.uint16).max else lengths
 
 
 def _with_lengths_for_damaged(
-    lengths: Lengths, present: npt.NDArray[np.bool_], row_ids: Keys, keys: WindowKeys
-) -> Lengths:
+    lengths: Int32[np.ndarray, "row"],
+    present: Bool[np.ndarray, "row"],
+    row_ids: UInt64[np.ndarray, "row"],
+    keys: WindowKeys,
+) -> Int32[np.ndarray, "row"]:
     """A damaged row has no length; it borrows that of a hashed other row, so that all steps lose alike."""
     intact = lengths[present]
     if len(intact) in (0, len(lengths)):
@@ -126,7 +129,10 @@ def _with_lengths_for_damaged(
 
 
 def _within_budget(
-    order: Rows, lengths: Lengths, borders: npt.NDArray[np.int64], max_tokens: int
+    order: Int[np.ndarray, "present"],
+    lengths: Int32[np.ndarray, "row"],
+    borders: Int64[np.ndarray, "border"],
+    max_tokens: int,
 ) -> Arrangement:
     """Each step's rows by falling length, cut where the padded tokens would exceed the budget."""
     step_of_row = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
@@ -143,8 +149,12 @@ def _within_budget(
 
 
 def _packed_steps(
-    rows: Rows, lengths: Lengths, sequence_tokens: int, keys: WindowKeys, num_steps: int
-) -> list[list[Rows]]:
+    rows: Int[np.ndarray, "present"],
+    lengths: Int32[np.ndarray, "row"],
+    sequence_tokens: int,
+    keys: WindowKeys,
+    num_steps: int,
+) -> list[list[Int[np.ndarray, "_"]]]:
     """The sequences of each step; as equal in number as can be, and none without a row if there are enough."""
     sequences = pack(rows, lengths, sequence_tokens)
     if len(sequences) >= num_steps:
@@ -154,7 +164,9 @@ def _packed_steps(
     return [pack(rows[step::num_steps], lengths, sequence_tokens) for step in range(num_steps)]
 
 
-def pack(rows: Rows, lengths: Lengths, sequence_tokens: int) -> list[Rows]:
+def pack(
+    rows: Int[np.ndarray, "packed"], lengths: Int32[np.ndarray, "row"], sequence_tokens: int
+) -> list[Int[np.ndarray, "_"]]:
     """Best-fit decreasing: the longest row first, each into the sequence that it fills best.
 
     No row may be longer than a sequence. Ties go by the order of `rows`. Needs at most 11/9 of the fewest
@@ -175,7 +187,9 @@ def pack(rows: Rows, lengths: Lengths, sequence_tokens: int) -> list[Rows]:
     return [np.array(sequence, np.intp) for sequence in sequences]
 
 
-def _packed(steps: list[list[Rows]], sequence_tokens: int, max_tokens: int | None) -> Arrangement:
+def _packed(
+    steps: list[list[Int[np.ndarray, "_"]]], sequence_tokens: int, max_tokens: int | None
+) -> Arrangement:
     pieces_of_steps, start = [], 0
     for sequences in steps:
         sizes = [len(rows) for rows in sequences]
@@ -194,13 +208,13 @@ def _pieces(start: int, stop: int) -> tuple[Piece, ...]:
     return (Piece(start, stop),) if stop > start else ()
 
 
-def _borders(sizes: Sequence[int] | npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+def _borders(sizes: Sequence[int] | Bool[np.ndarray, "size"]) -> Int64[np.ndarray, "border"]:
     return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
 
 
-def _pairs(borders: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
+def _pairs(borders: Int64[np.ndarray, "border"]) -> list[tuple[int, int]]:
     return list(itertools.pairwise(borders.tolist()))
 
 
-def _common_order(count: int, key: int) -> Rows:
+def _common_order(count: int, key: int) -> Int[np.ndarray, "place"]:
     return keyed_order(np.arange(count, dtype=np.uint64), key)

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Int32, UInt64
 
 from assay.base.errors import DataError
-from assay.base.seeds import Keys
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
@@ -97,7 +97,7 @@ class Loader:
         """The rows of a lane's window, as parts of row groups."""
         return self._order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
 
-    def rows_of_window(self, epoch: int, lane: int, window: int) -> Keys:
+    def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
         """Ids of all rows of a window, in the order of the virtual sequence; reads no data."""
         spans = self.spans(WindowPlace(epoch, window), lane)
         ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in spans]
@@ -124,9 +124,9 @@ class Loader:
 
     def _arrange(
         self,
-        row_ids: Keys,
-        lengths: np.ndarray[tuple[int], np.dtype[np.int32]],
-        present: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        row_ids: UInt64[np.ndarray, "row"],
+        lengths: Int32[np.ndarray, "row"],
+        present: Bool[np.ndarray, "row"],
         place: WindowPlace,
         lane: int,
     ) -> Arrangement:

@@ -12,9 +12,9 @@ exactly `window_steps` steps. So the rows of any step are found without looking 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Int, UInt64
 
-from assay.base.seeds import Keys, derive_key, keyed_order
+from assay.base.seeds import derive_key, keyed_order
 
 
 class Span(NamedTuple):
@@ -28,7 +28,14 @@ class Span(NamedTuple):
 class EpochOrder:
     """The virtual sequence of one epoch."""
 
-    def __init__(self, identities: Keys, num_rows: npt.NDArray[np.int64], *, seed: int, epoch: int) -> None:
+    def __init__(
+        self,
+        identities: UInt64[np.ndarray, "group"],
+        num_rows: Int[np.ndarray, "group"],
+        *,
+        seed: int,
+        epoch: int,
+    ) -> None:
         self._groups = keyed_order(identities, derive_key(seed, "row groups", epoch))
         self._borders = np.concatenate([[0], np.cumsum(num_rows[self._groups], dtype=np.int64)])
 

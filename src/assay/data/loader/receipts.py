@@ -7,8 +7,9 @@ rows, receipts add up, and a wrong set of rows passes with probability 2^-64.
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import UInt64
 
-from assay.base.seeds import Keys, mix64, unmix64
+from assay.base.seeds import mix64, unmix64
 
 MAX_ROW_ID = np.uint64(2**40)
 """No dataset has so many rows; a number above it is no row's id."""
@@ -28,7 +29,7 @@ class Receipt(NamedTuple):
 NO_ROWS = Receipt(0, 0)
 
 
-def receipt(row_ids: Keys) -> Receipt:
+def receipt(row_ids: UInt64[np.ndarray, "row"]) -> Receipt:
     """Of these rows; a row that stands twice counts twice."""
     return Receipt(len(row_ids), int(mix64(row_ids).sum(dtype=np.uint64)))
 
@@ -43,7 +44,7 @@ class Difference(NamedTuple):
     """False: the rows could not be told apart; `missing` then holds all that were expected."""
 
 
-def explain(expected_rows: Keys, learned: Receipt) -> Difference:
+def explain(expected_rows: UInt64[np.ndarray, "row"], learned: Receipt) -> Difference:
     """Name the rows whose hashes make up the difference of the digests.
 
     Exact for one or two rows missing, one row too many (whichever it is: a hash can be inverted), and one row
@@ -75,5 +76,5 @@ def explain(expected_rows: Keys, learned: Receipt) -> Difference:
     return Difference(tuple(int(row) for row in expected_rows), (), is_certain=False)
 
 
-def _within(rows: Keys, expected_rows: Keys) -> list[int]:
+def _within(rows: UInt64[np.ndarray, "_"], expected_rows: UInt64[np.ndarray, "row"]) -> list[int]:
     return [int(row) for row in rows[np.isin(rows, expected_rows)]]

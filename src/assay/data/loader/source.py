@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-
-from assay.base.seeds import Keys
+from jaxtyping import Int, UInt64
 
 
 class RowSource(Protocol):
@@ -19,16 +17,16 @@ class RowSource(Protocol):
         ...
 
     @property
-    def identities(self) -> Keys:
-        """[row group]: what the order of the row groups hangs on."""
+    def identities(self) -> UInt64[np.ndarray, "group"]:
+        """What the order of the row groups hangs on."""
         ...
 
     @property
-    def num_rows(self) -> npt.NDArray[np.int64]:
-        """[row group]: selected rows."""
+    def num_rows(self) -> Int[np.ndarray, "group"]:
+        """Selected rows."""
         ...
 
-    def row_ids(self, group: int) -> Keys:
+    def row_ids(self, group: int) -> UInt64[np.ndarray, "row"]:
         """Dataset-wide ids of the selected rows of a group, in file order; reads no data."""
         ...
 

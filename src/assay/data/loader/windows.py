@@ -8,14 +8,13 @@ import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from jaxtyping import Bool, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.base.seeds import Keys
 from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
@@ -30,16 +29,16 @@ NUM_LOCKS = 64
 class RaggedRows:
     """A list column of a window's rows, as decoded: nothing is copied until a row goes to its batch."""
 
-    lengths: npt.NDArray[np.int32]
-    """[row]; 0 for a damaged row."""
-    parts: npt.NDArray[np.int32]
-    """[row]: which of `values` holds it."""
-    starts: npt.NDArray[np.int64]
-    """[row]: of its list in there."""
-    values: list[npt.NDArray[np.int32]]
+    lengths: Int32[np.ndarray, "row"]
+    """0 for a damaged row."""
+    parts: Int32[np.ndarray, "row"]
+    """Which of `values` holds it."""
+    starts: Int64[np.ndarray, "row"]
+    """Of its list in there."""
+    values: list[Int32[np.ndarray, "_"]]
     """One array per row group."""
 
-    def take(self, order: npt.NDArray[np.intp]) -> "RaggedRows":
+    def take(self, order: Int[np.ndarray, "present"]) -> "RaggedRows":
         """The same rows in another order."""
         return RaggedRows(self.lengths[order], self.parts[order], self.starts[order], self.values)
 
@@ -53,7 +52,7 @@ class RaggedRows:
             line[:length] = values[part][start : start + length]
         return Ragged(lines, lengths)
 
-    def row(self, index: int) -> npt.NDArray[np.int32]:
+    def row(self, index: int) -> Int32[np.ndarray, "place"]:
         """One row's list."""
         start, values = int(self.starts[index]), self.values[int(self.parts[index])]
         return values[start : start + int(self.lengths[index])]
@@ -63,17 +62,17 @@ class RaggedRows:
 class WindowRows:
     """The rows of a window in the order of the virtual sequence, before anything else was read."""
 
-    row_ids: Keys
-    present: npt.NDArray[np.bool_]
-    """[row]: not damaged."""
+    row_ids: UInt64[np.ndarray, "row"]
+    present: Bool[np.ndarray, "row"]
+    """Not damaged."""
     ragged: dict[str, RaggedRows]
     columns: pa.Table
     """The other columns of the rows that are present."""
     quarantined: tuple[Quarantined, ...]
 
     @property
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """[row]: tokens."""
+    def lengths(self) -> Int32[np.ndarray, "row"]:
+        """Tokens."""
         return self.ragged[TOKENS].lengths
 
 
@@ -200,8 +199,8 @@ class LaneReader:
 class _Lists(NamedTuple):
     """A list column of one span."""
 
-    values: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    values: Int32[np.ndarray, "place"]
+    offsets: Int64[np.ndarray, "border"]
     """[rows + 1]: borders of the rows in `values`."""
 
 
@@ -209,7 +208,7 @@ class _Lists(NamedTuple):
 class _Part:
     """The rows of one span."""
 
-    row_ids: Keys
+    row_ids: UInt64[np.ndarray, "row"]
     ragged: dict[str, _Lists]
     """Empty where the rows are damaged."""
     columns: pa.Table | None
@@ -221,7 +220,7 @@ class _Part:
         return self.ragged.get(name, nothing)
 
 
-def _part(row_ids: Keys, span: Span, group: Group) -> _Part:
+def _part(row_ids: UInt64[np.ndarray, "row"], span: Span, group: Group) -> _Part:
     if isinstance(group, Quarantined):
         return _Part(row_ids, {}, None)
     table = group.slice(span.first, span.stop - span.first)
@@ -267,7 +266,7 @@ def _joined(parts: Sequence[_Part], quarantined: tuple[Quarantined, ...]) -> Win
     )
 
 
-def _ragged_rows(parts: Sequence[_Lists], part_of_row: npt.NDArray[np.int32]) -> RaggedRows:
+def _ragged_rows(parts: Sequence[_Lists], part_of_row: Int32[np.ndarray, "row"]) -> RaggedRows:
     return RaggedRows(
         lengths=_concatenated([np.diff(part.offsets) for part in parts], np.int32),
         parts=part_of_row,
@@ -276,7 +275,7 @@ def _ragged_rows(parts: Sequence[_Lists], part_of_row: npt.NDArray[np.int32]) ->
     )
 
 
-def _concatenated(arrays: Sequence[npt.NDArray[Any]], dtype: type) -> npt.NDArray[Any]:
+def _concatenated(arrays: Sequence[Shaped[np.ndarray, "_"]], dtype: type) -> Shaped[np.ndarray, "all"]:
     return np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.zeros(0, dtype)
 
 

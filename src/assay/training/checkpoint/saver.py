@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -229,7 +230,7 @@ def weights_digest(model_state: Mapping[str, Any], saving: dist.ProcessGroup | N
     return sha256_of_parts(parts())
 
 
-def _shards(tensor: Tensor, saving: dist.ProcessGroup | None) -> Iterator[Tensor]:
+def _shards(tensor: Shaped[Tensor, "..."], saving: dist.ProcessGroup | None) -> Iterator[Shaped[Tensor, "..."]]:
     """All shards of a tensor on rank 0, in order; elsewhere nothing that counts."""
     if not isinstance(tensor, DTensor):
         yield tensor

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from assay.base.errors import ConfigError
@@ -18,16 +18,13 @@ from assay.base.seeds import derive_key
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text
 from assay.training.model.causal import CausalModel
 
-Bits = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-
 
 class TextBits(NamedTuple):
     """A text as the model sees it."""
 
-    bits: Bits
+    bits: Float64[np.ndarray, "token"]
     """[token]: -log2 of its probability given what stands before it."""
-    starts: Indices
+    starts: Int64[np.ndarray, "token"]
     """[token]: the byte of the text where it starts."""
     num_bytes: int
 
@@ -93,8 +90,8 @@ class LocalModel:
         return [self._complete(as_text(prompt), sampling) for prompt in prompts]
 
     @torch.inference_mode()
-    def _token_bits(self, ids: Sequence[int], window: int) -> Bits:
-        """[token]: bits of each of `ids`, over overlapping windows."""
+    def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
+        """Bits of each of `ids`, over overlapping windows."""
         has_start = self._start is not None
         sequence = torch.tensor([self._start, *ids] if has_start else list(ids), dtype=torch.long)
         found = np.zeros(len(sequence), np.float64)
@@ -128,7 +125,9 @@ class LocalModel:
         reason = "stop" if is_ended or cut is not None else "length"
         return Completion(text[:cut], reason, len(context), len(tokens))
 
-    def _drawn(self, context: Tensor, sampling: Sampling, generator: torch.Generator) -> Iterator[int]:
+    def _drawn(
+        self, context: Int64[Tensor, "1 token"], sampling: Sampling, generator: torch.Generator
+    ) -> Iterator[int]:
         cache = None
         for _ in range(sampling.max_tokens):
             output = self._network(input_ids=context, past_key_values=cache, use_cache=True)
@@ -140,7 +139,7 @@ class LocalModel:
             context = torch.tensor([[token]], device=self._device)
 
 
-def _windows(sequence: Tensor, window: int) -> Iterator[tuple[int, Tensor, int]]:
+def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[int, Int64[Tensor, "_"], int]]:
     """(index of the first new token, the window's tokens, new tokens at its end); the very first is given."""
     length, done, stride = len(sequence), 1, max(1, window // 2)
     while done < length:
@@ -149,7 +148,7 @@ def _windows(sequence: Tensor, window: int) -> Iterator[tuple[int, Tensor, int]]
         done = stop
 
 
-def _draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+def _draw(logits: Float[Tensor, "entry"], sampling: Sampling, generator: torch.Generator) -> int:
     if sampling.temperature == 0:
         return int(logits.argmax())
     probabilities = torch.softmax(logits.double() / sampling.temperature, dim=-1)

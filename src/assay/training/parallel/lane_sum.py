@@ -18,6 +18,7 @@ from typing import Literal
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
@@ -32,7 +33,7 @@ GradientSum = Literal["tree", "all_reduce"]
 
 BUCKET_MB = 25
 
-OnOwnGradients = Callable[[int, Sequence[int], Sequence[Tensor]], None]
+OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], None]
 """Takes the lane's position among the rank's lanes, indices of parameters, and their gradients."""
 
 
@@ -151,7 +152,12 @@ class LaneSum:
             self._exchanger.submit(self._exchange, buffer, ready, reduced)
         return reduced
 
-    def _exchange(self, buffer: Tensor, ready: torch.cuda.Event | None, reduced: Future[Tensor]) -> None:
+    def _exchange(
+        self,
+        buffer: Float[Tensor, "number"],
+        ready: torch.cuda.Event | None,
+        reduced: Future[Float[Tensor, "number"]],
+    ) -> None:
         try:
             with torch.cuda.stream(self._side_stream):
                 if ready is not None:
@@ -165,7 +171,7 @@ class LaneSum:
             reduced.set_exception(error)  # type: ignore[arg-type]
 
 
-def sum_over_ranks(buffer: Tensor, group: dist.ProcessGroup) -> None:
+def sum_over_ranks(buffer: Float[Tensor, "number"], group: dist.ProcessGroup) -> None:
     """Replace a flat tensor by its sum over the ranks of `group`, added as a tree over ranks.
 
     Recursive halving, then doubling. In round k a rank and its partner (rank XOR 2^k) split the stretch that
@@ -191,7 +197,12 @@ def sum_over_ranks(buffer: Tensor, group: dist.ProcessGroup) -> None:
         _swap(kept, given, partner, group)
 
 
-def _swap(outgoing: Tensor, incoming: Tensor, partner: int, group: dist.ProcessGroup) -> None:
+def _swap(
+    outgoing: Float[Tensor, "given"],
+    incoming: Float[Tensor, "kept"],
+    partner: int,
+    group: dist.ProcessGroup,
+) -> None:
     """Send one tensor to the partner while receiving another from it; an empty one is not sent."""
     swaps = [
         dist.P2POp(operation, tensor, partner, group)

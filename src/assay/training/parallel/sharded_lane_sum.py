@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -34,7 +35,7 @@ from assay.training.parallel.lane_sum import OnOwnGradients
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import PartialSums
 
-OnGradients = Callable[[Sequence[int], Sequence[Tensor]], None]
+OnGradients = Callable[[Sequence[int], Sequence[Float[Tensor, "..."]]], None]
 """Takes indices of parameters and their gradients."""
 
 
@@ -55,7 +56,7 @@ class RoundPass(NamedTuple):
 class TreeReduceScatter:
     """FSDP2's reduce-scatter, added as a tree over ranks: each rank gets its chunk of the sum over lanes."""
 
-    def __init__(self, enters: Callable[[Tensor], RoundPass | None]) -> None:
+    def __init__(self, enters: Callable[[Float[Tensor, "number"]], RoundPass | None]) -> None:
         """`enters` is shown each input before the exchange and says which pass it is of; None: of no step."""
         self._enters = enters
         self._of_lanes: list[Tensor] = []
@@ -63,14 +64,14 @@ class TreeReduceScatter:
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    ) -> Shaped[Tensor, "..."]:
         """A buffer for the exchange."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(
         self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
+        output_tensor: Float[Tensor, "kept"],
+        input_tensor: Float[Tensor, "number"],
         group: dist.ProcessGroup,
         op: object,  # noqa: ARG002
         async_op: bool = False,  # noqa: ARG002
@@ -94,7 +95,7 @@ class TreeReduceScatter:
             chunks = [left.add_(right) for left, right in zip(chunks[::2], chunks[1::2], strict=True)]
         output_tensor.copy_(chunks[0])
 
-    def _add(self, of_round: RoundPass, chunks: list[Tensor]) -> None:
+    def _add(self, of_round: RoundPass, chunks: list[Float[Tensor, "kept"]]) -> None:
         if of_round.number == 0:
             self._of_lanes = chunks
             return
@@ -157,7 +158,7 @@ class ShardedLaneSum:
         exchanged = [parameter.sharded_param for group in groups for parameter in group.fsdp_params]
         return [index_of[parameter] for parameter in exchanged if parameter.requires_grad]
 
-    def _enters(self, indices: list[int], packed: Tensor) -> RoundPass | None:
+    def _enters(self, indices: list[int], packed: Float[Tensor, "number"]) -> RoundPass | None:
         """Shows a layer's gradients to who wants them; the pass that they are of, None if of no step."""
         told = self._told_apart if self._is_apart else self._told_of_own()
         if told is not None:
@@ -240,14 +241,16 @@ class ShardedLaneSum:
     def close(self) -> None:
         """Nothing to stop."""
 
-    def _take_gradients(self) -> list[Tensor]:
+    def _take_gradients(self) -> list[Float[Tensor, "..."]]:
         gradients = [_shard(parameter.grad) for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
         return gradients
 
 
-def unpacked(packed: Tensor, shapes: Sequence[torch.Size], world_size: int) -> list[Tensor]:
+def unpacked(
+    packed: Float[Tensor, "number"], shapes: Sequence[torch.Size], world_size: int
+) -> list[Float[Tensor, "..."]]:
     """The gradients of a layer that FSDP2 has packed for its exchange.
 
     It pads each one's first dimension to a multiple of `world_size` and cuts it into as many chunks; `packed`
@@ -263,7 +266,7 @@ def unpacked(packed: Tensor, shapes: Sequence[torch.Size], world_size: int) -> l
     ]
 
 
-def _shard(gradient: Tensor | None) -> Tensor:
+def _shard(gradient: Float[Tensor, "..."] | None) -> Float[Tensor, "..."]:
     assert isinstance(gradient, DTensor), "a parameter took no part in the loss"
     return gradient.to_local()
 

@@ -18,9 +18,10 @@ after another, keeping at most log2(lanes) partial sums: a binary counter whose 
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-Gradients = list[Tensor]
+Gradients = list[Float[Tensor, "..."]]
 
 
 class PartialSums:
@@ -38,7 +39,9 @@ class PartialSums:
         self._sums.append(gradients)
         self._sizes.append(num_lanes)
 
-    def add_to(self, last: Sequence[Tensor], parameter_indices: Sequence[int], num_lanes: int) -> None:
+    def add_to(
+        self, last: Sequence[Float[Tensor, "..."]], parameter_indices: Sequence[int], num_lanes: int
+    ) -> None:
         """Complete the tree for some parameters: add all their partial sums to the last lanes' gradients.
 
         `last[i]` belongs to parameter `parameter_indices[i]` and is the sum over the last `num_lanes` lanes.

@@ -7,6 +7,7 @@ are the same, on whichever rank. Spot checks, replays and the search for bad row
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare
@@ -20,7 +21,7 @@ class LaneGradient(NamedTuple):
 
     loss_sum: float
     """Over the lane."""
-    gradients: list[Tensor]
+    gradients: list[Float[Tensor, "..."]]
     """Of `loss_sum`, one per trained parameter in the order of the model."""
 
 

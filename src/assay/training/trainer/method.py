@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from jaxtyping import Float32, Shaped
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
@@ -20,16 +21,16 @@ Helpers = Mapping[str, nn.Module]
 class MetricSum(NamedTuple):
     """What a micro-batch adds to a metric: the step's value is the sum of the sums over that of the weights."""
 
-    sum: Tensor
-    """Scalar; nobody asks its gradient."""
-    weight: Tensor | float
+    sum: Shaped[Tensor, ""]
+    """Nobody asks its gradient."""
+    weight: Shaped[Tensor, ""] | float
 
 
 class Loss(NamedTuple):
     """What a micro-batch adds to a step."""
 
-    sum: Tensor
-    """Scalar, float32: over whatever `Method.weight` counts."""
+    sum: Float32[Tensor, ""]
+    """Over whatever `Method.weight` counts."""
     metrics: Mapping[str, MetricSum]
     """One for each name in `Method.metrics`."""
 
@@ -59,15 +60,15 @@ class Method(Protocol):
         """What the micro-batch counts in the step's mean; known before any forward pass."""
         ...
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Tensor]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
         """What the model needs of a micro-batch, on the device."""
         ...
 
-    def blank(self, device: torch.device) -> Mapping[str, Tensor]:
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
         """One row that means nothing: what a lane without rows computes, with weight zero."""
         ...
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
         """Of the rows behind `tensors`."""
         ...
 
@@ -75,6 +76,8 @@ class Method(Protocol):
 class PredictingMethod(Method, Protocol):
     """A method whose model can be asked about rows: what runs are evaluated and compared by."""
 
-    def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, Shaped[Tensor, "..."]]:
         """Columns by name, one value a row, as the configuration's `predictions` says; in evaluation mode."""
         ...

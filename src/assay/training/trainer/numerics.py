@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import xxhash
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from assay.training.trainer.config import Precision
@@ -32,7 +33,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, torch.bfloat16) if wanted else nullcontext()
 
 
-def digest_of_bits(tensor: Tensor) -> int:
+def digest_of_bits(tensor: Shaped[Tensor, "..."]) -> int:
     """xxh3-64 of a tensor's bytes in row-major order."""
     in_memory = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     digest: int = xxhash.xxh3_64_intdigest(in_memory.numpy().data)
@@ -52,7 +53,7 @@ class GradientDigest:
     def __init__(self) -> None:
         self._digests: dict[int, int] = {}
 
-    def take(self, parameter_indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def take(self, parameter_indices: Sequence[int], gradients: Sequence[Float[Tensor, "..."]]) -> None:
         """Some parameters' gradients; the indices count the trained parameters in the order of the model."""
         for index, gradient in zip(parameter_indices, gradients, strict=True):
             self._digests[index] = digest_of_bits(gradient)
@@ -62,6 +63,6 @@ class GradientDigest:
         return combined_digest(self._digests[index] for index in sorted(self._digests))
 
 
-def digest_of_tensors(tensors: Iterable[Tensor]) -> int:
+def digest_of_tensors(tensors: Iterable[Shaped[Tensor, "..."]]) -> int:
     """Of tensors in a fixed order; `DIGEST_BITS` bits."""
     return combined_digest(map(digest_of_bits, tensors))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -49,7 +50,9 @@ def _decayed(schedule: ScheduleConfig, step: int, num_steps: int) -> float:
     return schedule.final_fraction + (1 - schedule.final_fraction) * falling
 
 
-def average_and_clip(gradients: Sequence[Tensor], *, weight: int, max_norm: float | None) -> float:
+def average_and_clip(
+    gradients: Sequence[Float[Tensor, "..."]], *, weight: int, max_norm: float | None
+) -> float:
     """Turn summed gradients into the mean, clipped, in place; returns the mean's 2-norm.
 
     `weight`: what the mean is over (rows, tokens, pairs).
@@ -67,7 +70,7 @@ def average_and_clip(gradients: Sequence[Tensor], *, weight: int, max_norm: floa
     return norm
 
 
-def gradient_norm(gradients: Sequence[Tensor]) -> float:
+def gradient_norm(gradients: Sequence[Float[Tensor, "..."]]) -> float:
     """The 2-norm over all gradients, with the same bits however their rows are sharded over ranks.
 
     The norm of each row is computed where the row is; the norms of all rows are then added in one order.
@@ -80,18 +83,18 @@ def gradient_norm(gradients: Sequence[Tensor]) -> float:
     return float(norms.square().sum().sqrt())
 
 
-def local_part(tensor: Tensor) -> Tensor:
+def local_part(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """This rank's shard; all of a tensor that is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_tensor(tensor: Tensor) -> Tensor:
+def whole_tensor(tensor: Shaped[Tensor, "..."]) -> Shaped[Tensor, "..."]:
     """All of a tensor, on every rank; all ranks call it together if it is sharded."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _row_norms(gradient: Tensor) -> Tensor:
-    """Norms of the rows (first dimension), zeros for rows of other ranks: [rows]."""
+def _row_norms(gradient: Float[Tensor, "*dims"]) -> Float[Tensor, "row"]:
+    """Norms of the rows (first dimension), zeros for rows of other ranks."""
     local = local_part(gradient)
     mine = local.abs() if local.ndim < 2 else torch.linalg.vector_norm(local.flatten(1), dim=1)
     if not isinstance(gradient, DTensor):

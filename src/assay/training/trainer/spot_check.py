@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
+from jaxtyping import Float
 from torch import Tensor
 
 from assay.base.seeds import derive_key
@@ -127,7 +128,9 @@ class SpotCheck:
         is_whole = self._lane_sum.adds_passes or len(lane.micro_batches) <= 1
         return Checked(lane.lane, own if is_whole else None, (rank + distance) % world_size)
 
-    def _take(self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def _take(
+        self, position: int, parameter_indices: Sequence[int], gradients: Sequence[Float[Tensor, "..."]]
+    ) -> None:
         if position == self._position:
             self._own.take(parameter_indices, gradients)
 

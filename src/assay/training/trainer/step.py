@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
@@ -179,7 +180,7 @@ class Stepper:
             digests["spot_check_digest"] = float(checked.digest)
         return digests
 
-    def _gradients(self) -> list[Tensor]:
+    def _gradients(self) -> list[Float[Tensor, "..."]]:
         return [p.grad for p in self._trained if p.grad is not None]
 
     def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
@@ -188,7 +189,9 @@ class Stepper:
         named = zip(self._forward.metrics, totals[::2], totals[1::2], strict=True)
         return {name: total / weight for name, total, weight in named if weight}
 
-    def _backward(self, lane: LaneShare, position: int, num_passes: int, *, step: int) -> Tensor:
+    def _backward(
+        self, lane: LaneShare, position: int, num_passes: int, *, step: int
+    ) -> Float64[Tensor, "number"]:
         """The lane's loss, then the sum and the weight of each metric; its gradients are added to the tree."""
         total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
         for index in range(num_passes):
@@ -198,7 +201,7 @@ class Stepper:
             total += self._sums(loss)
         return total
 
-    def _sums(self, loss: Loss) -> Tensor:
+    def _sums(self, loss: Loss) -> Float64[Tensor, "number"]:
         parts = [loss.sum.detach().double()]
         for name in self._forward.metrics:
             metric = loss.metrics[name]
@@ -206,7 +209,7 @@ class Stepper:
         return torch.stack(parts)
 
     def _gather(
-        self, share: StepShare, sums: list[Tensor], stop_asked: bool, commit_asked: bool
+        self, share: StepShare, sums: list[Float64[Tensor, "number"]], stop_asked: bool, commit_asked: bool
     ) -> list[_LaneTotals]:
         """What each lane of all ranks did, in lane order: the order in which everything is added."""
         asked = stop_asked, commit_asked

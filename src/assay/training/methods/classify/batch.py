@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 import xxhash
+from jaxtyping import Int64, Shaped
 from torch import Tensor
 
 from assay.base.errors import DataError
@@ -14,7 +15,9 @@ from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.config import ClassifyConfig
 
 
-def classifier_tensors(batch: MicroBatch, config: ClassifyConfig, device: torch.device) -> dict[str, Tensor]:
+def classifier_tensors(
+    batch: MicroBatch, config: ClassifyConfig, device: torch.device
+) -> dict[str, Shaped[Tensor, "row ..."]]:
     """`input_ids` [row, token], `lengths` [row], `metadata_buckets` [row, column], `labels` [row].
 
     `attention_mask` [row, token] is there only where some row is padded.
@@ -31,8 +34,8 @@ def classifier_tensors(batch: MicroBatch, config: ClassifyConfig, device: torch.
     return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
 
 
-def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> npt.NDArray[np.int64]:
-    """Each metadata value's bucket, shape [row, column]; 0 where it is missing."""
+def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> Int64[np.ndarray, "row column"]:
+    """Each metadata value's bucket; 0 where it is missing."""
     buckets = np.zeros((len(batch.row_ids), len(config.metadata_columns)), np.int64)
     for index, name in enumerate(config.metadata_columns):
         column = batch.columns[name]
@@ -43,7 +46,7 @@ def metadata_buckets(batch: MicroBatch, config: ClassifyConfig) -> npt.NDArray[n
     return buckets
 
 
-def _category_buckets(column: pa.Array, num_buckets: int) -> npt.NDArray[np.int64]:
+def _category_buckets(column: pa.Array, num_buckets: int) -> Int64[np.ndarray, "row"]:
     encoded = column.cast(pa.string()).dictionary_encode()
     hashed = [
         1 + xxhash.xxh3_64_intdigest(value.encode()) % num_buckets for value in encoded.dictionary.to_pylist()
@@ -54,7 +57,7 @@ def _category_buckets(column: pa.Array, num_buckets: int) -> npt.NDArray[np.int6
     return buckets
 
 
-def _numeric_buckets(column: pa.Array, name: str) -> npt.NDArray[np.int64]:
+def _numeric_buckets(column: pa.Array, name: str) -> Int64[np.ndarray, "row"]:
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         raise DataError(
             f"metadata column '{name}' has type {column.type}, and method.numeric_columns wants numbers. "

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import torch
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
@@ -37,11 +38,11 @@ class ClassifyMethod:
         """The network; its random weights come from torch's generator."""
         return ClassifierNetwork(self.config)
 
-    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Tensor]:
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
         """See `classifier_tensors`."""
         return classifier_tensors(micro_batch, self.config, device)
 
-    def blank(self, device: torch.device) -> Mapping[str, Tensor]:
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
         """One row of one token."""
         num_columns = len(self.config.metadata_columns)
         return {
@@ -55,18 +56,27 @@ class ClassifyMethod:
         """Rows."""
         return len(micro_batch.row_ids)
 
-    def loss(self, model: nn.Module, tensors: Mapping[str, Tensor], helpers: Helpers) -> Loss:  # noqa: ARG002
+    def loss(
+        self,
+        model: nn.Module,
+        tensors: Mapping[str, Shaped[Tensor, "row ..."]],
+        helpers: Helpers,  # noqa: ARG002
+    ) -> Loss:
         """The rows' cross-entropies, in nats; `accuracy`: the share of rows whose label is the likelier."""
         logits, labels = self.logits(model, tensors), tensors["labels"]
         is_right = (logits.detach() > 0) == (labels > 0.5)
         return Loss(cross_entropy_sum(logits, labels), {"accuracy": MetricSum(is_right.sum(), len(labels))})
 
-    def predictions(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
+    ) -> Mapping[str, Shaped[Tensor, "row"]]:
         """The rows' labels, and their probabilities of label 1."""
         probabilities = torch.sigmoid(self.logits(model, tensors).double())
         return {"label": tensors["labels"].to(torch.int8), "probability": probabilities}
 
-    def logits(self, model: nn.Module, tensors: Mapping[str, Tensor]) -> Tensor:
+    def logits(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
+    ) -> Float[Tensor, "row"]:
         """The rows' log-odds of label 1."""
         logits: Tensor = model(
             tensors["input_ids"],

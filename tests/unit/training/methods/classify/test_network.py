@@ -118,4 +118,5 @@ def test_the_loss_is_the_sum_of_each_rows_surprise_in_nats(rows) -> None:
     given_logits = torch.tensor([logit for logit, _ in rows])
     labels = torch.tensor([float(label) for _, label in rows])
     total: Tensor = cross_entropy_sum(given_logits, labels)
-    assert float(total) == pytest.approx(sum(surprise(*row) for row in rows), rel=1e-5, abs=1e-6)
+    # A surprise near zero is the difference of numbers as large as the logit, in float32.
+    assert float(total) == pytest.approx(sum(surprise(*row) for row in rows), rel=1e-5, abs=5e-5)

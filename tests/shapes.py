@@ -1,0 +1,76 @@
+"""Runs every shape that is written in a signature: jaxtyping's annotations, checked by beartype, in all tests.
+
+A finder stands before Python's own and, when a module of `ROOMS` has been imported, puts a checking function in
+the place of each function and method that has a shape in its signature. So a shape that is wrong fails the test
+that comes by, and the program itself, which knows nothing of this, pays nothing. Installed by
+`tests/conftest.py`, before any test has imported such a module.
+"""
+
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+import types
+from collections.abc import Sequence
+from typing import Any, get_args
+
+ROOMS = ("assay.data.loader", "assay.evaluation.evidence", "assay.training")
+
+
+def install() -> None:
+    """Check what is imported from now on; once a process is enough."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if not any(fullname == room or fullname.startswith(f"{room}.") for room in ROOMS):
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        return spec
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module: types.ModuleType) -> None:
+        super().exec_module(module)
+        if "jaxtyping" in sys.modules:
+            _check(module, module.__name__)
+
+
+def _check(holder: Any, module_name: str) -> None:
+    """Put checking functions in the place of those that the module itself defines."""
+    for name, value in list(vars(holder).items()):
+        if getattr(value, "__module__", module_name) != module_name:
+            continue
+        if inspect.isclass(value):
+            if not getattr(value, "_is_protocol", False):
+                _check(value, module_name)
+        elif (checked := _checked(value)) is not None:
+            setattr(holder, name, checked)
+
+
+def _checked(value: Any) -> Any | None:
+    """The checking twin of a function, method or property; None where no shape stands in its signature."""
+    from beartype import BeartypeConf, beartype
+    from jaxtyping import jaxtyped
+
+    function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+    if not isinstance(function, types.FunctionType):
+        return None
+    if not any(_has_shape(annotation) for annotation in function.__annotations__.values()):
+        return None
+    # A whole number will do where a float is asked for, as Python has it.
+    return jaxtyped(value, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+
+
+def _has_shape(annotation: Any) -> bool:
+    from jaxtyping import AbstractArray
+
+    if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
+        return True
+    return any(_has_shape(part) for part in get_args(annotation))
