@@ -97,3 +97,17 @@ def test_a_folder_holds_about_twenty_modules_at_most() -> None:
     assert {folder for folder, count in sizes.items() if count > 20} <= reasoned
     page = (SRC.parents[1] / "docs" / "architecture.md").read_text()
     assert all(f"`{folder}/` " in page for folder in reasoned)
+
+
+def test_a_command_prints_a_view_or_a_record_and_builds_no_json_of_its_own() -> None:
+    """What a program reads is said by `reporting/views` and `records`, so that HTTP will say the same."""
+    commands = [path for path in MODULES if path.is_relative_to(SRC / "cli")]
+    assert len(commands) > 20
+    imports = [
+        (path.name, name.name)
+        for path in commands
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import)
+        for name in node.names
+    ]
+    assert not [each for each in imports if each[1] == "json"]

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from assay.planning.actuals import Spend
+    from assay.launch.program_standing import ProgramStanding
     from assay.planning.program.offer import Offer, Safety
     from assay.planning.program.program import Program
     from assay.planning.risk.drivers import Driver
-    from assay.planning.risk.forecast import ProgramForecast
     from assay.records.failure_rates import FailureRates
     from assay.reporting.views.forecast import ForecastView
 
@@ -183,7 +182,7 @@ def status(
     from assay.reporting.pages.status_documents import weekly_status
     from assay.reporting.views.forecast import forecast_view
 
-    found, offered, spends = _forecast(program, folder, notes, hour_seconds, start_s)
+    found, offered, spends, _ = _standing(program, folder, notes, hour_seconds, start_s)
     (page,) = write_documents([weekly_status(found, offered, spends)], folder)
     view = forecast_view(found)
     if as_json:
@@ -207,52 +206,30 @@ def review_command(
 
     A gate that names a campaign takes that campaign's decision, and the review shows its clauses.
     """
-    from assay.launch.program_gates import gate_decisions
     from assay.reporting.pages.decision_blocks import decision_blocks
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import review
-    from assay.store.home import Home
 
-    found, offered, _ = _forecast(program, folder, notes, hour_seconds, start_s)
-    evidence = [
-        block
-        for each in gate_decisions(Home.from_environment(), found.program)
-        for block in decision_blocks(each.decision, each.path)
-    ]
-    document = review(found, offered, evidence)
+    found = _standing(program, folder, notes, hour_seconds, start_s)
+    evidence = [block for each in found.decisions for block in decision_blocks(each.decision, each.path)]
+    document = review(found.forecast, found.offer, evidence)
     (page,) = write_documents([document], folder)
     click.secho(document.verdict.word.upper(), bold=True)
     click.echo(f"  {document.verdict.sentence}")
     click.echo(page)
 
 
-def _forecast(
+def _standing(
     program: Path, folder: Path, notes: Path | None, hour_seconds: float, start_s: float | None
-) -> "tuple[ProgramForecast, Offer, list[Spend]]":
+) -> "ProgramStanding":
     from assay.base.clock import SystemClock
-    from assay.launch.program_gates import gain_points, gate_decisions, with_decisions
-    from assay.planning.actuals import ProgramClock, clock_of, progress_of
-    from assay.planning.program.file import read_program, read_progress
-    from assay.planning.risk.forecast import forecast
-    from assay.planning.risk.offer import baseline_of, offered_program
-    from assay.reporting.pages.plan_folder import read_offer
+    from assay.launch.program_standing import program_standing
     from assay.store.home import Home
 
-    offered = read_offer(folder)
-    subject = offered_program(read_program(program).program, offered)
-    told = read_progress(notes, subject) if notes else None
-    clock = clock_of(subject, hour_s=hour_seconds) if start_s is None else ProgramClock(start_s, hour_seconds)
-    now_s = SystemClock().now_s()
-    if told is not None:
-        now_s = clock.start_s + clock.hour_s * subject.calendar.hour_of(told.now)
-    home = Home.from_environment()
-    with home.open_ledger() as ledger:
-        progress, spends = progress_of(subject, ledger, clock=clock, now_s=now_s, notes=told)
-    decisions = gate_decisions(home, subject)
-    progress = with_decisions(progress, decisions)
-    gain = gain_points(decisions)
-    found = forecast(subject, offered, progress, baseline=baseline_of(offered.plan), gain=gain)
-    return found, offered, spends
+    home, clock = Home.from_environment(), SystemClock()
+    return program_standing(
+        home, program, folder, notes=notes, hour_s=hour_seconds, start_s=start_s, clock=clock
+    )
 
 
 def print_forecast(program: "Program", found: "ForecastView") -> None:

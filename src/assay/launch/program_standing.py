@@ -1,0 +1,58 @@
+"""Where a program stands: its offer, the ledger, people's notes and the gates' decisions, brought together."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.clock import Clock
+from assay.launch.program_gates import GateDecision, gain_points, gate_decisions, with_decisions
+from assay.planning.actuals import ProgramClock, Spend, clock_of, progress_of
+from assay.planning.program.file import read_program, read_progress
+from assay.planning.program.offer import Offer
+from assay.planning.risk.forecast import ProgramForecast, forecast
+from assay.planning.risk.offer import baseline_of, offered_program
+from assay.reporting.pages.plan_folder import read_offer
+from assay.store.home import Home
+
+
+class ProgramStanding(NamedTuple):
+    """What its status and its review are written from."""
+
+    forecast: ProgramForecast
+    offer: Offer
+    spends: list[Spend]
+    decisions: list[GateDecision]
+    """That gates took over."""
+
+
+def program_standing(
+    home: Home,
+    file: Path,
+    folder: Path,
+    *,
+    notes: Path | None,
+    hour_s: float,
+    start_s: float | None,
+    clock: Clock,
+) -> ProgramStanding:
+    """Of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
+
+    `hour_s` are the seconds of a program's hour; `start_s`, since the epoch, stands for its first day's date.
+    """
+    offered = read_offer(folder)
+    subject = offered_program(read_program(file).program, offered)
+    told = read_progress(notes, subject) if notes else None
+    time = clock_of(subject, hour_s=hour_s) if start_s is None else ProgramClock(start_s, hour_s)
+    now_s = clock.now_s()
+    if told is not None:
+        now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
+    with home.open_ledger() as ledger:
+        progress, spends = progress_of(subject, ledger, clock=time, now_s=now_s, notes=told)
+    decisions = gate_decisions(home, subject)
+    found = forecast(
+        subject,
+        offered,
+        with_decisions(progress, decisions),
+        baseline=baseline_of(offered.plan),
+        gain=gain_points(decisions),
+    )
+    return ProgramStanding(found, offered, spends, decisions)
