@@ -88,13 +88,13 @@ def told(home: Home) -> tuple[list[Any], str]:
     return decisions, _timeless((campaign.folder / "memo.md").read_text())
 
 
-def _timeless(value: Any, key: str = "") -> Any:
+def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
-        is_result = value.get("kind") == "source"
-        no_time = {"device_s", "spent_s", "next_s", "num_attempts", *(["sha256"] if is_result else [])}
+        is_source = set(value) == {"path", "sha256"}
+        no_time = {"device_s", "spent_s", "next_s", "num_attempts", *(["sha256"] if is_source else [])}
         if value.get("type") == "budget":
             no_time |= {"value"}
-        return {name: None if name in no_time else _timeless(each, name) for name, each in value.items()}
+        return {name: None if name in no_time else _timeless(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_timeless(each) for each in value]
     if isinstance(value, str):
