@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _program = click.argument("program", type=_FILE)
-_programs = click.option(
-    "--programs", "num_programs", default=32_768, show_default=True, type=click.IntRange(min=100),
-    help="Programs to simulate.",
+_worlds = click.option(
+    "--worlds", "num_worlds", default=32_768, show_default=True, type=click.IntRange(min=100),
+    help="Worlds to simulate.",
 )  # fmt: skip
 _seed = click.option(
     "--seed",
@@ -46,7 +46,7 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 @click.option(
     "--over-budget", default=0.02, show_default=True, type=_SHARE, help="P(over budget) to promise at most."
 )
-@_programs
+@_worlds
 @_seed
 @_rates_from
 @click.option(
@@ -60,7 +60,7 @@ def offer(
     out: Path | None,
     on_time: float,
     over_budget: float,
-    num_programs: int,
+    num_worlds: int,
     seed: int,
     rates_from: str | None,
     quick: bool,
@@ -86,7 +86,7 @@ def offer(
         subject,
         promises=Promises(on_time, over_budget),
         rates=_rates(subject, rates_from),
-        num_programs=num_programs,
+        num_worlds=num_worlds,
         seed=seed,
         say=_say,
     )
@@ -106,7 +106,7 @@ def offer(
 @click.option(
     "--option", "options", multiple=True, help="Apply an option, or 'risk: mitigation'; may be repeated."
 )
-@_programs
+@_worlds
 @_seed
 @_rates_from
 @click.option("--calendar", is_flag=True, help="Begin nothing before its planned date, even where it could.")
@@ -115,7 +115,7 @@ def offer(
 def risk(
     program: Path,
     options: tuple[str, ...],
-    num_programs: int,
+    num_worlds: int,
     seed: int,
     rates_from: str | None,
     calendar: bool,
@@ -135,7 +135,7 @@ def risk(
         subject = subject.changed(rates.changes())
     plan = schedule(subject)
     baseline = baseline_of(plan)
-    outcome = simulate(subject, baseline, num_programs=num_programs, seed=seed, keeps_calendar=calendar)
+    outcome = simulate(subject, baseline, num_worlds=num_worlds, seed=seed, keeps_calendar=calendar)
     safety = safety_of(outcome)
     if as_json:
         click.echo(safety.model_dump_json())
@@ -265,16 +265,16 @@ def print_safety(program: "Program", safety: "Safety") -> None:
     lines = [
         (
             "on time",
-            f"{percent_text(safety.p_on_time)} by the {program.decision.by} ({safety.num_programs:,} programs)",
+            f"{percent_text(safety.p_on_time)} by the {program.decision.by} ({safety.num_programs:,} worlds)",
         ),
         (
             "over budget",
             f"{percent_text(safety.p_over_budget)} of {program.budget.device_hours:,.0f} device-hours",
         ),
-        ("decision", f"day {day.p50:.0f}; 80% of programs: day {day.p10:.0f} to {day.p90:.0f}"),
+        ("decision", f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}"),
         ("device-hours", f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
         *(
-            (f"if {name}", f"{percent_text(share)} of programs" + _given_text(safety, name))
+            (f"if {name}", f"{percent_text(share)} of worlds" + _given_text(safety, name))
             for name, share in safety.verdicts.items()
         ),
     ]

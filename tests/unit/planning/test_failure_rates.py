@@ -112,7 +112,7 @@ def test_what_is_little_known_keeps_the_mean_and_makes_the_tail_longer(program):
     for shape in (None, 1.5):
         compiled = simulated(program.changed({"noise.interrupts_known_from": shape}), sketch(program))
         is_run = [item.kind == "run" for item in compiled.items]
-        hours.append(draw_luck(compiled, num_programs=8192).draws.duration_h[is_run].sum(axis=0))
+        hours.append(draw_luck(compiled, num_worlds=8192).draws.duration_h[is_run].sum(axis=0))
     known, unknown = hours
     assert unknown.mean() == pytest.approx(known.mean(), rel=0.01)
     assert np.quantile(unknown, 0.95) > np.quantile(known, 0.95) + known.std()
@@ -122,7 +122,7 @@ def test_plan_risk_says_which_rates_it_used_and_is_riskier_under_worse_ones(ledg
     CliRunner().invoke(cli, ["plan", "new", str(tmp_path / "p.yaml")], catch_exceptions=False)
     for number in range(5):
         record(ledger, f"pilot-{number}", ["killed"] * 4 + ["succeeded"], hours=2.0)
-    command = ["plan", "risk", str(tmp_path / "p.yaml"), "--programs", "2000"]
+    command = ["plan", "risk", str(tmp_path / "p.yaml"), "--worlds", "2000"]
     stated = CliRunner().invoke(cli, command, catch_exceptions=False).output
     measured = CliRunner().invoke(cli, [*command, "--rates-from", "pilot-*"], catch_exceptions=False).output
     assert "as the program states: 0.00042 interrupts per device-hour" in stated

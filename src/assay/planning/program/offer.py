@@ -20,7 +20,7 @@ class Spread(FrozenConfig):
 
 
 class Given(FrozenConfig):
-    """The programs that end in one verdict, on average."""
+    """The worlds that end in one verdict, on average."""
 
     decision_day: float
     device_hours: float
@@ -30,6 +30,7 @@ class Safety(FrozenConfig):
     """What the simulation says of a plan."""
 
     num_programs: PositiveInt
+    """Worlds in which the plan was played."""
     p_on_time: Probability
     """P(the decision stands by its date)."""
     p_over_budget: Probability
@@ -40,7 +41,7 @@ class Safety(FrozenConfig):
     verdicts: dict[str, Probability]
     """`scale`, `narrow`, `stop`."""
     given: dict[str, Given] = Field(default_factory=dict)
-    """For each verdict that comes at all: programs that stop and programs that go on differ too much for one
+    """For each verdict that comes at all: worlds that stop and worlds that go on differ too much for one
     distribution to tell of both."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
-from assay.planning.risk.drivers import DRIVER_PROGRAMS, Driver, RegisterLine, register, tornado
+from assay.planning.risk.drivers import DRIVER_WORLDS, Driver, RegisterLine, register, tornado
 from assay.planning.risk.information import (
     GateSite,
     SeedsTried,
@@ -21,7 +21,7 @@ from assay.planning.risk.information import (
 from assay.planning.risk.luck import seeds_of
 from assay.planning.risk.offer import Offered, baseline_of
 from assay.planning.risk.outcome import Outcome
-from assay.planning.risk.questions import QUESTION_PROGRAMS, AnsweredQuestion, played
+from assay.planning.risk.questions import QUESTION_WORLDS, AnsweredQuestion, played
 from assay.planning.risk.sketch import sketch
 from assay.planning.schedule import Effort
 from assay.planning.what_if import answers, readings
@@ -50,10 +50,10 @@ def make_dossier(
     *,
     effort: Effort | None = None,
     questions: bool = True,
-    num_programs: int = QUESTION_PROGRAMS,
+    num_worlds: int = QUESTION_WORLDS,
     say: Say = lambda text: None,
 ) -> Dossier:
-    """Compute what the documents need, each what-if on `num_programs` programs. Where only probabilities
+    """Compute what the documents need, each what-if on `num_worlds` worlds. Where only probabilities
     and means are shown (drivers, mitigations, seeds, readings), fewer do.
 
     `questions=False` leaves what-ifs and readings out: they are solved anew.
@@ -62,10 +62,10 @@ def make_dossier(
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
     baseline = baseline_of(offered.offer.plan)
     say("moving each driver to its ends")
-    few = min(num_programs, DRIVER_PROGRAMS)
-    drivers = tornado(program, baseline, num_programs=few, seed=seed)
+    few = min(num_worlds, DRIVER_WORLDS)
+    drivers = tornado(program, baseline, num_worlds=few, seed=seed)
     say("trying each mitigation")
-    lines = register(program, sketch, num_programs=few, seed=seed)
+    lines = register(program, sketch, num_worlds=few, seed=seed)
     say("weighing stages, seeds and rungs")
     stages, rungs = stages_information(outcome), ladder(outcome)
     seeds = _seeds(program, baseline, outcome, few, seed)
@@ -73,14 +73,14 @@ def make_dossier(
     read: tuple[AnsweredQuestion, ...] = ()
     if questions:
         say("asking what if")
-        asked = played(answers(program, effort=effort), num_programs=num_programs, seed=seed)
+        asked = played(answers(program, effort=effort), num_worlds=num_worlds, seed=seed)
         say("reading the cluster's rule in every way")
-        read = played(readings(program, effort=effort), num_programs=few, seed=seed)
+        read = played(readings(program, effort=effort), num_worlds=few, seed=seed)
     return Dossier(offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), seeds, asked, read)
 
 
 def _seeds(
-    program: Program, baseline: Baseline, outcome: Outcome, num_programs: int, seed: int
+    program: Program, baseline: Baseline, outcome: Outcome, num_worlds: int, seed: int
 ) -> tuple[SeedsTried, ...]:
     gate = last_effect_gate(program, outcome)
     evidence = program.gates[gate].evidence if gate else None
@@ -88,4 +88,4 @@ def _seeds(
         return ()
     now = seeds_of(outcome.simulated, evidence.runs)
     around = range(max(1, now - 2), now + 3)
-    return tuple(seeds_table(program, baseline, around, num_programs=num_programs, seed=seed))
+    return tuple(seeds_table(program, baseline, around, num_worlds=num_worlds, seed=seed))

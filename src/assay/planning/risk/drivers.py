@@ -17,7 +17,7 @@ from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
 
-DRIVER_PROGRAMS = 2_048
+DRIVER_WORLDS = 2_048
 """Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
 
 Schedule = Callable[[Program], Baseline]
@@ -95,24 +95,24 @@ def standing(outcome: Outcome) -> Standing:
 
 
 def tornado(
-    program: Program, baseline: Baseline, *, num_programs: int = DRIVER_PROGRAMS, seed: int = 0
+    program: Program, baseline: Baseline, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
 ) -> list[Driver]:
     """Every driver, the strongest first."""
 
     def stand(changes: Mapping[str, Any]) -> Standing:
-        return standing(simulate(program.changed(changes), baseline, num_programs=num_programs, seed=seed))
+        return standing(simulate(program.changed(changes), baseline, num_worlds=num_worlds, seed=seed))
 
     drivers = [
         Driver(name, title, stand(low), low_text, stand(high), high_text)
         for name, title, low, low_text, high, high_text in _ends(program)
     ]
     if program.pilot is not None:
-        drivers.append(_gain_driver(simulate(program, baseline, num_programs=num_programs, seed=seed)))
+        drivers.append(_gain_driver(simulate(program, baseline, num_worlds=num_worlds, seed=seed)))
     return sorted(drivers, key=lambda driver: -driver.swing())
 
 
 def register(
-    program: Program, schedule: Schedule, *, num_programs: int = DRIVER_PROGRAMS, seed: int = 0
+    program: Program, schedule: Schedule, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
 ) -> list[RegisterLine]:
     """The risks, the dearest first, each with its mitigations tried.
 
@@ -121,7 +121,7 @@ def register(
     """
 
     def stand(changed: Program) -> Standing:
-        return standing(simulate(changed, schedule(changed), num_programs=num_programs, seed=seed))
+        return standing(simulate(changed, schedule(changed), num_worlds=num_worlds, seed=seed))
 
     now = stand(program)
     lines = [
@@ -181,7 +181,7 @@ def _ends(program: Program) -> Iterator[_Ends]:
 
 
 def _gain_driver(outcome: Outcome) -> Driver:
-    """The truth itself: programs whose gain is among the largest and the smallest fifth."""
+    """The truth itself: worlds whose gain is among the largest and the smallest fifth."""
     low, high = np.quantile(outcome.luck.gain, (0.2, 0.8))
     return Driver(
         "gain",

@@ -1,7 +1,7 @@
 """Where a running program will end: what has happened is fixed, the rest is played from today.
 
 What is over stands as it happened; what goes on lasts as long as such things last that are not over after
-this long; what has not begun begins today at the earliest. Where a gate has spoken, only those programs go
+this long; what has not begun begins today at the earliest. Where a gate has spoken, only those worlds go
 on whose own gate said the same, so that its verdict also teaches what the gain may be.
 """
 
@@ -26,9 +26,9 @@ from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play
 from assay.records.evaluation import Estimate
 
-FORECAST_PROGRAMS = 16_384
+FORECAST_WORLDS = 16_384
 LEAST_LIKE_US = 50
-"""Fewer simulated programs than this that agree with the verdicts so far say nothing; then all are kept, and
+"""Fewer simulated worlds than this that agree with the verdicts so far say nothing; then all are kept, and
 whoever shows the forecast says so."""
 
 LATE_HOURS = 24.0
@@ -79,9 +79,9 @@ class ProgramForecast(NamedTuple):
     stages: tuple[StageForecast, ...]
     alarms: tuple[Alarm, ...]
     num_like_us: int
-    """Simulated programs whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
+    """Simulated worlds whose gates said what ours said; below `LEAST_LIKE_US` the rest is played without
     regard to the verdicts' bearing on the gain."""
-    num_programs: int
+    num_worlds: int
     gain: Estimate | None = None
     """In points, of the newest decision that a gate took over; None before there is one."""
 
@@ -95,7 +95,7 @@ def forecast(
     offer: Offer,
     progress: Progress,
     *,
-    num_programs: int = FORECAST_PROGRAMS,
+    num_worlds: int = FORECAST_WORLDS,
     seed: int = 0,
     baseline: Baseline,
     gain: Estimate | None = None,
@@ -106,7 +106,7 @@ def forecast(
     """
     _check_names(program, progress)
     compiled = simulated(program, baseline)
-    drawn = draw_luck(compiled, num_programs=num_programs, seed=seed)
+    drawn = draw_luck(compiled, num_worlds=num_worlds, seed=seed)
     like_us = _like_us(drawn, progress)
     luck = _columns(drawn, _chosen(like_us, len(drawn.gain)))
     now_h = float(program.calendar.hour_of(progress.now))
@@ -161,7 +161,7 @@ def _facts(compiled: Simulated, progress: Progress) -> dict[int, _Fact]:
 
 
 def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
-    """The programs whose gates said what ours did."""
+    """The worlds whose gates said what ours did."""
     same = np.ones(len(luck.gain), bool)
     for name, said in progress.verdicts.items():
         for verdict, look in zip(said, luck.gates[name], strict=False):
@@ -169,10 +169,10 @@ def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
     return np.flatnonzero(same)
 
 
-def _chosen(like_us: np.ndarray, num_programs: int) -> np.ndarray:
+def _chosen(like_us: np.ndarray, num_worlds: int) -> np.ndarray:
     """As many as before: those like us over and over, or all where these are too few."""
-    enough = like_us if len(like_us) >= LEAST_LIKE_US else np.arange(num_programs)
-    return np.resize(enough, num_programs)
+    enough = like_us if len(like_us) >= LEAST_LIKE_US else np.arange(num_worlds)
+    return np.resize(enough, num_worlds)
 
 
 def _columns(luck: Luck, chosen: np.ndarray) -> Luck:
@@ -186,7 +186,7 @@ def _columns(luck: Luck, chosen: np.ndarray) -> Luck:
         cut_end_h=draws.cut_end_h[:, chosen],
         says_stop=draws.says_stop[:, chosen],
     )
-    gates = {name: tuple(look.programs(chosen) for look in looks) for name, looks in luck.gates.items()}
+    gates = {name: tuple(look.worlds(chosen) for look in looks) for name, looks in luck.gates.items()}
     happened = {name: flags[chosen] for name, flags in luck.happened.items()}
     return Luck(kept, luck.gain[chosen], gates, happened)
 
@@ -278,7 +278,7 @@ def _worked(compiled: Simulated, item: NetworkItem, start_h: float, now_h: float
 
 
 def _not_over_after(durations: Array, elapsed_h: float) -> Array:
-    """Durations of those programs in which it lasts longer than this; a twentieth more where none does."""
+    """Durations of those worlds in which it lasts longer than this; a twentieth more where none does."""
     longer = durations[durations > elapsed_h]
     return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, 1.05 * elapsed_h)
 
@@ -501,7 +501,7 @@ def left_by_day(
 
 
 def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
-    """Quantiles of what is left of the budget on days to come, over the forecast programs."""
+    """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
     budget = found.program.budget.device_hours
     fixed = found.outcome.device_hours - _held(found.outcome)
     left = []

@@ -1,11 +1,11 @@
 """What each stage teaches, what it costs, and what it saves by stopping early.
 
 After a stage the best that can be done is to scale where the expected gain, given all that was seen, is
-above the least that matters, and to stop otherwise. Three numbers follow from the simulated programs
+above the least that matters, and to stop otherwise. Three numbers follow from the simulated worlds
 themselves: how often that would be wrong; how many points of gain it would secure on average (the value of
 the information); and how many device-hours the gate saves because weak evidence ends the program there.
 Estimates and gain are jointly normal but for rare risks, so the expected gain given the estimates is their
-linear regression over the programs.
+linear regression over the worlds.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class StageInformation(NamedTuple):
     p_stopped_wrongly: float
     """... although the gain was worth having."""
     device_hours_saved: float
-    """On average over all programs, by being able to stop here."""
+    """On average over all worlds, by being able to stop here."""
     days_saved: float
 
 
@@ -157,10 +157,10 @@ def ladder(outcome: Outcome) -> list[GateSite]:
 
 
 def seeds_table(
-    program: Program, baseline: Baseline, seeds: Sequence[int], *, num_programs: int, seed: int = 0
+    program: Program, baseline: Baseline, seeds: Sequence[int], *, num_worlds: int, seed: int = 0
 ) -> list[SeedsTried]:
     """The last gate's comparison with so many seeds of each arm, date and budget included."""
-    first = simulate(program, baseline, num_programs=num_programs, seed=seed)
+    first = simulate(program, baseline, num_worlds=num_worlds, seed=seed)
     gate = last_effect_gate(program, first)
     evidence = program.gates[gate].evidence if gate else None
     if evidence is None:
@@ -168,7 +168,7 @@ def seeds_table(
     lines = []
     for num_seeds in seeds:
         changed = program.changed({f"activities.{evidence.runs}.runs.count": 2 * num_seeds})
-        outcome = simulate(changed, baseline, num_programs=num_programs, seed=seed)
+        outcome = simulate(changed, baseline, num_worlds=num_worlds, seed=seed)
         look = outcome.luck.gates[gate or ""][0]
         assert look.estimate is not None and look.standard_error is not None
         aim = evidence.pass_at + float(outcome.luck.gain.std())
@@ -198,7 +198,7 @@ def _decide_now(gain: Array, estimates: Sequence[Array], least: float) -> tuple[
 
 
 def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
-    """(device-hours, days) that the same programs would cost more, on average, could this gate not stop
+    """(device-hours, days) that the same worlds would cost more, on average, could this gate not stop
     them."""
     draws = outcome.luck.draws
     says_stop = draws.says_stop.copy()
@@ -209,13 +209,13 @@ def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
 
 
 def _spent_by(outcome: Outcome, moment_h: Array) -> float:
-    """Mean device-hours by a moment of each program (never reached: minus infinity)."""
+    """Mean device-hours by a moment of each world (never reached: minus infinity)."""
     reached = np.isfinite(moment_h)
     return float(spent_until(outcome, moment_h)[reached].mean()) if reached.any() else 0.0
 
 
 def spent_until(outcome: Outcome, moment_h: Array) -> Array:
-    """Device-hours of each program until a moment; a run spends evenly from its start to its end."""
+    """Device-hours of each world until a moment; a run spends evenly from its start to its end."""
     spent = np.zeros(len(outcome.device_hours))
     start, finish, held = outcome.replay
     for index, item in enumerate(outcome.simulated.items):

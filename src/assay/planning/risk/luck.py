@@ -1,11 +1,11 @@
-"""The luck of each program: how long things take, what goes wrong, what the pilot's effect truly is.
+"""The luck of each world: how long things take, what goes wrong, what the pilot's effect truly is.
 
 Every quantity is drawn along an axis of its own, named by what it belongs to ("replicate#3", "data_late"). So
 two mitigations or two what-ifs are compared under the same luck, and what differs is their doing. A quantile
-that lies between the programs that stop and those that go on is only as firm as the share of those that stop;
+that lies between the worlds that stop and those that go on is only as firm as the share of those that stop;
 so luck is not thrown but laid out evenly, in two layers:
 
-    what gates say    many more programs than are played, of which every k-th is taken in the order of the
+    what gates say    many more worlds than are played, of which every k-th is taken in the order of the
                       verdicts: each path through the gates has its share to about 1 in 10,000
     everything else   a scrambled Sobol sequence (Owen 1998), in that same order: within each path, too, long
                       and short durations come in their proportions
@@ -54,7 +54,7 @@ _GATE_AXES = 32
 """Likewise, of the few names that gates depend on."""
 
 _CANDIDATES = 16
-"""Programs through the gates for each one that is played: a verdict costs little, a replay much."""
+"""Worlds through the gates for each one that is played: a verdict costs little, a replay much."""
 
 Flags = NDArray[np.bool_]
 Verdicts = NDArray[np.str_]
@@ -68,30 +68,30 @@ class GateLuck(NamedTuple):
     """Of the gain, in points; None where stated probabilities decide."""
     standard_error: Array | None
 
-    def programs(self, chosen: NDArray[np.intp]) -> "GateLuck":
-        """Some of the programs, by their places."""
+    def worlds(self, chosen: NDArray[np.intp]) -> "GateLuck":
+        """Some of the worlds, by their places."""
         estimate = None if self.estimate is None else self.estimate[chosen]
         error = None if self.standard_error is None else self.standard_error[chosen]
         return GateLuck(self.verdict[chosen], estimate, error)
 
 
 class Luck(NamedTuple):
-    """All that is drawn for each program."""
+    """All that is drawn for each world."""
 
     draws: Draws
-    gain: Float[np.ndarray, " program"]
+    gain: Float[np.ndarray, " world"]
     """The true effect, in points."""
     gates: Mapping[str, tuple[GateLuck, ...]]
     """Gate -> its looks, the repeats included."""
     happened: Mapping[str, Flags]
-    """Risk -> in which programs it comes true."""
+    """Risk -> in which worlds it comes true."""
 
 
 class Drawing:
-    """Numbers for `num_programs` programs; each name has an axis of its own."""
+    """Numbers for `num_worlds` worlds; each name has an axis of its own."""
 
-    def __init__(self, *, num_programs: int, seed: int, num_axes: int = _AXES) -> None:
-        self.num_programs = num_programs
+    def __init__(self, *, num_worlds: int, seed: int, num_axes: int = _AXES) -> None:
+        self.num_worlds = num_worlds
         self._seed = seed
         self._num_axes = num_axes
         self._axis_of: dict[int, int] = {}
@@ -99,7 +99,7 @@ class Drawing:
     def uniform(self, *name: str | int) -> Array:
         """Strictly between 0 and 1."""
         axis = self._axis(derive_key(*name))
-        return self._stream(*name).random(self.num_programs) if axis is None else self._points[axis]
+        return self._stream(*name).random(self.num_worlds) if axis is None else self._points[axis]
 
     def normal(self, *name: str | int) -> Array:
         """Standard normal."""
@@ -113,17 +113,17 @@ class Drawing:
     def poisson_sum(self, rate: float | Array, low: float, high: float, *name: str | int) -> Array:
         """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
         stream = self._stream(*name)
-        counts = stream.poisson(rate, self.num_programs)
-        parts = stream.random((int(counts.max(initial=0)), self.num_programs))
+        counts = stream.poisson(rate, self.num_worlds)
+        parts = stream.random((int(counts.max(initial=0)), self.num_worlds))
         is_counted = np.arange(len(parts))[:, None] < counts
         return np.asarray(low * counts + (high - low) * (parts * is_counted).sum(axis=0))
 
     @cached_property
-    def _points(self) -> Float[np.ndarray, "axis program"]:
+    def _points(self) -> Float[np.ndarray, "axis world"]:
         # Balanced in powers of two; any first part of it is nearly so.
-        power = 1 << (self.num_programs - 1).bit_length()
+        power = 1 << (self.num_worlds - 1).bit_length()
         scrambled = qmc.Sobol(self._num_axes, rng=np.random.default_rng(derive_key(self._seed, self._num_axes)))
-        points = np.ascontiguousarray(scrambled.random(power)[: self.num_programs].T)
+        points = np.ascontiguousarray(scrambled.random(power)[: self.num_worlds].T)
         return points.clip(2.0**-40, 1.0 - 2.0**-40, out=points)
 
     def _axis(self, key: int) -> int | None:
@@ -152,10 +152,10 @@ def triangular_quantile(least: float, likely: float, most: float, share: Array) 
     return np.where(share < turn, rising, falling)
 
 
-def draw_luck(simulated: Simulated, *, num_programs: int, seed: int = 0) -> Luck:
+def draw_luck(simulated: Simulated, *, num_worlds: int, seed: int = 0) -> Luck:
     """Draw everything. Raises `ConfigError` where a gate reads an effect and no pilot says what to expect."""
-    program, drawing = simulated.program, Drawing(num_programs=num_programs, seed=seed)
-    gain, gates, active, lost = _shown(simulated, num_programs=num_programs, seed=seed)
+    program, drawing = simulated.program, Drawing(num_worlds=num_worlds, seed=seed)
+    gain, gates, active, lost = _shown(simulated, num_worlds=num_worlds, seed=seed)
     happened = {
         name: lost[name] if name in lost else drawing.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
@@ -167,7 +167,7 @@ def draw_luck(simulated: Simulated, *, num_programs: int, seed: int = 0) -> Luck
         is_active=active,
         cut_start_h=cut_start,
         cut_end_h=cut_end,
-        says_stop=_says_stop(simulated, gates, num_programs),
+        says_stop=_says_stop(simulated, gates, num_worlds),
     )
     return Luck(draws, gain, gates, happened)
 
@@ -194,7 +194,7 @@ def _durations(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Fl
 
 def _duration(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
-        return np.zeros(drawing.num_programs)
+        return np.zeros(drawing.num_worlds)
     noise, name, hours = program.noise, item.name, item.planned_h
     if item.kind in ("work", "gate"):
         factor = noise.work_factor * np.exp(noise.work_sigma * drawing.normal("duration", name))
@@ -212,13 +212,13 @@ def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
     """Per device-hour, the same for all runs of a program."""
     rate, shape = program.noise.interrupts_per_device_hour, program.noise.interrupts_known_from
     if shape is None:
-        return np.full(drawing.num_programs, rate)
+        return np.full(drawing.num_worlds, rate)
     return np.asarray(rate * gammaincinv(shape, drawing.uniform("interrupt rate")) / shape)
 
 
 def _risk_factor(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
-    factor = np.ones(drawing.num_programs)
+    factor = np.ones(drawing.num_worlds)
     names = {item.node, program.nodes()[item.node].stage}
     for name, risk in program.risks.items():
         if isinstance(risk.effect, Longer) and names & set(risk.effect.what):
@@ -231,7 +231,7 @@ def _risk_factor(program: Program, item: NetworkItem, drawing: Drawing, happened
 
 
 def _delays(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
-    delay_h = np.zeros((len(simulated.items), drawing.num_programs))
+    delay_h = np.zeros((len(simulated.items), drawing.num_worlds))
     for name, risk in simulated.program.risks.items():
         if isinstance(risk.effect, Late):
             days = drawing.triangular(risk.effect.days, "risk size", name)
@@ -242,10 +242,10 @@ def _delays(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags
 
 
 def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> tuple[Array, Array]:
-    """When capacity is missing, in each program."""
-    program, num_programs = simulated.program, drawing.num_programs
-    start = np.repeat(simulated.cut_start_h[:, None], num_programs, axis=1)
-    end = np.repeat(simulated.cut_end_h[:, None], num_programs, axis=1)
+    """When capacity is missing, in each world."""
+    program, num_worlds = simulated.program, drawing.num_worlds
+    start = np.repeat(simulated.cut_start_h[:, None], num_worlds, axis=1)
+    end = np.repeat(simulated.cut_end_h[:, None], num_worlds, axis=1)
     last_h = float(program.calendar.hour_of(program.decision.by))
     for name, risk in program.risks.items():
         effect = risk.effect
@@ -264,12 +264,12 @@ def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags])
 
 
 def _shown(
-    simulated: Simulated, *, num_programs: int, seed: int
+    simulated: Simulated, *, num_worlds: int, seed: int
 ) -> tuple[Array, dict[str, tuple[GateLuck, ...]], Flags, dict[str, Flags]]:
-    """(true gain, gates, what is active, which risks cost gain), evenly taken from many more programs."""
+    """(true gain, gates, what is active, which risks cost gain), evenly taken from many more worlds."""
     program = simulated.program
-    count = _CANDIDATES * (1 << (num_programs - 1).bit_length())
-    drawing = Drawing(num_programs=count, seed=derive_key(seed, "gates"), num_axes=_GATE_AXES)
+    count = _CANDIDATES * (1 << (num_worlds - 1).bit_length())
+    drawing = Drawing(num_worlds=count, seed=derive_key(seed, "gates"), num_axes=_GATE_AXES)
     lost = {
         name: drawing.uniform("risk", name) < risk.probability
         for name, risk in program.risks.items()
@@ -279,15 +279,15 @@ def _shown(
     gates, active = _walk_gates(simulated, drawing, gain)
     order = _by_path(simulated, gates, active, gain)
     offset = np.random.default_rng(derive_key(seed, "offset")).random()
-    taken = order[((np.arange(num_programs) + offset) * (count / num_programs)).astype(int)]
-    chosen = {name: tuple(look.programs(taken) for look in looks) for name, looks in gates.items()}
+    taken = order[((np.arange(num_worlds) + offset) * (count / num_worlds)).astype(int)]
+    chosen = {name: tuple(look.worlds(taken) for look in looks) for name, looks in gates.items()}
     return gain[taken], chosen, active[:, taken], {name: flags[taken] for name, flags in lost.items()}
 
 
 def _by_path(
     simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], active: Flags, gain: Array
 ) -> NDArray[np.intp]:
-    """Programs sorted by what the first gate says, then the second, ...; by gain within a path.
+    """Worlds sorted by what the first gate says, then the second, ...; by gain within a path.
 
     What comes after a stop, or was never asked, tells no paths apart.
     """
@@ -304,7 +304,7 @@ def _by_path(
 
 def _true_gain(program: Program, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     if program.pilot is None:
-        return np.full(drawing.num_programs, np.nan)
+        return np.full(drawing.num_worlds, np.nan)
     gain = quantile_of_belief(program.pilot, drawing.uniform("gain"))
     for name, risk in program.risks.items():
         if isinstance(risk.effect, GainLost):
@@ -329,7 +329,7 @@ def _walk_gates(
     """Every gate's looks, in order; what narrows and repeats switch off and on."""
     program = simulated.program
     is_first = np.array([[item.repeat == 0] for item in simulated.items])
-    active = np.repeat(is_first, drawing.num_programs, axis=1)
+    active = np.repeat(is_first, drawing.num_worlds, axis=1)
     gates: dict[str, tuple[GateLuck, ...]] = {}
     in_order = [item.node for item in simulated.items if item.kind == "gate" and item.repeat == 0]
     for name in in_order:
@@ -401,8 +401,8 @@ def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     return np.array(names)[index]
 
 
-def _says_stop(simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], num_programs: int) -> Flags:
-    says_stop = np.zeros((len(simulated.items), num_programs), bool)
+def _says_stop(simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], num_worlds: int) -> Flags:
+    says_stop = np.zeros((len(simulated.items), num_worlds), bool)
     for name, looks in gates.items():
         for index, look in zip(simulated.looks(name), looks, strict=True):
             says_stop[index] = look.verdict == "stop"

@@ -14,7 +14,7 @@ from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Slot
-from assay.planning.risk.outcome import NUM_PROGRAMS, Outcome, interval, simulate
+from assay.planning.risk.outcome import NUM_WORLDS, Outcome, interval, simulate
 from assay.planning.risk.scope import Move, Promises, Tried, choose_scope, moves_of, with_moves
 from assay.planning.schedule import Effort, schedule
 from assay.records.failure_rates import FailureRates
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 class Offered(NamedTuple):
-    """An offer with the simulated programs behind it."""
+    """An offer with the simulated worlds behind it."""
 
     offer: Offer
     program: Program
@@ -45,7 +45,7 @@ def make_offer(
     *,
     promises: Promises | None = None,
     rates: FailureRates | None = None,
-    num_programs: int = NUM_PROGRAMS,
+    num_worlds: int = NUM_WORLDS,
     seed: int = 0,
     effort: Effort | None = None,
     say: Say = lambda text: None,
@@ -62,12 +62,12 @@ def make_offer(
         program = program.changed(rates.changes())
     say("scheduling the full scope")
     calm_plan = schedule(program, effort=effort)
-    calm_outcome = simulate(program, baseline_of(calm_plan), num_programs=num_programs, seed=seed)
+    calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
     say("choosing the scope under the simulation")
     choice = choose_scope(program, promises, seed=seed)
     say("scheduling and playing the chosen scope")
     plan = schedule(choice.program, effort=effort)
-    outcome = simulate(choice.program, baseline_of(plan), num_programs=num_programs, seed=seed)
+    outcome = simulate(choice.program, baseline_of(plan), num_worlds=num_worlds, seed=seed)
     offer = Offer(
         program=program.name,
         program_sha256=stated_sha256,

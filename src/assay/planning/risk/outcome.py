@@ -1,4 +1,4 @@
-"""What the simulated programs say together: the date, the budget, the verdict, each with its distribution."""
+"""What the simulated worlds say together: the date, the budget, the verdict, each with its distribution."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,21 +12,21 @@ from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck
 from assay.planning.risk.network import Array
 from assay.planning.risk.replay import Replay, replay
 
-NUM_PROGRAMS = 32_768
+NUM_WORLDS = 32_768
 """So many that no quantile of the shipped case differs by 1% between seeds; a power of two, in which luck is
 laid out evenly."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Many programs, played to their ends."""
+    """Many worlds, played to their ends."""
 
     simulated: Simulated
     luck: Luck
     replay: Replay
-    decision_h: Float[np.ndarray, " program"]
+    decision_h: Float[np.ndarray, " world"]
     """Hour at which the decision stands."""
-    device_hours: Float[np.ndarray, " program"]
+    device_hours: Float[np.ndarray, " world"]
     verdict: Verdicts
     """`scale`, `narrow` or `stop`."""
 
@@ -52,7 +52,7 @@ class Outcome:
         return [float(each) / 24.0 for each in np.quantile(self.decision_h, shares)]
 
     def stage_device_hours(self) -> dict[str, Array]:
-        """Stage -> device-hours in each program."""
+        """Stage -> device-hours in each world."""
         total = {stage: np.zeros(len(self.device_hours)) for stage in self.simulated.program.stages}
         for index, item in enumerate(self.simulated.items):
             if item.devices:
@@ -79,13 +79,13 @@ def simulate(
     program: Program,
     baseline: Baseline,
     *,
-    num_programs: int = NUM_PROGRAMS,
+    num_worlds: int = NUM_WORLDS,
     seed: int = 0,
     keeps_calendar: bool = False,
 ) -> Outcome:
     """Play a scheduled program many times."""
     compiled = simulated(program, baseline, keeps_calendar=keeps_calendar)
-    return play(compiled, draw_luck(compiled, num_programs=num_programs, seed=seed))
+    return play(compiled, draw_luck(compiled, num_worlds=num_worlds, seed=seed))
 
 
 def play(compiled: Simulated, luck: Luck) -> Outcome:
@@ -110,7 +110,7 @@ def calm_replay(compiled: Simulated) -> Replay:
 
 
 def _reached(compiled: Simulated, luck: Luck, found: Replay, verdict: str) -> np.ndarray:
-    """Programs in which some gate that was held said this."""
+    """Worlds in which some gate that was held said this."""
     said = np.zeros(found.finish_h.shape[1], bool)
     for name, looks in luck.gates.items():
         for index, look in zip(compiled.looks(name), looks, strict=True):

@@ -8,7 +8,7 @@ from assay.planning.risk.offer import baseline_of, safety_of
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.what_if import Answer
 
-QUESTION_PROGRAMS = 16_384
+QUESTION_WORLDS = 16_384
 """Played for each what-if and reading: their quantiles of the date, too, are the same to 1% for each seed."""
 
 
@@ -23,10 +23,10 @@ class AnsweredQuestion(NamedTuple):
 
 
 def played(
-    answers: Iterable[Answer], *, num_programs: int = QUESTION_PROGRAMS, seed: int = 0
+    answers: Iterable[Answer], *, num_worlds: int = QUESTION_WORLDS, seed: int = 0
 ) -> tuple[AnsweredQuestion, ...]:
     """Play each; the first is what the others are held against."""
-    outcomes = [(each, _outcome(each, num_programs, seed)) for each in answers]
+    outcomes = [(each, _outcome(each, num_worlds, seed)) for each in answers]
     base = outcomes[0][1] if outcomes else None
     return tuple(
         AnsweredQuestion(each, None if found is None else safety_of(found), _saved(base, found))
@@ -34,10 +34,10 @@ def played(
     )
 
 
-def _outcome(answer: Answer, num_programs: int, seed: int) -> Outcome | None:
+def _outcome(answer: Answer, num_worlds: int, seed: int) -> Outcome | None:
     if answer.plan is None:
         return None
-    return simulate(answer.program, baseline_of(answer.plan), num_programs=num_programs, seed=seed)
+    return simulate(answer.program, baseline_of(answer.plan), num_worlds=num_worlds, seed=seed)
 
 
 def _saved(base: Outcome | None, found: Outcome | None) -> float | None:

@@ -1,9 +1,9 @@
-"""What becomes of a plan in many programs at once, each with its own luck.
+"""What becomes of a plan in many worlds at once, each with its own luck.
 
 Every program has its own clock, which jumps from event to event: an activity ends, a date arrives, a
 booking begins or ends. At each event, in the order of priority, whatever is ready and fits begins; nobody
 knows how long anything will take. A job that a booking displaces yields, the last in priority first, and
-goes on when there is room. NumPy handles each event of all programs together, so 20,000 programs cost as
+goes on when there is room. NumPy handles each event of all worlds together, so 20,000 worlds cost as
 many steps as the longest one.
 
     draws + network --> replay --> when each activity began and ended, the device-hours that it held
@@ -24,34 +24,34 @@ _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 _TOLERANCE = 1e-9
 """Of capacities: a tenth of a person ten times is one person."""
 
-_PROGRAMS_AT_ONCE = 32_768
-"""Programs of one block: each event costs the same few hundred calls however many there are; memory
+_WORLDS_AT_ONCE = 32_768
+"""Worlds of one block: each event costs the same few hundred calls however many there are; memory
 bounds it."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """The luck of each program; every column is one program."""
+    """The luck of each world; every column is one world."""
 
-    duration_h: Float[np.ndarray, "activity program"]
+    duration_h: Float[np.ndarray, "activity world"]
     """Hours of work, in working hours where people do it; repeated and lost work included."""
-    delay_h: Float[np.ndarray, "activity program"]
+    delay_h: Float[np.ndarray, "activity world"]
     """Hours between all that it waits for and the moment it can really begin: data that comes late."""
-    is_active: Bool[np.ndarray, "activity program"]
-    """False: this program does without it (a branch not taken), and its successors do not wait."""
-    cut_start_h: Float[np.ndarray, "cut program"]
-    cut_end_h: Float[np.ndarray, "cut program"]
+    is_active: Bool[np.ndarray, "activity world"]
+    """False: this world does without it (a branch not taken), and its successors do not wait."""
+    cut_start_h: Float[np.ndarray, "cut world"]
+    cut_end_h: Float[np.ndarray, "cut world"]
     """When each cut begins and ends; equal where it does not happen."""
-    says_stop: Bool[np.ndarray, "activity program"]
+    says_stop: Bool[np.ndarray, "activity world"]
     """For gates: its verdict, should the program get there."""
 
     @property
-    def num_programs(self) -> int:
+    def num_worlds(self) -> int:
         """How many columns."""
         return int(self.duration_h.shape[1])
 
     def block(self, first: int, last: int) -> "Draws":
-        """Some of the programs."""
+        """Some of the worlds."""
         part = np.s_[:, first:last]
         return Draws(
             self.duration_h[part],
@@ -66,23 +66,23 @@ class Draws:
 class Replay(NamedTuple):
     """What happened. NaN: never began, or was called off before its end."""
 
-    start_h: Float[np.ndarray, "activity program"]
-    finish_h: Float[np.ndarray, "activity program"]
-    held_h: Float[np.ndarray, "activity program"]
+    start_h: Float[np.ndarray, "activity world"]
+    finish_h: Float[np.ndarray, "activity world"]
+    held_h: Float[np.ndarray, "activity world"]
     """Hours for which it held its devices or people (device-hours are these times its devices)."""
 
 
 def replay(network: Network, draws: Draws) -> Replay:
-    """Run every program to its end under the policy. Raises `ValueError` where an activity can never fit."""
+    """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
     blocks = [
-        _Block(network, draws.block(first, first + _PROGRAMS_AT_ONCE)).run()
-        for first in range(0, draws.num_programs, _PROGRAMS_AT_ONCE)
+        _Block(network, draws.block(first, first + _WORLDS_AT_ONCE)).run()
+        for first in range(0, draws.num_worlds, _WORLDS_AT_ONCE)
     ]
     return Replay(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
 
 
 class _Block:
-    """The state of some programs, each at its own time."""
+    """The state of some worlds, each at its own time."""
 
     def __init__(self, network: Network, draws: Draws) -> None:
         shape = draws.duration_h.shape

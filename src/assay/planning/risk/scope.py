@@ -18,7 +18,7 @@ from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.risk.sketch import sketch
 
-SEARCH_PROGRAMS = 2_048
+SEARCH_WORLDS = 2_048
 """Played for each scope in the search: a probability of 0.85 is known to 0.65 of a point."""
 
 MARGIN = 0.01
@@ -96,10 +96,10 @@ def with_moves(program: Program, moves: Sequence[Move]) -> Program:
 
 
 def choose_scope(
-    program: Program, promises: Promises | None = None, *, num_programs: int = SEARCH_PROGRAMS, seed: int = 0
+    program: Program, promises: Promises | None = None, *, num_worlds: int = SEARCH_WORLDS, seed: int = 0
 ) -> ScopeChoice:
     """Search; where no scope keeps the promises, the nearest one is returned and says so."""
-    search = _Search(program, promises or Promises(), num_programs, seed)
+    search = _Search(program, promises or Promises(), num_worlds, seed)
     chosen = search.give_back(search.forward(()))
     return ScopeChoice(
         search.program_with(chosen),
@@ -110,11 +110,11 @@ def choose_scope(
 
 
 class _Search:
-    def __init__(self, program: Program, promises: Promises, num_programs: int, seed: int) -> None:
+    def __init__(self, program: Program, promises: Promises, num_worlds: int, seed: int) -> None:
         self.moves = moves_of(program)
         self.tried: dict[tuple[str, ...], Tried] = {}
         self._program, self._promises = program, promises
-        self._num_programs, self._seed = num_programs, seed
+        self._num_worlds, self._seed = num_worlds, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
 
     def rank(self, names: tuple[str, ...]) -> tuple[float, float]:
@@ -129,7 +129,7 @@ class _Search:
         """Infinite where the moves do not go together."""
         if names not in self._shortfalls:
             try:
-                outcome = _played(self.program_with(names), self._num_programs, self._seed)
+                outcome = _played(self.program_with(names), self._num_worlds, self._seed)
             except (KeyError, ValidationError):
                 self._shortfalls[names] = float("inf")
             else:
@@ -162,9 +162,9 @@ class _Search:
                 yield tuple(each for each in self.moves if each in taken)
 
 
-def _played(program: Program, num_programs: int, seed: int) -> Outcome:
+def _played(program: Program, num_worlds: int, seed: int) -> Outcome:
     baseline: Baseline = sketch(program)
-    return simulate(program, baseline, num_programs=num_programs, seed=seed)
+    return simulate(program, baseline, num_worlds=num_worlds, seed=seed)
 
 
 def tried(names: tuple[str, ...], outcome: Outcome) -> Tried:

@@ -17,7 +17,7 @@ ROW = 30
 
 
 class Lot(NamedTuple):
-    """Many programs' values of one quantity."""
+    """Many worlds' values of one quantity."""
 
     name: str
     values: Array
@@ -69,7 +69,7 @@ def _chance_chart(lots: Sequence[Lot], *, width: int, limit: float, x_label: str
         for index, line in enumerate(lines)
     ]
     rule = tag("line", x1=area.x(limit), x2=area.x(limit), y1=area.y(1.0), y2=area.y(0.0), class_="limit")
-    frame = area.axes(x_label=x_label, y_label="share of programs", x_format=number_text, y_format=_share_text)
+    frame = area.axes(x_label=x_label, y_label="share of worlds", x_format=number_text, y_format=_share_text)
     return drawing(frame, rule, *drawn, width=width, height=280, label=label)
 
 
@@ -187,7 +187,7 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
         caption=caption,
         wide=wide,
         narrow=narrow,
-        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of programs")],
+        legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
         table=Table(("day", "planned", "actual", "forecast [P10, P90]"), [row(index) for index in weeks]),
     )
 

@@ -27,7 +27,7 @@ BESIDE = (
     ("risk-register.html", "Risk register"),
 )
 FOOT = (
-    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated programs; "
+    "Made by 'assay plan offer' from the program file, the solver's schedule and the simulated worlds; "
     "the same schedule and seed give the same numbers, and offer.json keeps both."
 )
 
@@ -66,7 +66,7 @@ def stage_gates(dossier: Dossier) -> Document:
     sentence = (
         f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed "
         "today the "
-        f"program ends with 'scale' in {percent_text(shares['scale'])} of simulated programs, 'narrow' in "
+        f"program ends with 'scale' in {percent_text(shares['scale'])} of simulated worlds, 'narrow' in "
         f"{percent_text(shares['narrow'])} and 'stop' in {percent_text(shares['stop'])}."
     )
     gates = [item for item in offer.plan.items if item.name in program.gates]
@@ -163,7 +163,7 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     safety, calm = offer.safety, offer.calm_safety
     sentence = (
         f"The decision stands by the {program.decision.by} in {percent_text(safety.p_on_time)} of "
-        f"{safety.num_programs:,} simulated programs, and the budget is broken in "
+        f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
         f"{percent_text(safety.p_over_budget)}. "
     )
     if offer.moves:

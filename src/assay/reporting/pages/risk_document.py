@@ -74,7 +74,7 @@ def _chances(dossier: Dossier) -> Iterator[Block]:
             Lot("calm optimum of the full scope", offered.calm_outcome.decision_h / 24),
         ],
         title="The date",
-        caption="How many simulated programs have decided by a day. Early ones were stopped at a gate.",
+        caption="How many simulated worlds have decided by a day. Early ones were stopped at a gate.",
         limit=deadline,
         limit_text=f"day {deadline:.0f}",
         x_label="day of the decision",
@@ -110,7 +110,7 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
         "Ranked by what they cost",
         "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
         "come; days "
-        "and device-hours are averages over all programs.",
+        "and device-hours are averages over all worlds.",
         Table(("risk", "probability", "cost", "date", "device-hours", "who watches", "seen first"), rows),
     )
 
@@ -168,7 +168,7 @@ def _stages(dossier: Dossier) -> TitledTable:
         )
     return TitledTable(
         "By stage",
-        "Planned when nothing happens; the mean and four fifths of the simulated programs, stopped ones "
+        "Planned when nothing happens; the mean and four fifths of the simulated worlds, stopped ones "
         "included.",
-        Table(("stage", "planned", "mean", "80% of programs", "limit"), rows),
+        Table(("stage", "planned", "mean", "80% of worlds", "limit"), rows),
     )

@@ -137,7 +137,7 @@ def _limits(found: ProgramForecast) -> Iterator[Block]:
     if not found.is_conditioned():
         yield Passage(
             f"The forecast does not learn from the verdicts: only {found.num_like_us} of "
-            f"{found.num_programs:,} simulated programs had gates that said what ours said, and fewer than "
+            f"{found.num_worlds:,} simulated worlds had gates that said what ours said, and fewer than "
             f"{LEAST_LIKE_US} tell nothing. So all are played on; what the gates said is fixed in each, and "
             "the gain, and with it what later gates will say, is believed as before the verdicts."
         )
@@ -169,7 +169,7 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
         "What is left of the budget: as planned, as it is until today, and where it is heading (band: four of "
     )
     return burn_down_figure(
-        burn, caption=f"{caption}five simulated programs). The dashed line is an empty budget."
+        burn, caption=f"{caption}five simulated worlds). The dashed line is an empty budget."
     )
 
 

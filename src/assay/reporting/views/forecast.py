@@ -15,7 +15,7 @@ class StageView(View):
     planned: float
     spent: float
     low: float
-    """At completion; a tenth of the simulated programs lies below."""
+    """At completion; a tenth of the simulated worlds lies below."""
     middle: float
     """The median at completion."""
     high: float

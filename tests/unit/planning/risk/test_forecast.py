@@ -27,7 +27,7 @@ def at(hour):
 
 @pytest.fixture
 def offered(small):
-    return make_offer(small, promises=Promises(0.3, 0.3), num_programs=500)
+    return make_offer(small, promises=Promises(0.3, 0.3), num_worlds=500)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def played(offered, ledger, now_h, *, gain=None, **changes):
         offered.offer,
         progress,
         baseline=baseline_of(offered.offer.plan),
-        num_programs=1000,
+        num_worlds=1000,
         gain=gain,
     )
     return found, spends
@@ -174,7 +174,7 @@ def test_verdicts_that_hardly_any_program_agrees_with_teach_nothing_and_that_is_
     assert found.num_like_us < LEAST_LIKE_US
     assert not found.is_conditioned()
     found, _ = played(offered, ledger, 96)
-    assert found.num_like_us == found.num_programs
+    assert found.num_like_us == found.num_worlds
     assert found.is_conditioned()
 
 

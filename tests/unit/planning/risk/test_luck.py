@@ -13,12 +13,12 @@ from assay.planning.risk.sketch import sketch
 
 def drawn(program, **options):
     compiled = simulated(program, sketch(program))
-    return compiled, draw_luck(compiled, **{"num_programs": 20_000, **options})
+    return compiled, draw_luck(compiled, **{"num_worlds": 20_000, **options})
 
 
 def test_dropping_an_activity_changes_no_luck_of_the_others(small):
-    fewer, luck_of_fewer = drawn(small.with_options(["no_extra"]), num_programs=50)
-    all_of_it, luck = drawn(small, num_programs=50)
+    fewer, luck_of_fewer = drawn(small.with_options(["no_extra"]), num_worlds=50)
+    all_of_it, luck = drawn(small, num_worlds=50)
     for index, item in enumerate(fewer.items):
         same = all_of_it.network.index(item.name)
         np.testing.assert_array_equal(luck_of_fewer.draws.duration_h[index], luck.draws.duration_h[same])
@@ -34,7 +34,7 @@ def test_a_triangle_stays_inside_its_ends_and_keeps_its_mean(ends):
 
 
 def test_interrupts_cost_as_often_and_as_much_as_stated():
-    lost = Drawing(num_programs=50_000, seed=0).poisson_sum(0.8, 1.0, 2.0, "x")
+    lost = Drawing(num_worlds=50_000, seed=0).poisson_sum(0.8, 1.0, 2.0, "x")
     assert lost.mean() == pytest.approx(0.8 * 1.5, rel=0.02)
     assert (lost == 0).mean() == pytest.approx(np.exp(-0.8), abs=0.01)
 
@@ -89,12 +89,12 @@ def test_a_booking_overruns_as_often_and_as_long_as_stated(small):
 def test_a_gate_without_a_pilot_says_what_is_missing(small):
     lonely = small.model_copy(update={"pilot": None})
     with pytest.raises(ConfigError, match=r"gates.gate.evidence reads a gain"):
-        draw_luck(simulated(lonely, sketch(lonely)), num_programs=10)
+        draw_luck(simulated(lonely, sketch(lonely)), num_worlds=10)
 
 
 def test_each_path_through_the_gates_has_its_share_and_gains_of_its_own(small):
     """A tenth of the seeds' scatter that throwing the dice would give, 0.0035 for a share of a half."""
-    lucks = [drawn(small, num_programs=4096, seed=seed)[1] for seed in range(8)]
+    lucks = [drawn(small, num_worlds=4096, seed=seed)[1] for seed in range(8)]
     for verdict in ("stop", "pass", "again"):
         shares = [(luck.gates["gate"][0].verdict == verdict).mean() for luck in lucks]
         assert 0.02 < np.mean(shares) < 0.9
@@ -104,7 +104,7 @@ def test_each_path_through_the_gates_has_its_share_and_gains_of_its_own(small):
 
 
 def test_names_beyond_the_last_axis_are_drawn_at_random():
-    drawing = Drawing(num_programs=1000, seed=0, num_axes=4)
+    drawing = Drawing(num_worlds=1000, seed=0, num_axes=4)
     columns = [drawing.uniform("x", number) for number in range(8)]
     assert np.abs(np.corrcoef(columns) - np.eye(8)).max() < 0.15
     np.testing.assert_array_equal(columns[7], drawing.uniform("x", 7))

@@ -23,7 +23,7 @@ def offered(shipped):
 
 def test_the_shipped_case_agrees_with_a_plain_simulation_of_each_program(offered, plain_replay):
     compiled = simulated(*offered)
-    luck = draw_luck(compiled, num_programs=40, seed=3)
+    luck = draw_luck(compiled, num_worlds=40, seed=3)
     outcome = play(compiled, luck)
     devices = [item.devices for item in compiled.items]
     decision = compiled.network.names[compiled.network.decision]
@@ -36,7 +36,7 @@ def test_the_shipped_case_agrees_with_a_plain_simulation_of_each_program(offered
 
 def test_twenty_thousand_programs_take_under_ten_seconds(offered):
     began_s = time.process_time()
-    simulate(*offered, num_programs=20_000)
+    simulate(*offered, num_worlds=20_000)
     assert time.process_time() - began_s < 10
 
 
@@ -78,7 +78,7 @@ def test_the_calm_replay_of_an_optimal_plan_is_that_plan(small):
 def test_keeping_the_calendar_begins_nothing_early(small):
     plan = schedule(small)
     compiled = simulated(small, baseline_of(plan), keeps_calendar=True)
-    outcome = play(compiled, draw_luck(compiled, num_programs=200))
+    outcome = play(compiled, draw_luck(compiled, num_worlds=200))
     for index, item in enumerate(compiled.items):
         if item.kind in ("work", "run", "gate") and not item.repeat:
             starts = outcome.replay.start_h[index]
@@ -86,7 +86,7 @@ def test_keeping_the_calendar_begins_nothing_early(small):
 
 
 def test_a_stopped_program_spends_nothing_on_what_comes_after_the_gate(small):
-    outcome = simulate(small, sketch(small), num_programs=2000)
+    outcome = simulate(small, sketch(small), num_worlds=2000)
     extra = outcome.simulated.network.index("extra")
     stopped = outcome.verdict == "stop"
     assert 0.02 < stopped.mean() < 0.3
@@ -95,7 +95,7 @@ def test_a_stopped_program_spends_nothing_on_what_comes_after_the_gate(small):
 
 
 def test_a_narrowed_program_drops_what_the_gate_drops(small):
-    outcome = simulate(small, sketch(small), num_programs=2000)
+    outcome = simulate(small, sketch(small), num_worlds=2000)
     extra = outcome.simulated.network.index("extra")
     narrowed = outcome.verdict == "narrow"
     assert narrowed.any()
@@ -104,7 +104,7 @@ def test_a_narrowed_program_drops_what_the_gate_drops(small):
 
 
 def test_a_gate_that_asks_again_pays_for_its_repeats(small):
-    outcome = simulate(small, sketch(small), num_programs=2000)
+    outcome = simulate(small, sketch(small), num_worlds=2000)
     asked = outcome.luck.gates["gate"][0].verdict == "again"
     repeats = [i for i, item in enumerate(outcome.simulated.items) if item.node == "runs" and item.repeat]
     held = outcome.replay.held_h[repeats].sum(axis=0)
@@ -123,7 +123,7 @@ def test_what_is_repeated_together_may_begin_beside_several_runs(small):
             "gates.gate.again.repeats": ["runs", "watch"],
         }
     )
-    replay = simulate(beside, sketch(beside), num_programs=500)
+    replay = simulate(beside, sketch(beside), num_worlds=500)
     again, runs = (replay.simulated.network.index(name) for name in ("watch~1", "runs~1#1"))
     starts = replay.replay.start_h
     asked = replay.luck.gates["gate"][0].verdict == "again"
@@ -148,7 +148,7 @@ def test_a_risk_with_the_name_of_a_booking_is_not_the_booking(small):
     effect = {"type": "capacity_lost", "share": 0.5, "days": [1, 1, 1]}
     risk = {"title": "Half is down", "probability": 0.0, "owner": "lead", "effect": effect}
     program = small.changed({"capacity.bookings.half": booking, "risks.half": risk})
-    outcome = simulate(program, sketch(program), num_programs=100)
+    outcome = simulate(program, sketch(program), num_worlds=100)
     first = outcome.simulated.network.index("runs#1")
     assert outcome.replay.start_h[first].min() >= 168
 

@@ -17,7 +17,7 @@ def test_a_question_that_changes_nothing_saves_nothing_and_a_dropped_activity_sa
                 1:
             ],
         ),
-        num_programs=500,
+        num_worlds=500,
     )
     assert [each.answer.title for each in asked[:2]] == [AS_PLANNED, "title=Renamed"]
     assert asked[1].device_hours_saved == 0.0
@@ -28,7 +28,7 @@ def test_a_question_that_changes_nothing_saves_nothing_and_a_dropped_activity_sa
 
 def test_where_nothing_fits_there_is_nothing_to_play(small):
     none = played(
-        answers(small, (), own={"activities.memo.due": "week 1 day 2"}, effort=EFFORT), num_programs=100
+        answers(small, (), own={"activities.memo.due": "week 1 day 2"}, effort=EFFORT), num_worlds=100
     )[1]
     assert (none.answer.plan, none.safety, none.device_hours_saved) == (None, None, None)
     assert none.answer.conflict is not None
@@ -37,7 +37,7 @@ def test_where_nothing_fits_there_is_nothing_to_play(small):
 @pytest.mark.parametrize("points", [2.0, -3.0])
 def test_weak_evidence_stops_early_and_saves_what_strong_evidence_spends(small, points):
     own = {"pilot.gains": [points], "pilot.standard_error": 0.2}
-    base, asked = played(answers(small, (), own=own, effort=EFFORT), num_programs=500)
+    base, asked = played(answers(small, (), own=own, effort=EFFORT), num_worlds=500)
     is_weak = points < 0
     assert (asked.safety.verdicts["stop"] > base.safety.verdicts["stop"]) == is_weak
     assert (asked.device_hours_saved > 0) == is_weak

@@ -44,9 +44,9 @@ def random_network(rng, num_activities=9):
     )
 
 
-def random_draws(rng, network, num_programs):
-    shape = (len(network.names), num_programs)
-    cut_start = rng.uniform(0, 60, (len(network.cuts), num_programs))
+def random_draws(rng, network, num_worlds):
+    shape = (len(network.names), num_worlds)
+    cut_start = rng.uniform(0, 60, (len(network.cuts), num_worlds))
     return Draws(
         duration_h=rng.choice([0.0, 3.0, 7.25, 20.0, 41.0], shape) * rng.lognormal(0, 0.2, shape),
         delay_h=rng.choice([0.0, 0.0, 12.0], shape),
@@ -62,7 +62,7 @@ def random_draws(rng, network, num_programs):
 def test_a_replay_is_what_a_plain_simulation_finds_program_by_program(plain_replay, seed):
     rng = np.random.default_rng(seed)
     network = random_network(rng)
-    draws = random_draws(rng, network, num_programs=12)
+    draws = random_draws(rng, network, num_worlds=12)
     fast = replay(network, draws)
     for program in range(12):
         slow = plain_replay(network, draws, program)

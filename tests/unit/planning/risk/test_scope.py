@@ -13,26 +13,26 @@ from assay.planning.risk.sketch import sketch
 
 
 def test_a_program_that_keeps_its_promises_gives_nothing_up(small):
-    choice = choose_scope(small, Promises(0.5, 0.5), num_programs=500)
+    choice = choose_scope(small, Promises(0.5, 0.5), num_worlds=500)
     assert choice.keeps_promises
     assert choice.moves == ()
 
 
 def test_what_breaks_the_budget_is_dropped_and_nothing_else(small):
     tight = small.changed({"budget.device_hours": 720.0})
-    choice = choose_scope(tight, Promises(0.5, 0.05), num_programs=500)
+    choice = choose_scope(tight, Promises(0.5, 0.05), num_worlds=500)
     assert choice.keeps_promises
     assert [move.name for move in choice.moves] == ["no_extra"]
 
 
 def test_a_promise_that_no_scope_keeps_is_said_to_be_broken(small):
-    choice = choose_scope(small.changed({"decision.by": "week 1 day 3"}), num_programs=300)
+    choice = choose_scope(small.changed({"decision.by": "week 1 day 3"}), num_worlds=300)
     assert not choice.keeps_promises
 
 
 @pytest.mark.slow
 def test_the_shipped_case_is_offered_safely_and_its_calm_optimum_is_not(shipped):
-    offered = make_offer(shipped, num_programs=8_000)
+    offered = make_offer(shipped, num_worlds=8_000)
     offer = offered.offer
     assert all(goal.proved for goal in offer.plan.goals)
     assert offer.safety.p_on_time >= 0.85
@@ -52,7 +52,7 @@ def test_an_option_that_is_not_there_is_named(small):
 
 def test_the_register_knows_what_a_risk_costs_and_that_a_mitigation_helps(small):
     tight = small.changed({"decision.by": "week 2 day 5"})
-    (line,) = register(tight, sketch, num_programs=2000)
+    (line,) = register(tight, sketch, num_worlds=2000)
     assert line.without.p_on_time > line.now.p_on_time + 0.02
     assert line.cost() > 0
     assert line.now.p_on_time < line.mitigations[0].after.p_on_time <= line.without.p_on_time
@@ -60,7 +60,7 @@ def test_the_register_knows_what_a_risk_costs_and_that_a_mitigation_helps(small)
 
 def test_the_tornado_is_sorted_and_its_ends_are_on_their_sides(small):
     tight = small.changed({"decision.by": "week 2 day 5"})
-    drivers = tornado(tight, sketch(tight), num_programs=1000)
+    drivers = tornado(tight, sketch(tight), num_worlds=1000)
     swings = [driver.swing() for driver in drivers]
     assert swings == sorted(swings, reverse=True)
     late = next(driver for driver in drivers if driver.name == "late")
@@ -68,7 +68,7 @@ def test_the_tornado_is_sorted_and_its_ends_are_on_their_sides(small):
 
 
 def test_a_gate_teaches_and_saves_what_it_stops(small):
-    outcome = simulate(small, sketch(small), num_programs=5000)
+    outcome = simulate(small, sketch(small), num_worlds=5000)
     before, gate = stages_information(outcome)
     assert gate.p_wrong < before.p_wrong - 0.02
     assert gate.points_secured > before.points_secured
@@ -79,14 +79,14 @@ def test_a_gate_teaches_and_saves_what_it_stops(small):
 
 
 def test_more_seeds_err_less_and_cost_more(small):
-    lines = seeds_table(small, sketch(small), (1, 2, 4), num_programs=1000)
+    lines = seeds_table(small, sketch(small), (1, 2, 4), num_worlds=1000)
     assert np.all(np.diff([line.standard_error for line in lines]) < 0)
     assert np.all(np.diff([line.p_wrong for line in lines]) < 0.01)
     assert np.all(np.diff([line.device_hours for line in lines]) > 0)
 
 
 def test_the_ladder_holds_the_rungs_of_one_comparison_in_time(shipped):
-    rungs = ladder(simulate(shipped, sketch(shipped), num_programs=500))
+    rungs = ladder(simulate(shipped, sketch(shipped), num_worlds=500))
     assert [rung.activity for rung in rungs] == ["ladder_small", "replicate", "ladder_medium", "confirm"]
     assert rungs[0].device_hours < rungs[1].device_hours
     assert rungs[0].device_hours_saved > rungs[-1].device_hours_saved

@@ -39,14 +39,14 @@ NOTES = Progress.model_validate(
 def dossier():
     # A scope that keeps its promises already: the search has nothing to do.
     program = read_program(CASE).program.with_options(["data_beside", "memo_beside", "three_seeds"])
-    return make_dossier(make_offer(program, num_programs=500), questions=False, num_programs=300)
+    return make_dossier(make_offer(program, num_worlds=500), questions=False, num_worlds=300)
 
 
 @pytest.fixture(scope="module")
 def running(dossier):
     offered = dossier.offered
     return forecast(
-        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_programs=500
+        offered.program, offered.offer, NOTES, baseline=baseline_of(offered.offer.plan), num_worlds=500
     )
 
 
@@ -104,7 +104,7 @@ def told(dossier, **changes):
     offered = dossier.offered
     progress = Progress.model_validate({**NOTES.model_dump(), **changes})
     baseline = baseline_of(offered.offer.plan)
-    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_programs=500)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=500)
     return markdown(weekly_status(found, offered.offer, []))
 
 
