@@ -10,6 +10,7 @@ from jaxtyping import TypeCheckError
 SRC = Path(__file__).parents[2] / "src" / "assay"
 ROOMS = (
     "data/loader",
+    "evaluation/evidence/classifier",
     "training/checkpoint",
     "training/methods",
     "training/model",
@@ -18,7 +19,7 @@ ROOMS = (
 )
 """All of whose signatures say their shapes."""
 
-BARE = {"Tensor", "ndarray", "NDArray", "ArrayLike"}
+BARE = {"Tensor", "ndarray", "NDArray"}
 EXCEPTIONS = {
     "training/parallel/lane_sum.py: _reduce_bucket": "DDP wants its hook to return Future[Tensor], no more",
 }

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
@@ -109,7 +109,7 @@ def _with_types(table: pa.Table, wanted: Mapping[str, pa.DataType], path: Path) 
     return table
 
 
-def _refuse_repeats(sorted_ids: npt.NDArray[np.uint64], path: Path) -> None:
+def _refuse_repeats(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
     repeats = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
     if repeats.size:
         raise DataError(

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from jaxtyping import Bool
 
 from assay.base.units import count_text
 
@@ -23,7 +23,7 @@ class Slice(NamedTuple):
 
     column: str
     value: str
-    chosen: npt.NDArray[np.bool_]
+    chosen: Bool[np.ndarray, "row"]
 
 
 def slices_of(column: str, values: Any) -> Iterator[Slice]:
@@ -44,7 +44,7 @@ def _is_number(type_: Any) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_))
 
 
-def _by_quartile(column: str, values: Any, is_missing: npt.NDArray[np.bool_]) -> Iterator[Slice]:
+def _by_quartile(column: str, values: Any, is_missing: Bool[np.ndarray, "row"]) -> Iterator[Slice]:
     numbers = pc.cast(values, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     edges = np.unique(np.quantile(numbers[~is_missing], [0.25, 0.5, 0.75], method="lower"))
     # NaN sorts beyond every edge; its rows belong to no quartile.
@@ -56,7 +56,7 @@ def _by_quartile(column: str, values: Any, is_missing: npt.NDArray[np.bool_]) ->
             yield Slice(column, f"{_short(inside.min())} to {_short(inside.max())}", chosen)
 
 
-def _by_value(column: str, values: Any, is_missing: npt.NDArray[np.bool_]) -> Iterator[Slice]:
+def _by_value(column: str, values: Any, is_missing: Bool[np.ndarray, "row"]) -> Iterator[Slice]:
     counts = sorted(
         ((pair["values"], pair["counts"]) for pair in pc.value_counts(values.drop_null()).to_pylist()),
         key=lambda pair: (-pair[1], str(pair[0])),

@@ -15,19 +15,20 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from jaxtyping import Float64
 from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats, normal_quantile
+from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile
 from assay.records.evaluation import Estimate
 
 
 class Placements(NamedTuple):
     """For each row the share of the other class that it beats, ties counting one half."""
 
-    of_positives: Floats
-    of_negatives: Floats
+    of_positives: Float64[np.ndarray, "positive"]
+    of_negatives: Float64[np.ndarray, "negative"]
 
     @property
     def auc(self) -> float:
@@ -106,7 +107,9 @@ def logit_interval(share: float, variance: float, *, confidence: float) -> tuple
     return float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
 
 
-def _variance(of_positives: Floats, of_negatives: Floats) -> float:
+def _variance(
+    of_positives: Float64[np.ndarray, "positive"], of_negatives: Float64[np.ndarray, "negative"]
+) -> float:
     if not (of_positives.any() or of_negatives.any()):
         return 0.0
     return float(of_positives.var(ddof=1) / of_positives.size + of_negatives.var(ddof=1) / of_negatives.size)

@@ -6,7 +6,7 @@ The rule is that of `verdict_of`: a candidate may lose `allowed_loss` of AUC (on
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.auc import auc_difference, placements
@@ -19,8 +19,6 @@ from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import AucComparison, Estimate
 
 ALLOWED_AUC_LOSS = 0.01
-
-Mask = npt.NDArray[np.bool_]
 
 
 def compare_auc(
@@ -76,7 +74,7 @@ def compare_slices(baseline: Any, candidate: Any) -> tuple[SliceDifference, ...]
     )
 
 
-def _difference(before: ScoredRows, after: ScoredRows, chosen: Mask) -> Estimate | None:
+def _difference(before: ScoredRows, after: ScoredRows, chosen: Bool[np.ndarray, "row"]) -> Estimate | None:
     if np.count_nonzero(chosen) < MIN_ROWS_TO_RANK:
         return None
     return auc_difference(before.where(chosen), after.where(chosen))

@@ -3,26 +3,24 @@
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Int64
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-
-Floats = npt.NDArray[np.float64]
 
 
 class RocCurve(NamedTuple):
     """The share of positives found against the share of negatives flagged, from (0, 0) to (1, 1)."""
 
-    false_positive_rate: Floats
-    true_positive_rate: Floats
+    false_positive_rate: Float64[np.ndarray, "point"]
+    true_positive_rate: Float64[np.ndarray, "point"]
 
 
 class ScoreHistogram(NamedTuple):
     """Rows of each class by predicted probability; bin k holds [edges[k], edges[k + 1])."""
 
-    edges: Floats
-    positive_rows: npt.NDArray[np.int64]
-    negative_rows: npt.NDArray[np.int64]
+    edges: Float64[np.ndarray, "edge"]
+    positive_rows: Int64[np.ndarray, "bin"]
+    negative_rows: Int64[np.ndarray, "bin"]
 
 
 def roc_curve(rows: ScoredRows, *, max_points: int = 200) -> RocCurve | None:

@@ -7,11 +7,11 @@ bootstrap over rows converges to, without the thousand resamples and without the
 """
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Int, Num
 
 from assay.evaluation.evidence.classifier.auc import auc_estimate, logit_interval
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats, normal_quantile
+from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile
 from assay.records.evaluation import CalibrationBin, ClassifierMetrics, Estimate
 
 CALIBRATION_BINS = 10
@@ -103,7 +103,10 @@ def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
 
 
 def _influence_variance(
-    ordered: ScoredRows, last_of_tie: npt.NDArray[np.intp], precision: Floats, predicted: Floats
+    ordered: ScoredRows,
+    last_of_tie: Int[np.ndarray, "row"],
+    precision: Float64[np.ndarray, "row"],
+    predicted: Num[np.ndarray, "row"],
 ) -> float:
     """Variance of AP from its rows' influences; `ordered` by falling score.
 
@@ -122,17 +125,17 @@ def _influence_variance(
     return float((np.square(of_positives).sum() + np.square(losses).sum()) / num_positive**2)
 
 
-def _sum_from(values: Floats) -> Floats:
+def _sum_from(values: Float64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:
     """Sum of `values[k:]` for each k."""
     return np.cumsum(values[::-1])[::-1]
 
 
-def _last_of_tie(ordered: Floats) -> npt.NDArray[np.intp]:
+def _last_of_tie(ordered: Float64[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
     """For each position, the last position that holds the same value; `ordered` is sorted either way."""
     ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))
     return np.repeat(ends, np.diff(ends, prepend=-1))
 
 
-def _first_of_tie(last_of_tie: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+def _first_of_tie(last_of_tie: Int[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
     ends, lengths = np.unique(last_of_tie, return_counts=True)
     return np.repeat(ends - lengths + 1, lengths)

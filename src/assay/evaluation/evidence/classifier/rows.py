@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from jaxtyping import Bool, Float64, Int
 
 from assay.base.errors import DataError
 
@@ -11,8 +12,8 @@ from assay.base.errors import DataError
 class ScoredRows(NamedTuple):
     """Rows with their true class and the probability that a model gave to the positive one."""
 
-    is_positive: npt.NDArray[np.bool_]
-    probabilities: npt.NDArray[np.float64]
+    is_positive: Bool[np.ndarray, "row"]
+    probabilities: Float64[np.ndarray, "row"]
 
     @property
     def num_rows(self) -> int:
@@ -29,7 +30,7 @@ class ScoredRows(NamedTuple):
         """Whether a ranking of positives against negatives means anything."""
         return 0 < self.num_positive < self.num_rows
 
-    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "ScoredRows":
+    def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "ScoredRows":
         """The chosen rows."""
         return ScoredRows(self.is_positive[chosen], self.probabilities[chosen])
 
