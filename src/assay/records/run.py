@@ -16,6 +16,7 @@ class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
     kind: ClassVar[str] = "run"
+    added: ClassVar = frozenset(("num_steps",))
 
     run_id: str
     created_s: float

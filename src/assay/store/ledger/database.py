@@ -154,7 +154,8 @@ def _check_layout(connection: Connection) -> None:
         shown = ", ".join(map(str, found)) or "none"
         raise StoreError(
             f"ledger {_shown(connection.engine)}: its tables have layout {shown}; this assay reads layout "
-            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in $ASSAY_LEDGER."
+            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in $ASSAY_LEDGER: "
+            "'assay runs --rebuild' fills it from the folders of the runs."
         )
 
 

@@ -1,0 +1,94 @@
+"""Writes the golden files that are missing: `python tests/golden/records/write_missing.py`.
+
+There is one for every kind of record and version: what the code of that version writes of a record with a value
+other than the default in every field. A file that is there is never
+written again: it stands for what lies on disks.
+"""
+
+import sys
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from assay.records.record import Record
+
+FOLDER = Path(__file__).parent
+CHECKOUT = FOLDER.parents[2]
+MOMENTS = ("now", "started", "ended", "expected_end", "events")
+"""Fields that hold a moment of a program's calendar, written as text."""
+
+
+def golden_path(kind: str, version: int) -> Path:
+    """Where a version of a kind stands."""
+    return FOLDER / kind / f"v{version}.json"
+
+
+def golden_record(record_class: type[Record]) -> Record:
+    """Of this kind, with something in every field."""
+    return record_class.model_validate(given(record_class.kind) or sample(record_class))
+
+
+def given(kind: str) -> dict[str, Any] | None:
+    """Of kinds whose fields must fit one another."""
+    if kind == "program":
+        from assay.planning.program.file import read_program
+
+        return read_program(CHECKOUT / "programs" / "helpfulness.yaml").program.model_dump(mode="json")
+    if kind == "progress":
+        ended = {"started": "week 1", "ended": "week 2"}
+        return {
+            "now": "week 3", "activities": {"a": ended, "b": {"started": "week 2", "expected_end": "week 4"}},
+            "events": {"e": "week 1 day 2"},
+        }  # fmt: skip
+    if kind == "drill_report":
+        exercise = {"name": "kill", "run_id": "r", "weights_digest": "w", "num_attempts": 2, "seconds": 1.5}
+        exercises = [{**exercise, "problem": "other weights"}]
+        return {
+            "recipe_sha256": "a", "parts": {"loader.lanes": 8}, "workers": 2, "exercises": exercises,
+            "verdict": "fail",
+        }  # fmt: skip
+    return None
+
+
+def sample(model: type[BaseModel]) -> dict[str, Any]:
+    """A JSON tree with a value for every field."""
+    return {name: _value(field.annotation, name) for name, field in model.model_fields.items()}
+
+
+def _value(annotation: Any, name: str) -> Any:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return _value(next(each for each in arguments if each is not NoneType), name)
+    if origin is Literal:
+        return arguments[-1]
+    if origin in (tuple, list, frozenset):
+        inner = arguments[:1] if len(arguments) == 2 and arguments[1] is Ellipsis else arguments
+        return [_value(each, name) for each in inner]
+    if origin is dict:
+        key = _value(arguments[0], "key")
+        return {key: _value(arguments[1], name)}
+    if hasattr(annotation, "__metadata__"):
+        return _value(annotation.__origin__, name)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return sample(annotation)
+    text = "week 4 day 2" if name in MOMENTS else f"the {name}"
+    plain = {str: text, int: 3, float: 0.5, bool: True, Any: {"any": [1, "é"]}}
+    return plain[annotation]
+
+
+def main() -> None:
+    sys.path.insert(0, str(CHECKOUT / "tests"))
+    from record_kinds import record_kinds
+
+    for kind, record_class in sorted(record_kinds().items()):
+        path = golden_path(kind, record_class.version)
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(golden_record(record_class).to_json() + "\n", encoding="utf-8")
+            print(path.relative_to(CHECKOUT))
+
+
+if __name__ == "__main__":
+    main()
