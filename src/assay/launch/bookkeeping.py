@@ -116,7 +116,7 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
         )
 
 
-class Source(NamedTuple):
+class LedgerSource(NamedTuple):
     """Where rows about a run are written from, when the ledger is made anew."""
 
     tables: tuple[str, ...]
@@ -162,12 +162,14 @@ def _findings(ledger: Ledger, run: Run) -> None:
 
 
 RUN_SOURCES = (
-    Source(("runs",), "run.json", Ledger.record_run),
-    Source(("launches",), "launches/*.json", _launches),
-    Source(("log_entries",), "in its store: log/*.json", _log_entries),
-    Source(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
-    Source(("notices",), "notices.jsonl", record_notices),
-    Source(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
-    Source(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
-    Source(("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run),
+    LedgerSource(("runs",), "run.json", Ledger.record_run),
+    LedgerSource(("launches",), "launches/*.json", _launches),
+    LedgerSource(("log_entries",), "in its store: log/*.json", _log_entries),
+    LedgerSource(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
+    LedgerSource(("notices",), "notices.jsonl", record_notices),
+    LedgerSource(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
+    LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
+    LedgerSource(
+        ("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run
+    ),
 )

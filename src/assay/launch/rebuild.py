@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from assay.base.errors import AssayError, DataError
 from assay.evaluation.suite.queue import PREFIX, stored_results
-from assay.launch.bookkeeping import RUN_SOURCES, Source
+from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource
 from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
 from assay.launch.evaluation.queue import evaluation_seconds
@@ -109,12 +109,12 @@ def _campaigns(ledger: Ledger, home: Home) -> None:
 
 SOURCES_OF_A_RUN = (
     *RUN_SOURCES,
-    Source(
+    LedgerSource(
         ("benchmark_results", "phase_seconds"),
         "in its store: benchmarks/**/result.json, lease-*.json",
         _results_beside_training,
     ),
-    Source(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
+    LedgerSource(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
 )
 
 SOURCES_OF_A_HOME = (
@@ -124,5 +124,5 @@ SOURCES_OF_A_HOME = (
     ),
 )
 
-SOURCES: tuple[Source | HomeSource, ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
+SOURCES: tuple[LedgerSource | HomeSource, ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
 """Every table of the ledger stands in at least one."""

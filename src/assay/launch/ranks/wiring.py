@@ -53,13 +53,7 @@ def train_rank(
     recorder = _recorder(task, clock, faults)
     recorder.phase("startup")
     keep_freed_memory()
-    ranks = Ranks.join(
-        rank=task.rank,
-        world_size=task.attempt.world_size,
-        rendezvous=task.rendezvous,
-        num_threads=recipe.trainer.threads_per_rank,
-        shards_weights=task.parallel == "fsdp2",
-    )
+    ranks = _ranks(task, recipe)
     began(str(ranks.device))
     method = method_of(recipe.method)
     loader = _loader(recipe, method, "train")
@@ -69,14 +63,13 @@ def train_rank(
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.attempt.attempt)
-    awaited = partial(_awaited, recipe.evaluation, log)
     saver = Saver(
         training_parts(model, optimizer),
         ranks,
         log,
         recipe.retention,
         clock,
-        awaited,
+        partial(_awaited, recipe.evaluation, log),
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
     )
     place = _restored(saver, task)
@@ -114,6 +107,16 @@ def train_rank(
     recorder.close()
     ranks.leave()
     return outcome
+
+
+def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
+    return Ranks.join(
+        rank=task.rank,
+        world_size=task.attempt.world_size,
+        rendezvous=task.rendezvous,
+        num_threads=recipe.trainer.threads_per_rank,
+        shards_weights=task.parallel == "fsdp2",
+    )
 
 
 def _faults(task: RankTask) -> RankFaults:
