@@ -669,8 +669,9 @@ def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_gi
     assert {run for run in trainer.trained if trainer.trained.count(run) > 1} == {"pilot-treated-s1"}
 
 
-def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file) -> None:
-    trainer = Shuffled(GOOD, seed=0)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, seed: int) -> None:
+    trainer = Shuffled(GOOD, seed=seed)
     path = campaign_file()
     home, config = Home.from_environment(), read_campaign_file(path)
     run = arm_run(declare(home, config, beside=path.parent, clock=SystemClock()), "treated", 0)

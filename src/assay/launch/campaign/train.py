@@ -126,10 +126,13 @@ class Training:
             while waiting and len(self._in_flight) < self._place.arms_at_once:
                 arm, seed = waiting.pop(0)
                 each = ArmRun(arm, seed, arm_run(self._campaign, arm, seed))
-                if _log_of(each.run).finished() is not None:
+                # Asked before the log is read: what ends in between is finished, not dead.
+                if (found := self._found(each)) is not None:
+                    self._in_flight.append(found)
+                elif _log_of(each.run).finished() is not None:
                     yield self._taken(each)
                 elif (refusal := self._beyond_budget(each)) is None:
-                    self._in_flight.append(self._found(each) or self._started(each))
+                    self._in_flight.append(self._started(each))
                 else:
                     waiting = []
             ended = [flight for flight in self._in_flight if self._place.state_of(flight.launch) == "ended"]
