@@ -44,7 +44,10 @@ def copy(source: Ledger, to: Ledger) -> None:
     """Every row as it is."""
     with source.reading() as old, to.writing() as new:
         for table in tables.metadata.sorted_tables:
-            rows = [dict(row._mapping) for row in old.execute(sqlalchemy.select(table))]
+            rows = [
+                {column.key: row._mapping[column] for column in table.columns}
+                for row in old.execute(sqlalchemy.select(table))
+            ]
             if rows and table is not tables.layout:
                 new.execute(table.insert(), rows)
 
