@@ -1,0 +1,243 @@
+"""The loop around the step: what is committed when, with which place and receipts, and what is written down.
+
+The step and the saver are stand-ins that note what they are asked; the loader and its order are real.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from assay.base.errors import TrainingError
+from assay.base.seeds import mix64
+from assay.data.loader.batch import StepShare
+from assay.data.loader.config import LoaderConfig
+from assay.data.loader.loader import Loader
+from assay.data.loader.receipts import receipt
+from assay.records.cursor import Cursor
+from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
+
+LANES = range(2, 4)
+"""Of a rank that has the second half of four."""
+STEPS_PER_EPOCH = 5
+
+
+class Source:
+    """Forty rows in four groups; the last is damaged if asked for."""
+
+    fingerprint = "f" * 64
+    num_rows = np.array([10] * 4, np.int64)
+    identities = mix64(np.arange(4, dtype=np.uint64))
+
+    def row_ids(self, group: int) -> Any:
+        return np.arange(group * 10, group * 10 + 10, dtype=np.uint64)
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        return pa.table({"input_ids": pa.array([[1, 2]] * 10, pa.list_(pa.int32()))})
+
+    def shard_of(self, group: int) -> str:
+        return "shard"
+
+
+@dataclass
+class Rank:
+    """Everything around the trainer, and what it was asked."""
+
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What steps report other than usual."""
+    stops: bool = False
+    events: list[Any] = field(default_factory=list)
+    asked: list[tuple[int, bool, bool]] = field(default_factory=list)
+    shares: list[StepShare] = field(default_factory=list)
+    commits: list[dict[str, Any]] = field(default_factory=list)
+    logged: dict[int, dict[str, float]] = field(default_factory=dict)
+    seconds: float = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.seconds
+
+    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool) -> StepTotals:
+        self.seconds += 0.25
+        self.asked.append((step, stop_asked, commit_asked))
+        self.shares.append(share)
+        usual = StepTotals(
+            num_rows=8, num_tokens=16, weight=4, loss_sum=step * 2.0, gradient_norm=3.0, learning_rate=0.5,
+            stop_asked=False, commit_asked=commit_asked, exchange_s=0.125, bad_lanes=(),
+            metrics={"accuracy": 0.75}, digests={"gradient_digest": 7.0},
+        )  # fmt: skip
+        return usual._replace(**self.answers.get(step, {}))
+
+    def phase(self, name: str) -> None:
+        self.events.append(name)
+
+    def log(self, step: int, values: Any) -> None:
+        self.logged[step] = dict(values)
+
+    def sync(self) -> None:
+        self.events.append("sync")
+
+    def begin(self, **commit: Any) -> None:
+        self.seconds += 2.0
+        self.events.append(f"commit {commit['step']}")
+        self.commits.append(commit)
+
+    def wait(self) -> None:
+        self.events.append("wait")
+
+    def evaluate(self, step: int) -> float:
+        self.events.append(f"evaluate {step}")
+        return step / 10
+
+
+def loader() -> Loader:
+    config = LoaderConfig(lanes=4, global_batch_size=8, window_rows=4, threads=1)
+    return Loader(Source(), config, ("input_ids",))
+
+
+def trained(rank: Rank, place: TrainingPosition | None = None, **config: Any) -> str:
+    trainer_config = TrainerConfig.model_validate({"epochs": 2, "commit_every": 4} | config)
+    schedule = CommitSchedule(trainer_config, rank, failure_s=1e9)  # type: ignore[arg-type]
+    trainer = Trainer(
+        stepper=rank, loader=loader(), saver=rank, lanes=LANES, recorder=rank, clock=rank,
+        config=trainer_config, schedule=schedule, evaluate=rank.evaluate, stop_asked=lambda: rank.stops,
+    )  # type: ignore[arg-type]  # fmt: skip
+    return trainer.train(place or TrainingPosition(0, Cursor()))
+
+
+def places(rank: Rank) -> list[tuple[int, int, int]]:
+    """(step, epoch, step of the epoch) of each commit."""
+    return [(commit["step"], commit["cursor"].epoch, commit["cursor"].step_in_epoch) for commit in rank.commits]
+
+
+def test_a_run_reads_every_step_once_and_commits_the_place_of_the_next() -> None:
+    rank = Rank()
+    assert trained(rank) == "finished"
+    assert rank.asked == [(step, False, False) for step in range(1, 11)]
+    cursors = [(share.cursor.epoch, share.cursor.step_in_epoch) for share in rank.shares]
+    assert cursors == [(epoch, step) for epoch in range(2) for step in range(STEPS_PER_EPOCH)]
+    assert all([lane.lane for lane in share.lanes] == list(LANES) for share in rank.shares)
+    assert places(rank) == [(4, 0, 4), (8, 1, 3), (10, 2, 0)]
+    assert [commit["from_step"] for commit in rank.commits] == [0, 4, 8]
+    assert rank.events[-2:] == ["checkpoint", "wait"]
+
+
+def test_receipts_are_of_the_rows_that_were_learned_since_the_last_commit() -> None:
+    rank = Rank()
+    trained(rank)
+    for commit in rank.commits:
+        expected = []
+        for step in range(commit["from_step"] + 1, commit["step"] + 1):
+            for lane in rank.shares[step - 1].lanes:
+                rows = np.concatenate([batch.row_ids for batch in lane.micro_batches])
+                expected.append((step, lane.lane, *receipt(rows)))
+        found = commit["receipts"]
+        assert list(zip(found.steps, found.lanes, found.num_rows, found.digests, strict=True)) == expected
+        assert found.quarantined == [] and commit["metric"] is None and not commit["is_verified"]
+
+
+def test_a_resume_goes_on_where_the_commit_says() -> None:
+    whole, rest = Rank(), Rank()
+    trained(whole)
+    assert trained(rest, TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2))) == "finished"
+    assert [share.cursor for share in rest.shares] == [share.cursor for share in whole.shares[7:]]
+    assert places(rest) == [(8, 1, 3), (10, 2, 0)]
+    assert [commit["from_step"] for commit in rest.commits] == [7, 8]
+
+
+def test_nothing_is_left_to_do_after_the_last_step() -> None:
+    rank = Rank()
+    assert trained(rank, TrainingPosition(10, Cursor(epoch=2))) == "finished"
+    assert rank.events == ["checkpoint", "wait"] and not rank.commits
+
+
+def test_each_phase_of_a_step_is_entered_in_its_order() -> None:
+    rank = Rank()
+    trained(rank, max_steps=2, evaluate_every=2)
+    assert rank.events == [
+        "data", "compute", "data", "compute",
+        "evaluation", "evaluate 2", "checkpoint", "sync", "commit 2",
+        "checkpoint", "wait",
+    ]  # fmt: skip
+    assert rank.commits[0]["metric"] == 0.2
+
+
+def test_a_step_is_written_down_with_the_seconds_that_it_took() -> None:
+    rank = Rank()
+    trained(rank, max_steps=2)
+    assert rank.logged == {
+        step: {
+            "loss": step / 2, "gradient_norm": 3.0, "learning_rate": 0.5, "rows": 8, "tokens": 16,
+            "step_s": 0.25, "exchange_s": 0.125, "accuracy": 0.75, "gradient_digest": 7.0,
+        }
+        for step in (1, 2)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("stop_step", "outcome"), [(3, "stopped"), (4, "stopped"), (10, "finished")])
+def test_who_is_asked_to_stop_commits_first(stop_step: int, outcome: str) -> None:
+    rank = Rank(answers={stop_step: {"stop_asked": True}})
+    assert trained(rank) == outcome
+    assert len(rank.asked) == stop_step
+    assert places(rank)[-1][0] == stop_step
+    assert rank.events[-1] == "wait"
+    assert len({commit["step"] for commit in rank.commits}) == len(rank.commits)
+
+
+def test_the_wish_to_stop_is_handed_to_the_step() -> None:
+    rank = Rank(stops=True)
+    trained(rank, max_steps=1)
+    assert rank.asked == [(1, True, False)]
+
+
+def test_auto_asks_by_the_clock_and_waits_longer_after_a_dear_commit() -> None:
+    # 0.05 s a commit and 1e9 s between failures: 10,000 s until the first; then one took 2 s: 63,000 s.
+    rank = Rank()
+    step = rank.step
+
+    def long_step(*args: Any, **named: Any) -> StepTotals:
+        rank.seconds += 12_000.0
+        return step(*args, **named)
+
+    rank.step = long_step  # type: ignore[method-assign]
+    trained(rank, commit_every="auto")
+    assert [number for number, _, commit in rank.asked if commit] == [2, 9]
+    assert [number for number, *_ in places(rank)] == [2, 9, 10]
+
+
+@pytest.mark.parametrize(("commit_every", "committed"), [("auto", [3, 10]), (4, [4, 8, 10])])
+def test_a_checked_step_is_committed_at_once_only_where_commits_have_no_fixed_steps(
+    commit_every, committed
+) -> None:
+    checked = [3] if commit_every == "auto" else [3, 8]
+    rank = Rank(answers={step: {"is_verified": True} for step in checked})
+    trained(rank, commit_every=commit_every)
+    assert [commit["step"] for commit in rank.commits] == committed
+    verified = [commit["step"] for commit in rank.commits if commit["is_verified"]]
+    assert verified == ([3] if commit_every == "auto" else [8])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"bad_lanes": (1, 3)}, r"the loss of lanes \[1, 3\]"),
+        ({"gradient_norm": math.nan}, "the gradient's norm"),
+    ],
+)
+def test_a_step_that_was_not_made_ends_the_run_and_names_its_rows(wrong, what) -> None:
+    rank = Rank(answers={7: wrong})
+    with pytest.raises(TrainingError, match=rf"step 7: {what} is not finite. .* epoch 1, step 1 of the epoch"):
+        trained(rank)
+    assert places(rank) == [(4, 0, 4)] and 7 not in rank.logged
+
+
+@pytest.mark.parametrize(("max_steps", "expected"), [(None, 10), (3, 3), (99, 10)])
+def test_a_run_has_the_steps_of_its_epochs_or_as_many_as_allowed(max_steps, expected) -> None:
+    config = TrainerConfig(epochs=2, max_steps=max_steps)
+    assert num_steps(config, loader()) == expected
