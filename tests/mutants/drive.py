@@ -54,7 +54,7 @@ TESTS = (
     "tests/docs tests/contract/test_object_store.py tests/contract/test_ledger.py"
 )
 SLOWEST_TEST_S = 15.0
-PATIENCE_S = 30.0
+PATIENCE_S = 10.0
 """Of tests in their clean time that a mutant may survive before we leave it."""
 MAX_PARAMETERS = 8
 """Of one test: the hundredth seed of a simulation hardly kills what the first ones let live."""
