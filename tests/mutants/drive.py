@@ -16,7 +16,9 @@ import contextlib
 import gc
 import importlib.abc
 import importlib.util
+import itertools
 import json
+import mmap
 import os
 import resource
 import shutil
@@ -47,6 +49,7 @@ from mutants.rooms import (
     report,
     sampled,
     share_killed,
+    told,
 )
 
 TESTS = (
@@ -173,26 +176,36 @@ class Driver:
         return Run(seconds, lines)
 
     def _trace(self, nodes: Sequence[str], files: set[str], into: Path) -> None:
-        ran: dict[str, set[int]] = {}
+        sizes = {file: Path(file).read_bytes().count(b"\n") + 2 for file in sorted(files)}
+        first = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
+        # A byte per line, shared with the ranks that a test forks.
+        ran = mmap.mmap(-1, sum(sizes.values()))
 
         def local(frame: FrameType, event: str, arg: object) -> object:
             if event == "line":
-                ran.setdefault(frame.f_code.co_filename, set()).add(frame.f_lineno)
+                ran[first[frame.f_code.co_filename] + frame.f_lineno] = 1
             return local
 
         def trace(frame: FrameType, event: str, arg: object) -> object:
-            return local if frame.f_code.co_filename in files else None
+            return local if frame.f_code.co_filename in first else None
 
         result: dict[str, tuple[float, dict[str, list[int]] | None]] = {}
         for node in nodes:
-            ran.clear()
+            ran[:] = bytes(len(ran))
             self._failed, began = False, time.process_time()
             threading.settrace(trace)  # type: ignore[arg-type]
             sys.settrace(trace)  # type: ignore[arg-type]
             self._run([node])
             sys.settrace(None)
-            found = None if self._failed else {file: sorted(numbers) for file, numbers in ran.items()}
-            result[node] = (time.process_time() - began, found)
+            seconds, everything = time.process_time() - began, ran[:]
+            lines = {
+                file: [line for line in range(sizes[file]) if everything[start + line]]
+                for file, start in first.items()
+            }
+            result[node] = (
+                seconds,
+                None if self._failed else {file: ran for file, ran in lines.items() if ran},
+            )
         into.write_text(json.dumps(result))
 
     def _run(self, nodes: Sequence[str]) -> None:
@@ -235,6 +248,8 @@ class Driver:
                 tests = self._tests_of(mutants[index], clean)
                 if not tests:
                     verdicts[index] = Verdict("untested")
+                    for line in told(mutants[index], verdicts[index]):
+                        print(line, flush=True)
                     continue
                 child = self._fork(partial(self._attack, mutants[index], tests, clean.seconds))
                 running[child] = index
@@ -247,6 +262,8 @@ class Driver:
             verdicts[index] = self._verdict(child, status)
             if verdicts[index].test:
                 self._killers[mutants[index].path, mutants[index].place.function][verdicts[index].test] += 1
+            for line in told(mutants[index], verdicts[index]):
+                print(line, flush=True)
             shutil.rmtree(self._work / str(child), ignore_errors=True)
             if index % 100 == 99:
                 print(f"{index + 1} of {len(mutants)} in {time.monotonic() - began:.0f} s", flush=True)

@@ -5,6 +5,7 @@ import random
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,18 +63,20 @@ def sampled(options: argparse.Namespace) -> Mutants:
     return rooms
 
 
+def told(mutant: Mutant, verdict: Verdict) -> Iterator[str]:
+    """A survivor as the change of a line; nothing of one that died or that no test could tell."""
+    place = f"{mutant.path}:{mutant.lines[0]}"
+    if mutant.key in _equivalent():
+        if verdict.test:
+            yield f"\n{place}: equivalent.toml says that no test can tell, but {verdict.test} does"
+    elif verdict.outcome in ("survived", "untested"):
+        yield f"\n{place} {mutant.place.function} {verdict.outcome}"
+        yield from (f"  - {line}" for line in mutant.was.splitlines())
+        yield from (f"  + {line}" for line in mutant.now.splitlines())
+
+
 def report(rooms: Mutants, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """The survivors as changes of a line, then a table of the rooms."""
-    left = iter(verdicts)
-    for mutant in (mutant for mutants in rooms.values() for mutant in mutants):
-        verdict, place = next(left), f"{mutant.path}:{mutant.lines[0]}"
-        if mutant.key in _equivalent():
-            if verdict.test:
-                yield f"\n{place}: equivalent.toml says that no test can tell, but {verdict.test} does"
-        elif verdict.outcome in ("survived", "untested"):
-            yield f"\n{place} {mutant.place.function} {verdict.outcome}"
-            yield from (f"  - {line}" for line in mutant.was.splitlines())
-            yield from (f"  + {line}" for line in mutant.now.splitlines())
+    """A table of the rooms."""
     outcomes = ("killed", "timeout", "survived", "untested", "equivalent")
     yield "\n" + "".join(
         [f"{'room':22}", *(f"{name:>11}" for name in outcomes), "  killed of those that differ"]
@@ -104,6 +107,7 @@ def _counts(rooms: Mutants, verdicts: Sequence[Verdict]) -> dict[str, Counter[st
     }
 
 
+@cache
 def _equivalent() -> set[tuple[str, str, str, str]]:
     entries = tomllib.loads(EQUIVALENT.read_text())["equivalent"] if EQUIVALENT.exists() else []
     assert all(entry["why"] for entry in entries)
