@@ -207,6 +207,12 @@ def test_a_row_longer_than_a_packed_sequence_is_named(fake_source):
         epoch_of(Loader(fake_source([200]), config_of(layout=layout), COLUMNS))
 
 
+def test_a_row_as_long_as_a_packed_sequence_fills_it(fake_source):
+    source = fake_source([200])
+    layout = PackedLayout(type="packed", sequence_tokens=9)
+    assert sorted(all_rows(epoch_of(Loader(source, config_of(layout=layout), COLUMNS)))) == source.all_rows
+
+
 @pytest.mark.parametrize("prefetch_steps", [0, 4])
 def test_damage_reaches_the_reader_with_the_window_that_needs_it_and_not_before(fake_source, prefetch_steps):
     source = fake_source([32] * 8)

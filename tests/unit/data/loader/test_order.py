@@ -87,3 +87,8 @@ def test_nothing_has_no_steps_and_no_windows():
     geometry = Geometry(num_rows=0, lanes=4, rows_per_lane=2, window_steps=3)
     assert (geometry.steps_per_epoch, geometry.num_windows, geometry.rows_in_step(0, 0)) == (0, 0, 0)
     assert geometry.window_range(3, 0) == (0, 0) and order_of([0, 0]).spans(0, 0) == []
+
+
+def test_a_step_after_the_last_has_no_rows():
+    geometry = Geometry(num_rows=50, lanes=4, rows_per_lane=2, window_steps=3)
+    assert [geometry.rows_in_step(3, step) for step in (5, 6, 7, 100)] == [2, 1, 0, 0]

@@ -53,3 +53,7 @@ def test_a_row_in_the_place_of_another_is_named_with_it(rows, data):
 def test_three_missing_rows_put_all_in_doubt():
     difference = explain(keys(range(10)), receipt(keys(range(7))))
     assert difference == (tuple(range(10)), (), False)
+
+
+def test_no_rows_have_the_receipt_that_adds_nothing():
+    assert receipt(keys([])) == NO_ROWS == (0, 0)
