@@ -1,5 +1,6 @@
 """What a training process frees stays with it, so that its next step has the pages already."""
 
+import ctypes
 import subprocess
 import sys
 
@@ -52,8 +53,8 @@ class Glibc:
 def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeypatch, refused, kept) -> None:
     """Parameters as in glibc's malloc.h; it refuses a threshold of mapping above 32 MiB."""
     glibc = Glibc(refused)
-    monkeypatch.setattr(allocator.ctypes, "CDLL", {None: glibc}.get)
-    monkeypatch.setattr(allocator.sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", {None: glibc}.get)
+    monkeypatch.setattr(sys, "platform", "linux")
     assert allocator.keep_freed_memory() is kept
     assert glibc.asked.items() <= {-1: 2**31 - 1, -3: 32 << 20}.items()
     assert len(glibc.asked) == (1 if refused == -1 else 2)
@@ -61,7 +62,7 @@ def test_glibc_is_asked_to_trim_never_and_to_map_only_the_largest_blocks(monkeyp
 
 @pytest.mark.parametrize(("platform", "library"), [("linux", object()), ("darwin", Glibc())])
 def test_another_c_library_is_left_alone(monkeypatch, platform, library) -> None:
-    monkeypatch.setattr(allocator.ctypes, "CDLL", lambda name: library)
-    monkeypatch.setattr(allocator.sys, "platform", platform)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr(sys, "platform", platform)
     assert allocator.keep_freed_memory() is False
     assert not getattr(library, "asked", None)

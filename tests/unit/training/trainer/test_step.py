@@ -259,7 +259,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     )  # fmt: skip
     assert not totals.is_made and totals._replace(gradient_norm=1.0).is_made
     assert not totals._replace(gradient_norm=1.0, bad_lanes=(0,)).is_made
-    assert totals._replace(weight=0, loss_sum=0.0).loss == 0.0
+    assert totals.loss == 1.0 and totals._replace(weight=0, loss_sum=0.0).loss == 0.0
 
 
 def test_a_lane_without_rows_computes_a_blank_that_weighs_nothing() -> None:
