@@ -128,7 +128,7 @@ def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Pa
     assert_is_the_tree(on_ranks(world_size, partial(replicated, passes=passes), tmp_path), passes)
 
 
-@pytest.mark.parametrize(("world_size", "passes"), [(2, ONE_PASS), (4, SEVERAL)])
+@pytest.mark.parametrize(("world_size", "passes"), [(2, ONE_PASS), (2, SEVERAL), (4, SEVERAL)])
 def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
     found = on_ranks(world_size, partial(sharded, passes=passes), tmp_path, shards_weights=True)
     assert_is_the_tree(found, passes)
