@@ -669,16 +669,26 @@ def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_gi
     assert {run for run in trainer.trained if trainer.trained.count(run) > 1} == {"pilot-treated-s1"}
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, seed: int) -> None:
-    trainer = Shuffled(GOOD, seed=seed)
-    path = campaign_file()
+@pytest.mark.parametrize("polls", [0, 2])
+def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: int) -> None:
+    class Found(MadeUpTrainer):
+        """A job that it has not started runs for so many polls, then is finished."""
+
+        left = polls
+
+        def state_of(self, launch: Launch) -> LaunchState:
+            if launch.job == "7" and self.left:
+                self.left -= 1
+                return "running"
+            return super().state_of(launch)
+
+    path, trainer = campaign_file(), Found(GOOD)
     home, config = Home.from_environment(), read_campaign_file(path)
     run = arm_run(declare(home, config, beside=path.parent, clock=SystemClock()), "treated", 0)
     save_launch(run, place="slurm", job="7", world_size=1)
     _, result = decided(path, trainer)
     assert result.decisions["treated"].recommendation == "scale"
-    assert "pilot-treated-s0" in trainer.ended and "pilot-treated-s0" not in trainer.trained
+    assert len(trainer.trained) == 5 and "pilot-treated-s0" not in trainer.trained
 
 
 def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
