@@ -119,12 +119,12 @@ def launch(
         script = job_script(home, run, place.slurm_config(), world_size=world_size, options=options)
         click.echo(script, nl=False)
         return True
+    refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launcher = place.launcher(home, options)
     if launcher is None:
         if place.on == "here" and not place.launched:
             launched_here(run, world_size=world_size)
         return False
-    refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launched = launcher.start(run, world_size=world_size)
     with home.open_ledger() as ledger:
         ledger.record_run(run)
