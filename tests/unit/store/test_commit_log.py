@@ -334,3 +334,18 @@ def test_an_attempt_whose_own_beginning_was_not_heard_of_is_not_fenced_by_it(sto
     log = begun(AnswersAreLost(store), now_s=1.0)
     assert log.begin_attempt(world_size=1, now_s=2.0) == 4
     assert [entry.attempt for entry in log.entries()] == [1, 2, 3, 4]
+
+
+def test_who_loses_the_race_for_the_next_attempt_to_another_is_fenced(store, monkeypatch) -> None:
+    log, other = begun(store), CommitLog(store)
+    put = store.put_if_absent
+
+    def put_after_another(key: str, data: bytes) -> bool:
+        monkeypatch.setattr(store, "put_if_absent", put)
+        other.begin_attempt(world_size=1, now_s=2.0)
+        return put(key, data)
+
+    monkeypatch.setattr(store, "put_if_absent", put_after_another)
+    with pytest.raises(FencedError):
+        log.begin_attempt(world_size=1, now_s=3.0)
+    assert other.attempt == 2 and [entry.attempt for entry in other.entries()] == [1, 2]

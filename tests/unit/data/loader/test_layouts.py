@@ -134,3 +134,10 @@ def test_packed_sequences_hold_what_fits_and_are_nearly_as_few_as_possible(lengt
     assert len(sequences) <= 11 / 9 * -(-sum(lengths) // 50) * 2 + 1
     half_full = [rows for rows in sequences if sum(lengths[row] for row in rows) <= 25]
     assert len(half_full) <= 1
+
+
+def test_as_many_full_sequences_as_steps_make_one_each():
+    for window in range(8):
+        keys = WindowKeys(seed=0, epoch=0, window=window)
+        result = arranged([30, 20, 30, 20, 30, 20], LAYOUTS[2], step_rows=[2, 2, 2], keys=keys)
+        assert [piece.sequence_rows for step in result.steps for piece in step] == [(2,), (2,), (2,)]

@@ -203,8 +203,10 @@ def test_a_view_without_rows_is_refused(fake_source):
 
 def test_a_row_longer_than_a_packed_sequence_is_named(fake_source):
     layout = PackedLayout(type="packed", sequence_tokens=5)
-    with pytest.raises(DataError, match=r"row \d+ has 9 tokens and loader.layout.sequence_tokens is 5"):
-        epoch_of(Loader(fake_source([200]), config_of(layout=layout), COLUMNS))
+    source = fake_source([200])
+    with pytest.raises(DataError, match=r"has 9 tokens and loader.layout.sequence_tokens is 5") as said:
+        epoch_of(Loader(source, config_of(layout=layout), COLUMNS))
+    assert source.length_of(int(str(said.value).split()[1])) == 9
 
 
 def test_a_row_as_long_as_a_packed_sequence_fills_it(fake_source):

@@ -1,16 +1,21 @@
 """The learning rate as a table and beside PyTorch's schedulers; which weights decay; what clipping does."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
-from assay.training.trainer.optimizer import build_optimizer, learning_rate
+from assay.training.trainer.optimizer import build_optimizer, gradient_norm, learning_rate
+from forked_ranks import on_ranks
 
 
 def rates(kind: str, *, num_steps: int, warmup_steps: int = 0, final_fraction: float = 0.1) -> list[float]:
@@ -90,3 +95,22 @@ def test_what_is_frozen_is_not_in_the_optimizer() -> None:
     model.bias.requires_grad_(False)
     groups = build_optimizer(model, OptimizerConfig()).param_groups
     assert [[weights.shape for weights in group["params"]] for group in groups] == [[torch.Size([2, 3])]]
+
+
+def gradients() -> list[torch.Tensor]:
+    """Matrices and vectors of few and many rows, so that some ranks have fewer than others, or none."""
+    generator = torch.Generator().manual_seed(5)
+    shapes = [(5, 3), (1, 4), (8, 2, 2), (7,), (2,)]
+    return [torch.randn(shape, generator=generator) * 10.0**place for place, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_norm_has_the_same_bits_however_the_rows_are_sharded(world_size: int, tmp_path: Path) -> None:
+    def norm_of_shards(ranks: Ranks) -> float:
+        mesh = DeviceMesh.from_group(ranks.inner, "cpu")
+        return gradient_norm([distribute_tensor(whole, mesh, [Shard(0)]) for whole in gradients()])
+
+    norms = on_ranks(world_size, norm_of_shards, tmp_path, shards_weights=True)
+    assert set(norms) == {gradient_norm(gradients())}
+    flat = torch.cat([gradient.double().flatten() for gradient in gradients()])
+    assert norms[0] == pytest.approx(float(flat.norm()), rel=1e-6)

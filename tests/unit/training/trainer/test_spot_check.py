@@ -1,12 +1,13 @@
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
 from assay.records.cursor import Cursor
 from assay.records.suspect import WrongArithmeticError
 from assay.training.parallel.ranks import Ranks
@@ -16,6 +17,7 @@ from forked_ranks import on_ranks
 
 RIGHT, WRONG = 1, 2
 LANES_PER_RANK = 4
+ONE_TOKEN = np.ones((1, 1), np.int64), np.ones(1, np.int32)
 
 
 def test_the_rank_whose_first_result_alone_was_wrong_is_outvoted() -> None:
@@ -143,3 +145,24 @@ def test_a_flip_that_does_not_happen_again_is_the_owners(world_size, tmp_path: P
     )
     for _, suspects in of_ranks:
         assert [(suspect.rank, suspect.is_certain) for suspect in suspects] == [(0, True)]
+
+
+@pytest.mark.parametrize(
+    ("adds_passes", "num_micro_batches", "has_digest"),
+    [(True, 1, True), (True, 2, True), (False, 1, True), (False, 0, True), (False, 2, False)],
+)
+def test_a_lane_has_a_digest_of_its_own_where_it_was_seen_whole(
+    adds_passes, num_micro_batches, has_digest, tmp_path: Path
+) -> None:
+    def check(ranks: Ranks) -> int | None:
+        sums = Lanes()
+        sums.adds_passes = adds_passes
+        check = SpotCheck(Again(is_wrong=False), sums, ranks, is_due=lambda step: True, seed=7)
+        batch = MicroBatch(np.zeros(1, np.uint64), {"input_ids": Ragged(*ONE_TOKEN)}, {})
+        share = StepShare(Cursor(), (LaneShare(0, (batch,) * num_micro_batches),))
+        check.begin(share, step=1)
+        sums.on_own_gradients(0, [0], [gradient_of(0)])
+        return check.finish(share, step=1).digest
+
+    [digest] = on_ranks(1, check, tmp_path)
+    assert digest == (digest_of_tensors([gradient_of(0)]) if has_digest else None)

@@ -278,6 +278,33 @@ def test_a_lane_without_rows_computes_a_blank_that_weighs_nothing() -> None:
     assert forward.weight_of(micro_batch([7])) == 2
 
 
+class NothingToLose(NoisyRegression):
+    """Whose blank has a loss of zero, as a masked one has."""
+
+    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+        nothing = 0.0 * model(tensors["points"]).sum()
+        return Loss(nothing, {name: MetricSum(nothing.detach(), 1.0) for name in self.metrics})
+
+
+def test_a_blank_that_loses_nothing_adds_nothing_either() -> None:
+    forward = LaneForward(NothingToLose(), device=CPU, precision="float32", seed=SEED)
+    loss = forward.loss(NothingToLose().build_model(), lane(1), 0, step=1)
+    assert loss.sum.item() == 0.0 and [metric.sum.item() for metric in loss.metrics.values()] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("shards_weights", [False, True])
+def test_a_step_computes_again_once_the_gradients_are_exchanged(shards_weights, tmp_path: Path) -> None:
+    def phases(ranks: Ranks) -> list[str]:
+        stepper, share, _ = stepper_of(ranks)
+        entered: list[str] = []
+        stepper._lane_sum.enter_phase = entered.append
+        stepper.step(share, step=1, stop_asked=False)
+        return entered
+
+    of_ranks = on_ranks(2, phases, tmp_path, shards_weights=shards_weights)
+    assert of_ranks == [["communication", "compute"]] * 2
+
+
 def test_the_randomness_of_a_pass_is_that_of_step_lane_and_index() -> None:
     forward = LaneForward(NoisyRegression(), device=CPU, precision="float32", seed=SEED)
     model = initial_model(NoisyRegression(), seed=SEED, device=CPU)
