@@ -28,7 +28,7 @@ from assay.data.loader.receipts import receipt
 from assay.launch.ranks.faults import NO_FAULTS, RankFaults
 from assay.launch.ranks.recorder import RankRecorder
 from assay.records.cursor import Cursor
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.metrics.segment import SegmentWriter, read_segment, segment_path

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.failure import Failure
-from assay.records.phase import Phase as Phase
+from assay.records.phase import Phase
 from assay.records.record import Record
 from assay.records.suspect import Suspect
 

@@ -10,7 +10,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from assay.records.run import Phase
+from assay.records.phase import Phase
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _LINE = struct.Struct("<qqddd")

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from rich.text import Text
 
-from assay.records.run import Phase
+from assay.records.phase import Phase
 
 PHASE_STYLES: dict[Phase, str] = {
     "compute": "green",

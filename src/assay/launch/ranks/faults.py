@@ -24,7 +24,7 @@ from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.records.commit import Commit
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.store.commit_log import CommitLog
 from assay.store.faulty import FlakyStore, StoreFault
 from assay.store.objects import ObjectStore

@@ -7,7 +7,7 @@ named moment: (step, phase) of a rank.
 from collections.abc import Callable, Mapping
 
 from assay.base.clock import Clock
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.store.heartbeat import Beat, Heartbeats
 from assay.store.metrics.segment import SegmentWriter
 

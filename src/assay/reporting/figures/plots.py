@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.units import count_text, duration_text
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.reporting.figures.svg import Plane, Scale, band, domain, drawing, path, plane, tag, text, title
 from assay.reporting.views.curves import Series
 from assay.reporting.views.run import RunView

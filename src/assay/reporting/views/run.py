@@ -10,7 +10,8 @@ from assay.records.failure import Failure
 from assay.records.goodput import useful_share
 from assay.records.launch import Launch
 from assay.records.notice import NoticeKind
-from assay.records.run import Attempt, Phase, PhaseSeconds
+from assay.records.phase import Phase
+from assay.records.run import Attempt, PhaseSeconds
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead
 from assay.reporting.views.view import AsWritten, UtcTime, View

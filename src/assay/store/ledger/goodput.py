@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from assay.base.commit_interval import optimal_commit_interval_s
 from assay.records.commit import Commit
 from assay.records.goodput import USEFUL, Goodput, Interruption
-from assay.records.run import Attempt, Phase, PhaseSeconds, Run
+from assay.records.phase import Phase
+from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import Ledger
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.records.run import Attempt, Phase, PhaseSeconds, Run
+from assay.records.phase import Phase
+from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 
 _WORK: frozenset[Phase] = frozenset({"data", "compute", "communication"})

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import DamagedDataError, StoreError
-from assay.records.run import Phase
+from assay.records.phase import Phase
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 

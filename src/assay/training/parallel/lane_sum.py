@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.tree import PartialSums
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards

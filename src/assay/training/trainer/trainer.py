@@ -14,7 +14,7 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
 from assay.records.cursor import Cursor
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.records.run import Phase
+from assay.records.phase import Phase
 from assay.store.metrics.phases import device_nanoseconds, device_seconds
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
 
