@@ -124,6 +124,7 @@ def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_fo
     assert "Traceback" not in words
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_on_another_node_is_named_with_its_stacks(new_tiny_run, start_follower) -> None:
     run, port = new_tiny_run(), free_port()
     start_follower(run, port)
