@@ -154,7 +154,7 @@ class Protected:
         )
         self.recorder = self.recorder_on(self.segment_writer)
         method = method_of(task)
-        self.loader = loader_of(task, method.columns)
+        self.loader = loader_of(task, method.config.columns)
         self.config = TrainerConfig(
             max_steps=task.num_steps, commit_every=task.commit_every, optimizer=OPTIMIZER
         )
@@ -270,7 +270,7 @@ class Bare:
 def bare_ddp(task: Task) -> Report:
     ranks = join(task)
     bare, stopwatch = Bare(task, ranks), Stopwatch()
-    loader = loader_of(task, bare.method.columns)
+    loader = loader_of(task, bare.method.config.columns)
     for share in shares_of(task, loader):
         stopwatch.note()
         bare.step(share)

@@ -91,7 +91,7 @@ def replay(
     recipe = recipe_of(run)
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
-    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, method.columns)
+    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
     through = request.step if request.through_step is None else request.through_step
     _check(request, recipe, through, num_steps(recipe.trainer, loader))
     recorded = _Recorded(recorded_steps(Path(run.run_dir), attempt=request.attempt), _weights(log))

@@ -67,12 +67,9 @@ class ClassificationScorer:
         split = recipe.data.split
         view = split_view(Dataset.open(Path(recipe.data.dataset)), split, "validation")
         by_key = split.type == "hash"
-        columns = [
-            *self._method.columns,
-            *([split.column] if by_key and split.column not in self._method.columns else []),
-        ]
+        columns = dict.fromkeys([*recipe.method.columns, *([split.column] if by_key else [])])
         self._cluster_column = split.column if by_key else None
-        self._loader = Loader(view, recipe.loader, columns)
+        self._loader = Loader(view, recipe.loader, tuple(columns))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)
         self.identity = Identity(

@@ -33,7 +33,7 @@ from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import Method, PredictingMethod
+from assay.training.trainer.method import PredictingMethod
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -56,7 +56,7 @@ def train_rank(
     ranks = _ranks(task, recipe)
     began(str(ranks.device))
     method = method_of(recipe.method)
-    loader = _loader(recipe, method, "train")
+    loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
     forward = LaneForward(method, device=ranks.device, precision=recipe.trainer.precision, seed=recipe.seed)
     lane_sum = _lane_sum(recipe, model, ranks, recorder)
@@ -166,7 +166,7 @@ class _Evaluator:
         self._model = model
         self._method = method
         self._predictions = recipe.method.predictions
-        self._validation = _loader(recipe, method, "validation")
+        self._validation = _loader(recipe, "validation")
         self._ranks = ranks
         self._recorder = recorder
 
@@ -201,9 +201,9 @@ def _recorder(task: RankTask, clock: Clock, faults: RankFaults) -> RankRecorder:
     )
 
 
-def _loader(recipe: Recipe, method: Method, part: Part) -> Loader:
+def _loader(recipe: Recipe, part: Part) -> Loader:
     dataset = Dataset.open(Path(recipe.data.dataset))
-    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, method.columns)
+    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, recipe.method.columns)
 
 
 def _spot_check(

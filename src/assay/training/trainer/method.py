@@ -1,4 +1,4 @@
-"""What a method must say for the trainer to train it: which columns it reads, its model, its loss.
+"""What a method must say for the trainer to train it: its model, its tensors, its loss.
 
 A loss is a *sum*, and so is every metric beside it. The trainer adds the sums of all lanes in lane order and
 divides once, by the step's weight: rows for a classifier, trained tokens for a language model, pairs for
@@ -37,11 +37,6 @@ class Loss(NamedTuple):
 
 class Method(Protocol):
     """Batch to loss."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Dataset columns to read."""
-        ...
 
     @property
     def metrics(self) -> Sequence[str]:

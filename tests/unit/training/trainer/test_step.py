@@ -39,7 +39,6 @@ LANES = [[[1, 2], [3]], [], [[4, 5, 6]], [[7], [8], [9, 10]]]
 class NoisyRegression:
     """Rows are points; the noise shows whether generators are seeded, a helper whether it is frozen."""
 
-    columns = ("input_ids",)
     metrics = ("error", "seldom")
 
     def build_model(self) -> nn.Module:

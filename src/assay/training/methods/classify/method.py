@@ -21,11 +21,6 @@ class ClassifyMethod:
         self.config = config
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Dataset columns to read."""
-        return self.config.columns
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         """What is written down with every step, beside the loss."""
         return ("accuracy",)
