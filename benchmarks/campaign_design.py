@@ -14,6 +14,7 @@ holds it to the power stated here.
 import math
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, PositiveInt
 from scipy.special import ndtr
 from scipy.stats import binom, norm
@@ -24,7 +25,6 @@ from assay.evaluation.evidence.campaign.rule import CampaignRule, forecast_of, l
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.failure_rate import rate_upper
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
-from assay.evaluation.evidence.interval import Floats
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance, variance_scatter
 from assay.evaluation.evidence.replication import shrink
 
@@ -110,7 +110,7 @@ def gain_power(design: CampaignDesign, effect: float) -> float:
     seen = _expected(design, end)
     quantile = seen.quantile(design.looks.gate_levels()[-1])
     needed = least_scaling_effect(seen.variance, quantile, design.replication_variance(), design.rule)
-    passes: Floats = ndtr((effect - needed) / _true_error(design, end))
+    passes: npt.NDArray[np.float64] = ndtr((effect - needed) / _true_error(design, end))
     return float(passes.mean())
 
 
@@ -165,13 +165,13 @@ def _stop_probability(design: CampaignDesign, gate_index: int, effect: float) ->
     return float(ndtr((bound - effect) / _true_error(design, gates[gate_index])).mean())
 
 
-def _no_way_bound(design: CampaignDesign, seen: Effect, num_seeds: int) -> Floats:
+def _no_way_bound(design: CampaignDesign, seen: Effect, num_seeds: int) -> npt.NDArray[np.float64]:
     """The mean below which P(SCALE by the last gate) is too small."""
     rule, end_seeds = design.rule, design.looks.gate_seeds[-1]
     ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
     quantile = ahead.end.quantile(design.looks.gate_levels()[-1])
     needed = least_scaling_effect(ahead.end.variance, quantile, design.replication_variance(), rule)
-    bound: Floats = (needed + norm.ppf(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
+    bound: npt.NDArray[np.float64] = (needed + norm.ppf(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
     return bound
 
 

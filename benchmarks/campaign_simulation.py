@@ -24,7 +24,6 @@ from assay.evaluation.evidence.campaign.rule import (
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
-from assay.evaluation.evidence.interval import Floats
 from campaign_design import CampaignDesign
 
 FULL_GAIN_AFTER = 0.5
@@ -58,7 +57,7 @@ class CampaignOutcomes(NamedTuple):
     """Looks taken: checkpoints times gates where none ended it."""
     scaled_unscheduled: npt.NDArray[np.bool_]
     """SCALE was said at a look that no plan declared."""
-    gain_seen: Floats
+    gain_seen: npt.NDArray[np.float64]
     """Mean difference at the look that ended it."""
     naive_claim_at: npt.NDArray[np.int64]
     """Checkpoint of the first seed (from 1) at which the naive rule first claims a gain; 0 where never."""
@@ -107,7 +106,7 @@ def simulate_campaigns(
 
 def _scores(
     design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
-) -> Floats:
+) -> npt.NDArray[np.float64]:
     """Mean differences [campaign, seed, checkpoint, benchmark]."""
     seeds, checkpoints = design.looks.gate_seeds[-1], design.num_checkpoints
     benchmarks = design.num_benchmarks
@@ -117,7 +116,7 @@ def _scores(
     if truth.only_one_benchmark:
         gains = np.where(np.arange(benchmarks) == 0, benchmarks * truth.gain, 0.0)
     items_sd = np.sqrt(design.discordance / design.items_per_benchmark)
-    scores: Floats = grown[:, None] * gains
+    scores: npt.NDArray[np.float64] = grown[:, None] * gains
     scores = scores + design.benchmark_sd * rng.normal(size=(num_campaigns, 1, 1, benchmarks))
     scores = scores + items_sd * rng.normal(size=(num_campaigns, 1, 1, benchmarks))
     scores = scores + pair * design.seed_sd * rng.normal(size=(num_campaigns, seeds, 1, 1))
@@ -125,7 +124,9 @@ def _scores(
     return scores
 
 
-def _evidence(design: CampaignDesign, scores: Floats, *, level: float, is_gate: bool) -> CampaignEvidence:
+def _evidence(
+    design: CampaignDesign, scores: npt.NDArray[np.float64], *, level: float, is_gate: bool
+) -> CampaignEvidence:
     """What the rule sees of [campaign, seed, benchmark] scores at one checkpoint."""
     num_seeds, benchmarks = scores.shape[1:]
     by_seed, by_benchmark = scores.mean(axis=2), scores.mean(axis=1)
@@ -185,7 +186,7 @@ def _further_clauses(
     )
 
 
-def _naive_claim_at(design: CampaignDesign, scores: Floats) -> npt.NDArray[np.int64]:
+def _naive_claim_at(design: CampaignDesign, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """One seed, any checkpoint, any benchmark, items' error only: the first gain significant at 95%."""
     items_sd = np.sqrt(design.discordance / design.items_per_benchmark)
     claims = scores[:, 0].max(axis=2) > norm.ppf(0.975) * items_sd

@@ -11,8 +11,10 @@ import importlib.machinery
 import inspect
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
+
+import numpy as np
 
 ROOMS = ("assay.data.loader", "assay.evaluation.evidence", "assay.training")
 
@@ -62,15 +64,22 @@ def _checked(value: Any) -> Any | None:
     function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
     if not isinstance(function, types.FunctionType):
         return None
-    if not any(_has_shape(annotation) for annotation in function.__annotations__.values()):
+    shapes = [shape for annotation in function.__annotations__.values() for shape in _shapes(annotation)]
+    if not shapes:
         return None
+    for shape in shapes:
+        if shape.array_type is np.ndarray:
+            # What NumPy makes of an array whose last dimension is summed away is a number of its own.
+            shape.array_type = np.ndarray | np.generic
     # A whole number will do where a float is asked for, as Python has it.
     return jaxtyped(value, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
 
 
-def _has_shape(annotation: Any) -> bool:
+def _shapes(annotation: Any) -> Iterator[Any]:
+    """The jaxtyping annotations in an annotation."""
     from jaxtyping import AbstractArray
 
     if inspect.isclass(annotation) and issubclass(annotation, AbstractArray):
-        return True
-    return any(_has_shape(part) for part in get_args(annotation))
+        yield annotation
+    for part in get_args(annotation):
+        yield from _shapes(part)

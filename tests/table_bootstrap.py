@@ -12,21 +12,21 @@ them, so intervals take their quantile from Student (`effect.Effect.quantile`).
 import math
 
 import numpy as np
+import numpy.typing as npt
 
 from assay.evaluation.evidence.effect import (
-    Clusters,
     cluster_sums,
     estimate_of,
     item_shares,
     paired_effect,
 )
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 2000
 
 
-def resampled_weights(count: int, num_resamples: int, rng: np.random.Generator) -> Floats:
+def resampled_weights(count: int, num_resamples: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Weights [resample, unit] of mean 1: `count - 1` draws of `count` units, scaled (Rao & Wu)."""
     assert count >= 2, f"{count} unit can not be resampled"
     draws = rng.integers(count, size=(num_resamples, count - 1))
@@ -36,13 +36,13 @@ def resampled_weights(count: int, num_resamples: int, rng: np.random.Generator) 
 
 
 def bootstrap_means(
-    differences: Floats,
-    clusters: Clusters | None = None,
-    weights: Floats | None = None,
+    differences: npt.NDArray[np.float64],
+    clusters: npt.NDArray[np.generic] | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
     *,
     rng: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
-) -> Floats:
+) -> npt.NDArray[np.float64]:
     """Means of [..., seed, item] in each resample: [resample, ...]. Needs two seeds and two clusters."""
     num_seeds, num_items = differences.shape[-2:]
     share = item_shares(weights, num_items)
@@ -52,14 +52,14 @@ def bootstrap_means(
     by_seed = np.tensordot(of_clusters, cluster_sums(differences * share, clusters), axes=([1], [-1]))
     leading = [1] * (differences.ndim - 2)
     totals = (by_seed * of_seeds.reshape(num_resamples, *leading, num_seeds)).mean(axis=-1)
-    means: Floats = totals / (of_clusters @ sizes).reshape(num_resamples, *leading)
+    means: npt.NDArray[np.float64] = totals / (of_clusters @ sizes).reshape(num_resamples, *leading)
     return means
 
 
 def bootstrap_estimate(
-    differences: Floats,
-    clusters: Clusters | None = None,
-    weights: Floats | None = None,
+    differences: npt.NDArray[np.float64],
+    clusters: npt.NDArray[np.generic] | None = None,
+    weights: npt.NDArray[np.float64] | None = None,
     *,
     rng: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,

@@ -10,7 +10,7 @@ from jaxtyping import TypeCheckError
 SRC = Path(__file__).parents[2] / "src" / "assay"
 ROOMS = (
     "data/loader",
-    "evaluation/evidence/classifier",
+    "evaluation/evidence",
     "training/checkpoint",
     "training/methods",
     "training/model",

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
+from jaxtyping import Float64, Int
 from scipy import stats
 
 from assay.base.digest import sha256_of_bytes
@@ -37,7 +37,6 @@ ITEM_SCHEMA = pa.schema(
         ("details", pa.string()),
     ]
 )
-Numbers = npt.NDArray[np.float64]
 
 
 class ItemScore(NamedTuple):
@@ -60,12 +59,12 @@ class ItemScore(NamedTuple):
 class ScoreMatrix(NamedTuple):
     """The same items under several checkpoints, one row each; only items that all of them scored."""
 
-    scores: Numbers
+    scores: Float64[np.ndarray, "seed item"]
     """[seed, item]."""
     item_ids: tuple[str, ...]
-    clusters: npt.NDArray[np.intp]
+    clusters: Int[np.ndarray, "item"]
     """[item]: index of its cluster, from 0."""
-    weights: Numbers
+    weights: Float64[np.ndarray, "item"]
     """[item]: 1, or e.g. its bytes."""
     seeds: tuple[int, ...]
     num_dropped: int
@@ -245,7 +244,7 @@ def effective_number(rate: float, error: float, num_items: int, num_clusters: in
 
 
 def clustered_standard_error(
-    scores: Numbers, clusters: npt.NDArray[np.intp], weights: Numbers
+    scores: Float64[np.ndarray, "item"], clusters: Int[np.ndarray, "item"], weights: Float64[np.ndarray, "item"]
 ) -> tuple[float | None, int]:
     """Standard error of the weighted mean, and the number of clusters; None with a single cluster.
 
@@ -261,9 +260,9 @@ def clustered_standard_error(
 
 
 def detectable_effect(
-    scores: Numbers,
-    clusters: npt.NDArray[np.intp],
-    weights: Numbers,
+    scores: Float64[np.ndarray, "item"],
+    clusters: Int[np.ndarray, "item"],
+    weights: Float64[np.ndarray, "item"],
     *,
     power: float = 0.8,
     confidence: float = 0.95,
@@ -287,17 +286,17 @@ def detectable_effect(
     return DetectableEffect(effect=effect, power=power, confidence=confidence, correlation=correlation)
 
 
-def _are_shares(scores: Numbers) -> bool:
+def _are_shares(scores: Float64[np.ndarray, "item"]) -> bool:
     """Whether each item is solved or not."""
     return bool(np.isin(scores, (0.0, 1.0)).all())
 
 
-def _scores(table: pa.Table) -> Numbers:
-    filled: Numbers = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
+def _scores(table: pa.Table) -> Float64[np.ndarray, "item"]:
+    filled: np.ndarray = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
     return filled
 
 
-def _cluster_indices(column: Any) -> npt.NDArray[np.intp]:
+def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:
     return np.unique(np.array(column.to_pylist(), dtype=object), return_inverse=True)[1]
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
@@ -33,7 +33,6 @@ from assay.training.recipe import recipe_of
 
 CONFIDENCE = 0.95
 
-Floats = npt.NDArray[np.float64]
 
 _EVERY_POINT = 1_000_000_000
 _ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "layout")
@@ -44,9 +43,9 @@ class CodeLength(NamedTuple):
     """The code of one run's first pass over its training rows."""
 
     run_id: str
-    bits_per_step: Floats
+    bits_per_step: Float64[np.ndarray, "step"]
     """[step]: for all rows of the step."""
-    rows_per_step: Floats
+    rows_per_step: Float64[np.ndarray, "step"]
     """[step]."""
     is_whole_pass: bool
     """False: the run ended, or was read, before each row had been seen once."""
@@ -133,7 +132,7 @@ def compare_code_lengths(
     )
 
 
-def newey_west(deviations: Floats) -> float:
+def newey_west(deviations: Float64[np.ndarray, "step"]) -> float:
     """Variance of the sum of correlated deviations of mean zero, with Bartlett weights.
 
     Over 4 (n/100)^(2/9) lags, or n^(1/3) where that is more: a run's weights change slowly.
@@ -147,7 +146,9 @@ def newey_west(deviations: Floats) -> float:
     return max(total, 0.0)
 
 
-def _saved_bits(baseline: CodeLength, candidate: CodeLength) -> tuple[Floats, Floats]:
+def _saved_bits(
+    baseline: CodeLength, candidate: CodeLength
+) -> tuple[Float64[np.ndarray, "step"], Float64[np.ndarray, "step"]]:
     """Per step: bits that the candidate saves, and rows."""
     names = f"{baseline.run_id} and {candidate.run_id}"
     if differing := sorted(key for key in baseline.order if baseline.order[key] != candidate.order.get(key)):
@@ -175,7 +176,7 @@ def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
     return None
 
 
-def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Floats:
+def _by_step(curve: Curve, num_steps: int, run: Run, name: str) -> Float64[np.ndarray, "step"]:
     """[step]: the metric of steps 1 to `num_steps`, each of which must be there once."""
     wanted = np.arange(1, num_steps + 1)
     kept = curve.steps <= num_steps

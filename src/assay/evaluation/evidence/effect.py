@@ -33,16 +33,13 @@ All functions work on leading axes at once (checkpoints, campaigns) and know no 
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Shaped
 from scipy.special import ndtri
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.records.evaluation import Estimate
-
-Clusters = npt.NDArray[np.generic]
-"""For each item, which cluster it belongs to: any values, equal for items of one cluster."""
 
 
 class Effect(NamedTuple):
@@ -51,29 +48,30 @@ class Effect(NamedTuple):
     Unit: the score's own (a share of items, usually); variances are in its square and are of the mean.
     """
 
-    mean: Floats
-    seed_variance: Floats
+    mean: Float64[np.ndarray, "*leading"]
+    seed_variance: Float64[np.ndarray, "*leading"]
     """What redrawing the seeds would do; infinite with one seed, which can not say."""
-    item_variance: Floats
+    item_variance: Float64[np.ndarray, "*leading"]
     """What redrawing the items (clusters) would do, with these seeds."""
-    residual_variance: Floats
+    residual_variance: Float64[np.ndarray, "*leading"]
     """The seed-by-item part, that the two above both hold."""
-    seed_degrees: Floats
+    seed_degrees: Float64[np.ndarray, "*#leading"]
     """Degrees of freedom of the first: S - 1, or Welch's where seeds are not paired."""
     item_degrees: int
     """Clusters - 1, summed over benchmarks."""
 
     @property
-    def variance(self) -> Floats:
+    def variance(self) -> Float64[np.ndarray, "*leading"]:
         """Of `mean`, over seeds and items together."""
         return crossed_variance(self.seed_variance, self.item_variance, self.residual_variance)
 
     @property
-    def standard_error(self) -> Floats:
+    def standard_error(self) -> Float64[np.ndarray, "*leading"]:
         """Square root of `variance`."""
-        return np.sqrt(self.variance)
+        error: np.ndarray = np.sqrt(self.variance)
+        return error
 
-    def quantile(self, level: float | Floats) -> Floats:
+    def quantile(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
         """How many standard errors hold `level` of the luck on one side; see the module.
 
         Infinite with one seed.
@@ -87,18 +85,20 @@ class Effect(NamedTuple):
             item_degrees=self.item_degrees,
         )
 
-    def lower(self, level: float | Floats) -> Floats:
+    def lower(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
         """The one-sided lower bound that the truth exceeds with probability `level`."""
-        return self.mean - _half_width(self.quantile(level), self.standard_error)
+        bound: np.ndarray = self.mean - _half_width(self.quantile(level), self.standard_error)
+        return bound
 
-    def upper(self, level: float | Floats) -> Floats:
+    def upper(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
         """The one-sided upper bound."""
-        return self.mean + _half_width(self.quantile(level), self.standard_error)
+        bound: np.ndarray = self.mean + _half_width(self.quantile(level), self.standard_error)
+        return bound
 
     def at(self, index: int | tuple[int, ...]) -> "Effect":
         """The effect at one place of the leading axes."""
 
-        def place(part: Floats) -> Floats:
+        def place(part: Float64[np.ndarray, "*leading"]) -> Float64[np.ndarray, "*place"]:
             return np.asarray(part[index])
 
         return Effect(
@@ -112,22 +112,25 @@ class Effect(NamedTuple):
 
 
 def crossed_variance(
-    seed_variance: Floats, item_variance: float | Floats, residual_variance: float | Floats
-) -> Floats:
+    seed_variance: Float64[np.ndarray, "*#leading"],
+    item_variance: float | Float64[np.ndarray, "*#leading"],
+    residual_variance: float | Float64[np.ndarray, "*#leading"],
+) -> Float64[np.ndarray, "*#leading"]:
     """V of the module: of the mean, over seeds and items together; infinite where a source can not say."""
     unbounded = seed_variance + _items_alone(item_variance, residual_variance)
-    return np.maximum(unbounded, item_variance)
+    variance: np.ndarray = np.maximum(unbounded, item_variance)
+    return variance
 
 
 def crossed_quantile(
-    level: float | Floats,
+    level: float | Float64[np.ndarray, "*#leading"],
     *,
-    seed_variance: Floats,
-    item_variance: float | Floats,
-    residual_variance: float | Floats,
-    seed_degrees: float | Floats,
-    item_degrees: float | Floats,
-) -> Floats:
+    seed_variance: Float64[np.ndarray, "*#leading"],
+    item_variance: float | Float64[np.ndarray, "*#leading"],
+    residual_variance: float | Float64[np.ndarray, "*#leading"],
+    seed_degrees: float | Float64[np.ndarray, "*#leading"],
+    item_degrees: float | Float64[np.ndarray, "*#leading"],
+) -> Float64[np.ndarray, "*#leading"]:
     """How many times `crossed_variance`'s root holds `level` of the luck on one side: q (W / V)^(1/2).
 
     Infinite where no degree of freedom is left to a source; 1 where nothing varies at all.
@@ -146,7 +149,7 @@ def crossed_quantile(
     return np.where(missing, np.inf, np.where(variance > 0.0, of_errors, 1.0))
 
 
-def share_power(level: float | Floats) -> Floats:
+def share_power(level: float | Float64[np.ndarray, "*level"]) -> Float64[np.ndarray, "*level"]:
     """The power of a source's share in the quantile: 1.35 up to a one-sided level of 97.5%, then towards 1.
 
     Far out, where a gate of three seeds stands (99.8%), Student's tail is all that matters, and 1.35 would
@@ -157,10 +160,13 @@ def share_power(level: float | Floats) -> Floats:
 
 
 def paired_effect(
-    differences: Floats, clusters: Clusters | None = None, weights: Floats | None = None
+    differences: Float64[np.ndarray, "*leading seed item"],
+    clusters: Shaped[np.ndarray, "item"] | None = None,
+    weights: Float64[np.ndarray, "weight"] | None = None,
 ) -> Effect:
     """Mean and variance of [..., seed, item] differences whose seeds are paired.
 
+    `clusters` [item]: which cluster each item belongs to; any values, equal for items of one cluster.
     `weights` [item]: what each item counts for, e.g. its bytes; None for one each.
     """
     num_seeds, num_items = differences.shape[-2:]
@@ -192,12 +198,12 @@ def estimate_of(effect: Effect, *, confidence: float = CONFIDENCE) -> Estimate:
     )
 
 
-def num_clusters(clusters: Clusters | None, num_items: int) -> int:
+def num_clusters(clusters: Shaped[np.ndarray, "item"] | None, num_items: int) -> int:
     """Independent draws among the items."""
     return num_items if clusters is None else int(np.unique(clusters).size)
 
 
-def item_shares(weights: Floats | None, num_items: int) -> Floats:
+def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -> Float64[np.ndarray, "item"]:
     """Each item's share in the mean; they sum to 1. Raises `DataError` for weights that can not be."""
     if weights is None:
         return np.full(num_items, 1.0 / num_items)
@@ -207,11 +213,13 @@ def item_shares(weights: Floats | None, num_items: int) -> Floats:
             f"weights of shape {given.shape} for {num_items} items; expected one each, at least 0, "
             "finite, and not all 0."
         )
-    shares: Floats = given / given.sum()
+    shares: np.ndarray = given / given.sum()
     return shares
 
 
-def cluster_sums(values: Floats, clusters: Clusters | None) -> Floats:
+def cluster_sums(
+    values: Float64[np.ndarray, "*leading item"], clusters: Shaped[np.ndarray, "item"] | None
+) -> Float64[np.ndarray, "*leading cluster"]:
     """Sums of [..., item] over the items of each cluster: [..., cluster]; unchanged without clusters."""
     if clusters is None:
         return values
@@ -221,18 +229,23 @@ def cluster_sums(values: Floats, clusters: Clusters | None) -> Floats:
     return np.add.reduceat(values[..., order], starts, axis=-1)
 
 
-def clustered_variance(deviations: Floats, clusters: Clusters | None) -> Floats:
+def clustered_variance(
+    deviations: Float64[np.ndarray, "*leading item"], clusters: Shaped[np.ndarray, "item"] | None
+) -> Float64[np.ndarray, "*leading"]:
     """Variance of the sum of [..., item] weighted deviations, clusters being the independent draws; infinite
     with one."""
     sums = cluster_sums(deviations, clusters)
     count = sums.shape[-1]
     if count < 2:
         return np.full(deviations.shape[:-1], np.inf)
-    variance: Floats = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
+    variance: np.ndarray = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
     return variance
 
 
-def _items_alone(item_variance: float | Floats, residual_variance: float | Floats) -> Floats:
+def _items_alone(
+    item_variance: float | Float64[np.ndarray, "*#leading"],
+    residual_variance: float | Float64[np.ndarray, "*#leading"],
+) -> Float64[np.ndarray, "*#leading"]:
     """The items' part without the residual; not below 0, infinite where there is one cluster."""
     with np.errstate(invalid="ignore"):
         alone = np.maximum(np.subtract(item_variance, residual_variance), 0.0)
@@ -240,8 +253,12 @@ def _items_alone(item_variance: float | Floats, residual_variance: float | Float
 
 
 def _over_seeds(
-    scores: Floats, seed_means: Floats, item_means: Floats, clusters: Clusters | None, share: Floats
-) -> tuple[Floats, Floats]:
+    scores: Float64[np.ndarray, "*leading seed item"],
+    seed_means: Float64[np.ndarray, "*leading seed"],
+    item_means: Float64[np.ndarray, "*leading item"],
+    clusters: Shaped[np.ndarray, "item"] | None,
+    share: Float64[np.ndarray, "item"],
+) -> tuple[Float64[np.ndarray, "*leading"], Float64[np.ndarray, "*leading"]]:
     """Variance of the mean over seeds, and the residual's share in it."""
     num_seeds = scores.shape[-2]
     if num_seeds < 2:
@@ -252,7 +269,9 @@ def _over_seeds(
     return seed_means.var(axis=-1, ddof=1) / num_seeds, of_clusters
 
 
-def _half_width(quantile: Floats, standard_error: Floats) -> Floats:
+def _half_width(
+    quantile: Float64[np.ndarray, "*#leading"], standard_error: Float64[np.ndarray, "*#leading"]
+) -> Float64[np.ndarray, "*#leading"]:
     """Their product; infinite where either is, also where the other is 0."""
     infinite = ~(np.isfinite(quantile) & np.isfinite(standard_error))
     return np.where(

@@ -11,13 +11,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool, Float64, Int, Real
 from scipy.stats import beta, norm, t
 
 from assay.evaluation.evidence.effect import cluster_sums
-
-Counts = float | npt.NDArray[np.int64]
-Rates = npt.NDArray[np.float64]
 
 
 class Trials(NamedTuple):
@@ -27,7 +24,7 @@ class Trials(NamedTuple):
     number: float
 
 
-def independent_trials(failed: npt.NDArray[np.bool_], clusters: npt.NDArray[np.intp]) -> Trials:
+def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarray, "item"]) -> Trials:
     """What items in clusters are worth as evidence of a failure rate; `failed` and `clusters` are [item].
 
     Korn & Graubard (1998): the number of independent trials whose rate would vary as the clustered one does,
@@ -54,7 +51,12 @@ def independent_trials(failed: npt.NDArray[np.bool_], clusters: npt.NDArray[np.i
     return Trials(rate * number, number)
 
 
-def rate_upper(failures: Counts, trials: Counts, *, confidence: float = 0.95) -> Rates:
+def rate_upper(
+    failures: float | Real[np.ndarray, "*#case"],
+    trials: float | Real[np.ndarray, "*#case"],
+    *,
+    confidence: float = 0.95,
+) -> Float64[np.ndarray, "*#case"]:
     """One-sided upper bound of the failure rate; 1 without trials."""
     failures, trials = np.asarray(failures), np.asarray(trials)
     passed = trials - failures
@@ -62,7 +64,12 @@ def rate_upper(failures: Counts, trials: Counts, *, confidence: float = 0.95) ->
     return np.where(passed > 0, bound, 1.0)
 
 
-def rate_lower(failures: Counts, trials: Counts, *, confidence: float = 0.95) -> Rates:
+def rate_lower(
+    failures: float | Real[np.ndarray, "*#case"],
+    trials: float | Real[np.ndarray, "*#case"],
+    *,
+    confidence: float = 0.95,
+) -> Float64[np.ndarray, "*#case"]:
     """One-sided lower bound of the failure rate; 0 without failures."""
     failures, trials = np.asarray(failures), np.asarray(trials)
     bound = beta.ppf(1.0 - confidence, np.maximum(failures, 1e-300), trials - failures + 1.0)

@@ -12,10 +12,9 @@ import math
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool, Float64
 
 from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.interval import Floats
 
 MARGINS_PER_ERROR = 3.9
 """A guardrail's margin in standard errors, at least: z(.95) + z(.987)."""
@@ -66,7 +65,9 @@ def non_inferiority(harm: Effect, *, margin: float, confidence: float = 0.95) ->
     )
 
 
-def is_sized(standard_error: float | Floats, margin: float | Floats) -> npt.NDArray[np.bool_]:
+def is_sized(
+    standard_error: float | Float64[np.ndarray, "*#leading"], margin: float | Float64[np.ndarray, "*#leading"]
+) -> Bool[np.ndarray, "*#leading"]:
     """Whether a guardrail with this standard error may speak about this margin."""
     # One part in 10^9 forgives rounding where a plan meets the bound exactly.
     return np.asarray(standard_error) <= np.asarray(margin) / MARGINS_PER_ERROR * (1 + 1e-9)

@@ -1,13 +1,9 @@
 """How sure an interval is, and how wide that makes it under a normal law."""
 
-import numpy as np
-import numpy.typing as npt
 from scipy.stats import norm
 
 CONFIDENCE = 0.95
 """Of every interval that names no other."""
-
-Floats = npt.NDArray[np.float64]
 
 
 def normal_quantile(confidence: float) -> float:

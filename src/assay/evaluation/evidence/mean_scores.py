@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 from scipy import stats
 
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.evaluation.evidence.predictions import ROW_ID, require_same_rows
 from assay.evaluation.evidence.slices import slices_of
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
@@ -28,7 +29,7 @@ MIN_ROWS = 50
 """A slice with fewer has no interval worth showing."""
 
 
-def mean_estimate(values: Floats, *, confidence: float = CONFIDENCE) -> Estimate:
+def mean_estimate(values: Float64[np.ndarray, "row"], *, confidence: float = CONFIDENCE) -> Estimate:
     """The mean with Student's interval; without one for a single row."""
     mean = float(values.mean())
     if values.size < 2:
@@ -112,12 +113,12 @@ def compare_score_slices(
     )
 
 
-def _paired(differences: Floats) -> Estimate:
+def _paired(differences: Float64[np.ndarray, "row"]) -> Estimate:
     found = mean_estimate(differences)
     return found.model_copy(update={"method": f"paired, {found.method}"})
 
 
-def _scores(table: Any, metric: Metric) -> Floats:
+def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     return np.asarray(table[metric.name].to_numpy(), np.float64)
 
 

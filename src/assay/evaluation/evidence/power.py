@@ -15,19 +15,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Shaped
 from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
 from assay.evaluation.evidence.effect import (
-    Clusters,
     cluster_sums,
     crossed_quantile,
     crossed_variance,
     paired_effect,
 )
-from assay.evaluation.evidence.interval import Floats
 
 POWER = 0.80
 LEVEL = 0.95
@@ -54,7 +53,9 @@ class VarianceComponents(NamedTuple):
         return math.sqrt(self.variance(num_seeds=num_seeds, num_items=num_items))
 
 
-def variance_components(differences: Floats, clusters: Clusters | None = None) -> VarianceComponents:
+def variance_components(
+    differences: Float64[np.ndarray, "seed item"], clusters: Shaped[np.ndarray, "item"] | None = None
+) -> VarianceComponents:
     """Estimate them from [seed, item] differences by the method of moments (ANOVA); none is below 0.
 
     Raises `ConfigError` with one seed or one cluster: they can not be told apart.
@@ -85,13 +86,13 @@ def components_from_discordance(
 
 
 def power(
-    effect: float | Floats,
+    effect: float | Float64[np.ndarray, "*effect"],
     components: VarianceComponents,
     *,
     num_seeds: int,
     num_items: int,
     level: float = LEVEL,
-) -> Floats:
+) -> Float64[np.ndarray, "*effect"]:
     """The chance that the lower bound at `level` of a design exceeds 0, if the gain is truly `effect`."""
     scatter = variance_scatter(components, num_seeds=num_seeds, num_items=num_items)
     if num_seeds < 2:
@@ -100,7 +101,7 @@ def power(
     truth = components.standard_error(num_seeds=num_seeds, num_items=num_items)
     if truth == 0.0:
         return (np.asarray(effect) > 0.0).astype(np.float64)
-    found: Floats = ndtr((np.asarray(effect)[..., None] - bound) / truth).mean(axis=-1)
+    found: np.ndarray = ndtr((np.asarray(effect)[..., None] - bound) / truth).mean(axis=-1)
     return found
 
 
@@ -181,18 +182,18 @@ def detectable_difference(
 class VarianceScatter(NamedTuple):
     """What variances a design will estimate: equally likely points of the seed part, beside the item part."""
 
-    seed: Floats
+    seed: Float64[np.ndarray, "point"]
     item: float
     residual: float
     seed_degrees: int
     item_degrees: int
 
     @property
-    def estimates(self) -> Floats:
+    def estimates(self) -> Float64[np.ndarray, "point"]:
         """Of the mean difference, as `Effect.variance` computes it."""
         return crossed_variance(self.seed, self.item, self.residual)
 
-    def quantile(self, level: float) -> Floats:
+    def quantile(self, level: float) -> Float64[np.ndarray, "point"]:
         """As `Effect.quantile`."""
         return crossed_quantile(
             level,

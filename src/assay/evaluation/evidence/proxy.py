@@ -14,18 +14,15 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Int64
 from scipy.stats import rankdata
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import CONFIDENCE, Floats
+from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 1000
 MIN_RECIPES = 4
-
-Recipes = npt.NDArray[np.int64]
-"""[resample, place]: which recipe stands there."""
 
 
 class ProxyScale(NamedTuple):
@@ -51,7 +48,7 @@ class ProxyAdvice(NamedTuple):
 
 
 def proxy_advice(
-    scores: Mapping[float, Floats],
+    scores: Mapping[float, Float64[np.ndarray, "recipe _"]],
     *,
     rng: np.random.Generator,
     wanted_accuracy: float = 0.80,
@@ -73,7 +70,9 @@ def proxy_advice(
     return ProxyAdvice(scales, target_scale, good[0] if good else None)
 
 
-def decision_accuracy(small: Floats, large: Floats) -> float:
+def decision_accuracy(
+    small: Float64[np.ndarray, "recipe seed"], large: Float64[np.ndarray, "recipe large_seed"]
+) -> float:
     """Share of pairs of recipes that one small run each orders as the large scale's means do.
 
     `small` and `large`: [recipe, seed]. Averaged over the small seeds; a tie on either side counts one half.
@@ -83,15 +82,17 @@ def decision_accuracy(small: Floats, large: Floats) -> float:
     return float(agreement[upper].mean())
 
 
-def rank_correlation(small: Floats, large: Floats) -> float:
+def rank_correlation(
+    small: Float64[np.ndarray, "recipe seed"], large: Float64[np.ndarray, "recipe large_seed"]
+) -> float:
     """Spearman's correlation of one small run each with the large means, averaged over small seeds."""
     return float(_spearman(small[None], large.mean(axis=1)[None])[0])
 
 
 def _proxy_scale(
     scale: float,
-    small: Floats,
-    large: Floats,
+    small: Float64[np.ndarray, "recipe seed"],
+    large: Float64[np.ndarray, "recipe large_seed"],
     rng: np.random.Generator,
     confidence: float,
     num_resamples: int,
@@ -113,40 +114,51 @@ def _proxy_scale(
     )
 
 
-def _drawn(scores: Floats, recipes: Recipes, rng: np.random.Generator) -> Floats:
+def _drawn(
+    scores: Float64[np.ndarray, "recipe seed"],
+    recipes: Int64[np.ndarray, "resample place"],
+    rng: np.random.Generator,
+) -> Float64[np.ndarray, "resample place seed"]:
     """Scores [resample, recipe, seed] of the drawn recipes, with seeds drawn anew within each."""
     num_seeds = scores.shape[1]
     seeds = rng.integers(num_seeds, size=(*recipes.shape, num_seeds))
-    return scores[recipes[..., None], seeds]
+    drawn: np.ndarray = scores[recipes[..., None], seeds]
+    return drawn
 
 
-def _agreement(small: Floats, large: Floats) -> Floats:
+def _agreement(
+    small: Float64[np.ndarray, "resample recipe seed"], large: Float64[np.ndarray, "resample recipe"]
+) -> Float64[np.ndarray, "resample recipe recipe"]:
     """[resample, recipe, recipe]: how far one small run each agrees with the large means on their order."""
     of_large = np.sign(large[:, :, None] - large[:, None, :])
     of_small = np.sign(small[:, :, None, :] - small[:, None, :, :])
-    agreement: Floats = (1.0 + (of_small * of_large[..., None]).mean(axis=-1)) / 2.0
+    agreement: np.ndarray = (1.0 + (of_small * of_large[..., None]).mean(axis=-1)) / 2.0
     return agreement
 
 
-def _pair_mean(agreement: Floats, recipes: Recipes) -> Floats:
+def _pair_mean(
+    agreement: Float64[np.ndarray, "resample place place"], recipes: Int64[np.ndarray, "resample place"]
+) -> Float64[np.ndarray, "resample"]:
     """Mean over the pairs of different recipes in each resample."""
     is_pair = recipes[:, :, None] != recipes[:, None, :]
-    share: Floats = (agreement * is_pair).sum(axis=(1, 2)) / np.maximum(is_pair.sum(axis=(1, 2)), 1)
+    share: np.ndarray = (agreement * is_pair).sum(axis=(1, 2)) / np.maximum(is_pair.sum(axis=(1, 2)), 1)
     return share
 
 
-def _spearman(small: Floats, large: Floats) -> Floats:
+def _spearman(
+    small: Float64[np.ndarray, "resample recipe seed"], large: Float64[np.ndarray, "resample recipe"]
+) -> Float64[np.ndarray, "resample"]:
     """[resample]: correlation of ranks, averaged over seeds; 0 where either side is constant."""
     ranks = rankdata(small, axis=1)
     wanted = rankdata(large, axis=1)[..., None]
     ranks = ranks - ranks.mean(axis=1, keepdims=True)
     wanted = wanted - wanted.mean(axis=1, keepdims=True)
     below = np.sqrt((ranks**2).sum(axis=1) * (wanted**2).sum(axis=1))
-    correlation: Floats = ((ranks * wanted).sum(axis=1) / np.where(below > 0.0, below, 1.0)).mean(axis=-1)
+    correlation: np.ndarray = ((ranks * wanted).sum(axis=1) / np.where(below > 0.0, below, 1.0)).mean(axis=-1)
     return correlation
 
 
-def _estimate(value: float, draws: Floats, confidence: float, method: str) -> Estimate:
+def _estimate(value: float, draws: Float64[np.ndarray, "resample"], confidence: float, method: str) -> Estimate:
     low, high = np.quantile(draws, [0.5 - confidence / 2, 0.5 + confidence / 2])
     return Estimate(value=value, low=float(low), high=float(high), confidence=confidence, method=method)
 
@@ -158,7 +170,9 @@ def _chunks(num_resamples: int, num_recipes: int) -> Sequence[int]:
     return [size] * whole + ([rest] if rest else [])
 
 
-def _checked(scores: Mapping[float, Floats]) -> dict[float, Floats]:
+def _checked(
+    scores: Mapping[float, Float64[np.ndarray, "recipe _"]],
+) -> dict[float, Float64[np.ndarray, "recipe _"]]:
     if len(scores) < 2:
         raise DataError(f"{len(scores)} scale on record; a proxy needs runs at two scales or more.")
     checked = {scale: np.asarray(values, dtype=np.float64) for scale, values in scores.items()}

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 from scipy.special import ndtr
 from scipy.stats import norm
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.interval import Floats
 
 PRIOR_SD = 0.02
 """Two points of accuracy: what candidates of one lab differ by, where its record does not say otherwise."""
@@ -34,8 +34,8 @@ _GRID_POINTS = 4001
 class Belief(NamedTuple):
     """A distribution of the true effect, on an even grid; `weights` sum to 1."""
 
-    grid: Floats
-    weights: Floats
+    grid: Float64[np.ndarray, "point"]
+    weights: Float64[np.ndarray, "point"]
 
     @property
     def mean(self) -> float:
@@ -61,17 +61,22 @@ class Belief(NamedTuple):
         passes = ndtr(self.grid / standard_error - norm.ppf(level))
         return float(passes @ self.weights)
 
-    def _edges(self) -> Floats:
+    def _edges(self) -> Float64[np.ndarray, "edge"]:
         half = (self.grid[1] - self.grid[0]) / 2.0
         return np.append(self.grid - half, self.grid[-1] + half)
 
-    def _cumulative(self) -> Floats:
+    def _cumulative(self) -> Float64[np.ndarray, "edge"]:
         total = np.append(0.0, np.cumsum(self.weights))
-        share: Floats = total / total[-1]
+        share: np.ndarray = total / total[-1]
         return share
 
 
-def shrink(effect: Floats, variance: Floats, *, prior_sd: float = PRIOR_SD) -> tuple[Floats, Floats]:
+def shrink(
+    effect: float | Float64[np.ndarray, "*#leading"],
+    variance: float | Float64[np.ndarray, "*#leading"],
+    *,
+    prior_sd: float = PRIOR_SD,
+) -> tuple[Float64[np.ndarray, "*#leading"], Float64[np.ndarray, "*#leading"]]:
     """Mean and standard deviation of the true effect after one estimate, element by element.
 
     Infinite variance (one seed) leaves the prior.
@@ -115,7 +120,7 @@ def belief_after(
 
 def _grid(
     effects: Sequence[float], variances: Sequence[float], prior_sd: float, *, is_filtered: bool
-) -> Floats:
+) -> Float64[np.ndarray, "point"]:
     """Even points that hold all of the posterior's weight; a filter leaves low effects as likely as before."""
     precision = 1.0 / prior_sd**2 + sum(1.0 / variance for variance in variances)
     middle = sum(each / variance for each, variance in zip(effects, variances, strict=True)) / precision

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import Floats
 
 
 class ScaledScore(NamedTuple):
@@ -30,7 +30,7 @@ class ScaledScore(NamedTuple):
 class ScoresByScale(NamedTuple):
     """The rectangular part of the record."""
 
-    scores: dict[float, Floats]
+    scores: dict[float, Float64[np.ndarray, "recipe _"]]
     """[recipe, seed] by scale."""
     recipes: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -89,6 +89,8 @@ def _run(row: dict[str, str | None], place: str) -> ScaledScore:
     return run
 
 
-def _rectangle(recipes: dict[str, dict[int, float]], shared: tuple[str, ...]) -> Floats:
+def _rectangle(
+    recipes: dict[str, dict[int, float]], shared: tuple[str, ...]
+) -> Float64[np.ndarray, "recipe seed"]:
     num_seeds = min(len(recipes[recipe]) for recipe in shared)
     return np.array([[recipes[name][seed] for seed in sorted(recipes[name])[:num_seeds]] for name in shared])

@@ -13,18 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int64, Shaped
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.effect import (
-    Clusters,
     Effect,
     clustered_variance,
     item_shares,
     num_clusters,
     paired_effect,
 )
-from assay.evaluation.evidence.interval import Floats
-from assay.evaluation.evidence.shared_items import Draws, sharing_groups
+from assay.evaluation.evidence.shared_items import sharing_groups
 
 
 class Breadth(NamedTuple):
@@ -50,10 +49,10 @@ class Breadth(NamedTuple):
 
 
 def breadth(
-    differences: Mapping[str, Floats],
-    clusters: Mapping[str, Clusters] | None = None,
-    weights: Mapping[str, Floats] | None = None,
-    draws: Mapping[str, Draws] | None = None,
+    differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
+    clusters: Mapping[str, Shaped[np.ndarray, "_"]] | None = None,
+    weights: Mapping[str, Float64[np.ndarray, "_"]] | None = None,
+    draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
 ) -> Breadth:
     """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
 
@@ -82,9 +81,9 @@ def breadth(
 
 
 def _each_effect(
-    differences: Mapping[str, Floats],
-    clusters: Mapping[str, Clusters] | None,
-    weights: Mapping[str, Floats] | None,
+    differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
+    clusters: Mapping[str, Shaped[np.ndarray, "_"]] | None,
+    weights: Mapping[str, Float64[np.ndarray, "_"]] | None,
 ) -> dict[str, Effect]:
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -98,14 +97,19 @@ def _each_effect(
     }
 
 
-def _seed_means(differences: Mapping[str, Floats], weights: Mapping[str, Floats] | None) -> dict[str, Floats]:
+def _seed_means(
+    differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
+    weights: Mapping[str, Float64[np.ndarray, "_"]] | None,
+) -> dict[str, Float64[np.ndarray, "*leading seed"]]:
     return {
         name: values @ item_shares((weights or {}).get(name), values.shape[-1])
         for name, values in differences.items()
     }
 
 
-def _composite(effects: Mapping[str, Effect], seed_means: Mapping[str, Floats]) -> Effect:
+def _composite(
+    effects: Mapping[str, Effect], seed_means: Mapping[str, Float64[np.ndarray, "*leading seed"]]
+) -> Effect:
     count = len(effects)
     by_seed = np.mean(np.stack(list(seed_means.values())), axis=0)
     num_seeds = by_seed.shape[-1]
@@ -125,10 +129,10 @@ def _composite(effects: Mapping[str, Effect], seed_means: Mapping[str, Floats]) 
 def _with_shared_items(
     composite: Effect,
     effects: Mapping[str, Effect],
-    differences: Mapping[str, Floats],
+    differences: Mapping[str, Float64[np.ndarray, "*leading seed _"]],
     *,
-    draws: Mapping[str, Draws],
-    weights: Mapping[str, Floats] | None,
+    draws: Mapping[str, Int64[np.ndarray, "_"]],
+    weights: Mapping[str, Float64[np.ndarray, "_"]] | None,
 ) -> Effect:
     """The composite's item and residual variance where groups of benchmarks score the same items."""
     groups = sharing_groups(draws)
@@ -159,7 +163,9 @@ def _with_shared_items(
     )
 
 
-def _deviations(differences: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+def _deviations(
+    differences: Float64[np.ndarray, "*leading seed item"], weights: Float64[np.ndarray, "item"] | None
+) -> tuple[Float64[np.ndarray, "*leading item"], Float64[np.ndarray, "*leading seed item"]]:
     """Of the items' means [..., item], and of each seed's item from both means [..., seed, item], weighted."""
     share = item_shares(weights, differences.shape[-1])
     of_items = differences.mean(axis=-2)

@@ -12,14 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Int64, Shaped
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-
-from assay.evaluation.evidence.effect import Clusters
-
-Draws = npt.NDArray[np.int64]
-"""[item]: which draw the item belongs to, the same number in every benchmark that holds it."""
 
 
 class ItemCollection(NamedTuple):
@@ -28,11 +23,10 @@ class ItemCollection(NamedTuple):
     name: str
     """Benchmarks with the same name here mean the same thing by an item id."""
     item_ids: Sequence[str]
-    clusters: Clusters
-    """[item]"""
+    clusters: Shaped[np.ndarray, "item"]
 
 
-def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Draws]:
+def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[np.ndarray, "_"]]:
     """Draws of each benchmark; items that share an id of one collection, or a cluster, are one draw."""
     cluster_nodes, item_nodes = [], []
     known: dict[tuple[str, str], int] = {}
@@ -50,7 +44,7 @@ def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Draws]:
     }
 
 
-def sharing_groups(draws: Mapping[str, Draws]) -> list[list[str]]:
+def sharing_groups(draws: Mapping[str, Int64[np.ndarray, "_"]]) -> list[list[str]]:
     """Benchmarks that have draws in common, directly or through others, together; in the order given."""
     groups: list[list[str]] = []
     for name, numbers in draws.items():

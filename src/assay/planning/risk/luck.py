@@ -320,7 +320,8 @@ def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
         [variance] * len(pilot.gains),
         prior_sd=pilot.prior_sd / POINTS,
     )
-    return POINTS * np.interp(share, np.cumsum(belief.weights), belief.grid)
+    gains: Array = POINTS * np.interp(share, np.cumsum(belief.weights), belief.grid)
+    return gains
 
 
 def _walk_gates(

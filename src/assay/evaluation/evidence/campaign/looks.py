@@ -18,13 +18,13 @@ from functools import lru_cache
 from typing import Self
 
 import numpy as np
+from jaxtyping import Float64
 from pydantic import Field, model_validator
 from scipy.special import ndtr, ndtri
 from scipy.stats import t as student_t
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.interval import Floats
 from assay.records.evidence import Look
 
 _PATHS = 200_000
@@ -114,7 +114,7 @@ def _gates(gate_seeds: tuple[int, ...], error_rate: float) -> tuple[tuple[float,
 
 
 @lru_cache(maxsize=16)
-def _student_paths(gate_seeds: tuple[int, ...]) -> Floats:
+def _student_paths(gate_seeds: tuple[int, ...]) -> Float64[np.ndarray, "path gate"]:
     """Student's statistic at each gate [path, gate] with no effect, as the normal quantile of its p-value."""
     rng = np.random.default_rng(2024)
     total, squares, columns = np.zeros(_PATHS), np.zeros(_PATHS), []

@@ -20,19 +20,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Bool, Float64, Shaped
 from pydantic import Field
 from scipy.special import ndtr
 from scipy.stats import norm
 
 from assay.base.config import FrozenConfig
 from assay.evaluation.evidence.effect import Effect
-from assay.evaluation.evidence.interval import Floats
 from assay.evaluation.evidence.replication import PRIOR_SD, shrink
 from assay.records.decision import Recommendation
 
 RECOMMENDATIONS: tuple[Recommendation, ...] = ("scale", "narrow", "stop")
-Flags = npt.NDArray[np.bool_]
 
 
 class CampaignRule(FrozenConfig):
@@ -65,9 +63,9 @@ class Criterion(NamedTuple):
     """One condition, element by element: its number, what it is held against, and whether it is met."""
 
     name: str
-    value: Floats
-    limit: Floats
-    is_met: Flags
+    value: Float64[np.ndarray, "*#leading"]
+    limit: Float64[np.ndarray, "*#leading"]
+    is_met: Bool[np.ndarray, "*#leading"]
     text: str = ""
     """What it says, for a reader: `P(gain >= 0.015)`."""
 
@@ -77,17 +75,17 @@ class CampaignEvidence(NamedTuple):
 
     effect: Effect
     """Of the composite of benchmarks, at the declared checkpoint."""
-    level: float | Floats
+    level: float | Float64[np.ndarray, "*#leading"]
     """One-sided confidence that this look must reach (`looks`)."""
-    is_gate: bool | Flags
+    is_gate: bool | Bool[np.ndarray, "*#leading"]
     """Whether this look was declared; futility is judged at gates only."""
-    replication_variance: float | Floats
+    replication_variance: float | Float64[np.ndarray, "*#leading"]
     """Of the mean difference, in the replication that would be planned."""
-    least_without_one: float | Floats
+    least_without_one: float | Float64[np.ndarray, "*#leading"]
     """The smallest composite with one benchmark left out (`several.Breadth`)."""
-    share_positive: float | Floats
+    share_positive: float | Float64[np.ndarray, "*#leading"]
     """Of benchmarks with a gain."""
-    chance_by_end: float | Floats = 1.0
+    chance_by_end: float | Float64[np.ndarray, "*#leading"] = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
     also_needed: Sequence[Criterion] = ()
     """Further clauses that SCALE needs: guardrails, safety, coverage, extrapolation, plan, budget."""
@@ -98,7 +96,7 @@ class CampaignEvidence(NamedTuple):
 class RuleOutcome(NamedTuple):
     """The recommendation and every clause with its number."""
 
-    recommendation: npt.NDArray[np.str_]
+    recommendation: Shaped[np.ndarray, "*leading"]
     """`scale`, `narrow` or `stop`, element by element."""
     scale_clauses: tuple[Criterion, ...]
     """All must be met to scale."""
@@ -121,8 +119,11 @@ def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
 
 
 def least_scaling_effect(
-    variance: Floats, quantile: Floats, replication_variance: float | Floats, rule: CampaignRule
-) -> Floats:
+    variance: Float64[np.ndarray, "*#leading"],
+    quantile: Float64[np.ndarray, "*#leading"],
+    replication_variance: float | Float64[np.ndarray, "*#leading"],
+    rule: CampaignRule,
+) -> Float64[np.ndarray, "*#leading"]:
     """The smallest mean difference that meets the three clauses on the gain itself, given its variance.
 
     `quantile`: standard errors that this look's level asks for. Infinite where the variance is.
@@ -144,9 +145,9 @@ def chance_by_end(
     num_seeds: int,
     end_seeds: int,
     end_level: float,
-    replication_variance: float | Floats,
+    replication_variance: float | Float64[np.ndarray, "*#leading"],
     rule: CampaignRule,
-) -> Floats:
+) -> Float64[np.ndarray, "*#leading"]:
     """P(the gain meets SCALE at the last gate), given what has been seen; the same items, more seeds.
 
     The other clauses are taken as met, so this is an upper bound, and stopping on it is cautious. One seed can
@@ -157,11 +158,13 @@ def chance_by_end(
     ahead = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
     quantile = ahead.end.quantile(end_level)
     needed = least_scaling_effect(ahead.end.variance, quantile, replication_variance, rule)
-    chance: Floats = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
+    chance: np.ndarray = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
     return chance
 
 
-def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule) -> Floats:
+def chance_anew(
+    effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule
+) -> Float64[np.ndarray, "*leading"]:
     """P(the gain meets SCALE in a new campaign of `new_seeds` fresh seeds on the same items).
 
     Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
@@ -175,15 +178,15 @@ def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float,
     anew = _with_seeds(effect, num_seeds, new_seeds)
     needed = least_scaling_effect(anew.variance, anew.quantile(level), anew.variance, rule)
     spread = np.sqrt(steady * (1.0 - weight) + anew.seed_variance)
-    chance: Floats = ndtr((weight * effect.mean - needed) / np.maximum(spread, 1e-300))
+    chance: np.ndarray = ndtr((weight * effect.mean - needed) / np.maximum(spread, 1e-300))
     return chance
 
 
 class Forecast(NamedTuple):
     """What the last gate will see: a mean difference around `slope` times today's, with `sd`."""
 
-    slope: Floats
-    sd: Floats
+    slope: Float64[np.ndarray, "*leading"]
+    sd: Float64[np.ndarray, "*leading"]
     end: Effect
     """With today's mean and the variance expected then."""
 
@@ -266,27 +269,39 @@ def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Crite
     return tuple(clause._replace(is_met=clause.is_met & is_gate) for clause in futile)
 
 
-def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Floats:
+def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Float64[np.ndarray, "*leading"]:
     """P(true gain >= least_effect), given the effect and the prior."""
     mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
-    probability: Floats = ndtr((mean - rule.least_effect) / np.maximum(sd, 1e-300))
+    probability: np.ndarray = ndtr((mean - rule.least_effect) / np.maximum(sd, 1e-300))
     return probability
 
 
-def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Floats:
+def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Float64[np.ndarray, "*leading"]:
     """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
     mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
     error = np.sqrt(np.asarray(evidence.replication_variance, dtype=np.float64))
     needed = norm.ppf(rule.replication_level) * error
-    probability: Floats = ndtr((mean - needed) / np.maximum(np.sqrt(sd**2 + error**2), 1e-300))
+    probability: np.ndarray = ndtr((mean - needed) / np.maximum(np.sqrt(sd**2 + error**2), 1e-300))
     return probability
 
 
-def _at_least(name: str, value: Floats, limit: float | Floats, text: str, *, strict: bool = False) -> Criterion:
+def _at_least(
+    name: str,
+    value: Float64[np.ndarray, "*#leading"],
+    limit: float | Float64[np.ndarray, "*#leading"],
+    text: str,
+    *,
+    strict: bool = False,
+) -> Criterion:
     value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
     return Criterion(name, value, bound, value > bound if strict else value >= bound, text)
 
 
-def _below(name: str, value: Floats, limit: float | Floats, text: str) -> Criterion:
+def _below(
+    name: str,
+    value: Float64[np.ndarray, "*#leading"],
+    limit: float | Float64[np.ndarray, "*#leading"],
+    text: str,
+) -> Criterion:
     value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
     return Criterion(name, value, bound, value < bound, text)

@@ -26,11 +26,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Int
 from scipy.stats import norm
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.scaling.points import Floats
 
 NUM_ORIGINS = 8
 FIRST_ORIGIN, LAST_ORIGIN = 0.25, 0.9
@@ -41,20 +40,18 @@ LEAST_WITNESSES = 3
 LEAST_MULTIPLIER = 0.6
 """Of the normal quantile: what few origins, all of them lucky, can not go below."""
 
-Indices = npt.NDArray[np.intp]
-
 
 class Claim(NamedTuple):
     """What a fit says about some points that it has not seen."""
 
-    predicted: Floats
-    errors: Floats
+    predicted: Float64[np.ndarray, "point"]
+    errors: Float64[np.ndarray, "point"]
     """Claimed standard errors, in the prediction's own unit."""
-    bootstrap_errors: Floats
+    bootstrap_errors: Float64[np.ndarray, "point"]
     """The part of them that comes from the parameters."""
 
 
-FitAndClaim = Callable[[Indices, Indices], Claim]
+FitAndClaim = Callable[[Int[np.ndarray, "fitted"], Int[np.ndarray, "predicted"]], Claim]
 """(points to fit, points to predict) -> claim."""
 
 
@@ -62,11 +59,11 @@ class Origin(NamedTuple):
     """A fit on what lies below, against what came."""
 
     num_fitted: int
-    reaches: Floats
+    reaches: Float64[np.ndarray, "prediction"]
     """[prediction]: log of its scale over the largest that was fitted."""
-    errors: Floats
+    errors: Float64[np.ndarray, "prediction"]
     """[prediction]: observed minus predicted."""
-    claimed: Floats
+    claimed: Float64[np.ndarray, "prediction"]
     """[prediction]: claimed standard errors."""
 
 
@@ -84,9 +81,11 @@ class BackTest(NamedTuple):
         return max(float(np.quantile(of_origins, confidence)), LEAST_MULTIPLIER * normal_quantile(confidence))
 
 
-def band_scale(errors: Floats, reaches: Floats) -> Floats:
+def band_scale(
+    errors: Float64[np.ndarray, "point"], reaches: Float64[np.ndarray, "point"]
+) -> Float64[np.ndarray, "point"]:
     """The claimed error times sqrt(1 + h); inside the data h is 0."""
-    scale: Floats = errors * np.sqrt(1.0 + np.maximum(reaches, 0.0))
+    scale: np.ndarray = errors * np.sqrt(1.0 + np.maximum(reaches, 0.0))
     return scale
 
 
@@ -96,7 +95,12 @@ def normal_quantile(confidence: float) -> float:
 
 
 def back_test(
-    scale: Floats, observed: Floats, claim: FitAndClaim, *, least_points: int, num_origins: int = NUM_ORIGINS
+    scale: Float64[np.ndarray, "point"],
+    observed: Float64[np.ndarray, "point"],
+    claim: FitAndClaim,
+    *,
+    least_points: int,
+    num_origins: int = NUM_ORIGINS,
 ) -> BackTest:
     """Replay the history of `observed` by `scale`. Raises `DataError` where there are too few points for it."""
     order = np.argsort(scale, kind="stable")
@@ -116,7 +120,9 @@ def back_test(
     return BackTest(tuple(origins), float(reaches[-LEAST_WITNESSES]))
 
 
-def residual_scale(residuals: Floats, scale: Floats, *, num_parameters: int) -> float:
+def residual_scale(
+    residuals: Float64[np.ndarray, "point"], scale: Float64[np.ndarray, "point"], *, num_parameters: int
+) -> float:
     """Deviation that a law leaves unexplained: over all points, or the quarter of largest scale if more."""
     largest = np.argsort(scale, kind="stable")[-max(len(residuals) // 4, 8) :]
     return max(
@@ -125,14 +131,14 @@ def residual_scale(residuals: Floats, scale: Floats, *, num_parameters: int) -> 
     )
 
 
-def half_width_68(replicates: Floats) -> Floats:
+def half_width_68(replicates: Float64[np.ndarray, "resample point"]) -> Float64[np.ndarray, "point"]:
     """[point]: half the width of the middle 68% over resamples; a standard deviation without its long tails."""
     low, high = np.quantile(replicates, [0.16, 0.84], axis=0)
-    width: Floats = (high - low) / 2.0
+    width: np.ndarray = (high - low) / 2.0
     return width
 
 
-def _robust_deviation(residuals: Floats, num_fitted: int) -> float:
+def _robust_deviation(residuals: Float64[np.ndarray, "point"], num_fitted: int) -> float:
     """Of the residuals, with those beyond four median deviations brought in to that.
 
     A fit of least absolute deviations goes through as many points as it has parameters; those residuals are
@@ -144,7 +150,7 @@ def _robust_deviation(residuals: Floats, num_fitted: int) -> float:
     return max(median, float(np.sqrt((within @ within) / len(sizes))))
 
 
-def _origin_sizes(scale: Floats, least_points: int, num_origins: int) -> Sequence[int]:
+def _origin_sizes(scale: Float64[np.ndarray, "point"], least_points: int, num_origins: int) -> Sequence[int]:
     """How many points each fit gets; an origin never parts points of one scale."""
     num_points = len(scale)
     first, last = max(least_points, int(FIRST_ORIGIN * num_points)), int(LAST_ORIGIN * num_points)

@@ -9,10 +9,9 @@ by 5% between two sets of 4,000 resamples.
 """
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64, Int64
 
 from assay.evaluation.evidence.scaling.fit import ScalingFit, falling_deltas
-from assay.evaluation.evidence.scaling.forms import Thetas
 from assay.evaluation.evidence.scaling.solver import minimise
 from assay.records.evaluation import Estimate
 from assay.records.scaling import LawParameter, ScalingLaw
@@ -21,19 +20,20 @@ NUM_RESAMPLES = 1000
 CONFIDENCE = 0.95
 _FIRST_DELTA = 1e-2
 
-Counts = npt.NDArray[np.int64]
-"""[resample, point]: how often each point was drawn."""
 
-
-def resample_counts(groups: npt.NDArray[np.int64], num_resamples: int, rng: np.random.Generator) -> Counts:
+def resample_counts(
+    groups: Int64[np.ndarray, "point"], num_resamples: int, rng: np.random.Generator
+) -> Int64[np.ndarray, "resample point"]:
     """As many groups as there are, drawn with replacement; all points of a group are drawn together."""
     numbers, index = np.unique(groups, return_inverse=True)
     drawn = rng.multinomial(len(numbers), np.full(len(numbers), 1.0 / len(numbers)), size=num_resamples)
-    counts: Counts = drawn[:, index]
+    counts: np.ndarray = drawn[:, index]
     return counts
 
 
-def bootstrap(fit: ScalingFit, counts: Counts) -> Thetas:
+def bootstrap(
+    fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]
+) -> Float64[np.ndarray, "resample parameter"]:
     """[resample, parameter]: theta fitted to each resample, around the fit's own centre."""
     return minimise(
         fit.features,
@@ -44,19 +44,25 @@ def bootstrap(fit: ScalingFit, counts: Counts) -> Thetas:
     )
 
 
-def resampled(fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Thetas:
+def resampled(
+    fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
+) -> Float64[np.ndarray, "resample parameter"]:
     """`bootstrap` with resamples that are a function of the seed."""
     return bootstrap(fit, resample_counts(fit.points.groups, num_resamples, np.random.default_rng(seed)))
 
 
-def standard_errors(fit: ScalingFit, replicates: Thetas) -> dict[str, float]:
+def standard_errors(fit: ScalingFit, replicates: Float64[np.ndarray, "resample parameter"]) -> dict[str, float]:
     """By parameter: the standard deviation over the resamples."""
     deviations = fit.form.natural(replicates, fit.centre).std(axis=0, ddof=1)
     return dict(zip(fit.form.parameter_names, deviations.tolist(), strict=True))
 
 
 def scaling_law(
-    fit: ScalingFit, replicates: Thetas, *, seed: int = 0, confidence: float = CONFIDENCE
+    fit: ScalingFit,
+    replicates: Float64[np.ndarray, "resample parameter"],
+    *,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
 ) -> ScalingLaw:
     """The record of a fit: each parameter with its standard error and percentile interval."""
     natural = fit.form.natural(replicates, fit.centre)

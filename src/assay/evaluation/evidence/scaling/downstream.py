@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int, Int64, Real
 from scipy.optimize import least_squares
 from scipy.special import expit
 
@@ -20,13 +21,12 @@ from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.scaling.backtest import (
     BackTest,
     Claim,
-    Indices,
     back_test,
     band_scale,
     half_width_68,
     residual_scale,
 )
-from assay.evaluation.evidence.scaling.bootstrap import Counts, bootstrap, resample_counts
+from assay.evaluation.evidence.scaling.bootstrap import bootstrap, resample_counts
 from assay.evaluation.evidence.scaling.extrapolate import (
     CONFIDENCE,
     ORIGIN_RESAMPLES,
@@ -35,8 +35,8 @@ from assay.evaluation.evidence.scaling.extrapolate import (
     target_of,
 )
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
-from assay.evaluation.evidence.scaling.forms import ScalingForm, Thetas
-from assay.evaluation.evidence.scaling.points import Floats, ScalingPoints
+from assay.evaluation.evidence.scaling.forms import ScalingForm
+from assay.evaluation.evidence.scaling.points import ScalingPoints
 from assay.records.evaluation import Estimate
 
 _SHAPES = ("midpoint", "log slope")
@@ -54,9 +54,9 @@ class TaskCurve(NamedTuple):
     slope: float
     """Per unit of loss, at the midpoint, times four over the height."""
 
-    def score(self, losses: Floats) -> Floats:
+    def score(self, losses: Float64[np.ndarray, "point"]) -> Float64[np.ndarray, "point"]:
         """[point]: between chance and ceiling, higher for lower loss."""
-        rise: Floats = expit(-self.slope * (losses - self.midpoint))
+        rise: np.ndarray = expit(-self.slope * (losses - self.midpoint))
         return self.chance + (self.ceiling - self.chance) * rise
 
 
@@ -66,7 +66,7 @@ class TaskFit(NamedTuple):
     law: ScalingFit
     curve: TaskCurve
 
-    def score(self, variables: Mapping[str, Floats]) -> Floats:
+    def score(self, variables: Mapping[str, Float64[np.ndarray, "point"]]) -> Float64[np.ndarray, "point"]:
         """[point]: the score at other points."""
         return self.curve.score(np.exp(self.law.log_loss(variables)))
 
@@ -106,7 +106,7 @@ def back_test_task(
     """The record of both steps together on these points, in units of the score."""
     form.check(points)
 
-    def claim(below: Indices, above: Indices) -> Claim:
+    def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
         law = fit_scaling_law(points.where(below), form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
         curve = _fit_curve_of(law, np.ones(len(below)), chance=chance, ceiling=ceiling)
         counts = resample_counts(law.points.groups, ORIGIN_RESAMPLES, np.random.default_rng(seed))
@@ -143,7 +143,12 @@ def extrapolate_task(
     )
 
 
-def _claim_of(fit: TaskFit, counts: Counts, thetas: Thetas, variables: Mapping[str, Floats]) -> Claim:
+def _claim_of(
+    fit: TaskFit,
+    counts: Int64[np.ndarray, "resample point"],
+    thetas: Float64[np.ndarray, "resample parameter"],
+    variables: Mapping[str, Float64[np.ndarray, "other"]],
+) -> Claim:
     points, curve = fit.law.points, fit.curve
     assert points.scores is not None, "a task is fitted to points with scores"
     losses = np.exp(fit.law.log_losses(variables, thetas))
@@ -162,16 +167,21 @@ def _claim_of(fit: TaskFit, counts: Counts, thetas: Thetas, variables: Mapping[s
 
 
 def _fit_curve_of(
-    law: ScalingFit, weights: Floats | Counts, *, chance: float, ceiling: float, near: TaskCurve | None = None
+    law: ScalingFit,
+    weights: Real[np.ndarray, "point"],
+    *,
+    chance: float,
+    ceiling: float,
+    near: TaskCurve | None = None,
 ) -> TaskCurve:
     assert law.points.scores is not None, "a task is fitted to points with scores"
     return _fit_curve(law.points.loss, law.points.scores, weights, chance=chance, ceiling=ceiling, near=near)
 
 
 def _fit_curve(
-    losses: Floats,
-    scores: Floats,
-    weights: Floats | Counts,
+    losses: Float64[np.ndarray, "point"],
+    scores: Float64[np.ndarray, "point"],
+    weights: Real[np.ndarray, "point"],
     *,
     chance: float,
     ceiling: float,
@@ -181,11 +191,12 @@ def _fit_curve(
     roots = np.sqrt(weights)
     spread = max(float(np.ptp(losses)), 1e-9)
 
-    def curve_of(shape: Floats) -> TaskCurve:
+    def curve_of(shape: Float64[np.ndarray, "shape"]) -> TaskCurve:
         return TaskCurve(chance, ceiling, float(shape[0]), float(np.exp(np.clip(shape[1], -20.0, 20.0))))
 
-    def misfit(shape: Floats) -> Floats:
-        return roots * (curve_of(shape).score(losses) - scores)
+    def misfit(shape: Float64[np.ndarray, "shape"]) -> Float64[np.ndarray, "point"]:
+        misses: np.ndarray = roots * (curve_of(shape).score(losses) - scores)
+        return misses
 
     starts = [(near.midpoint, np.log(near.slope))] if near is not None else _curve_starts(losses, spread)
     middle = float(np.mean(losses))
@@ -194,6 +205,6 @@ def _fit_curve(
     return curve_of(min(found, key=lambda each: each.cost).x)
 
 
-def _curve_starts(losses: Floats, spread: float) -> list[tuple[float, float]]:
+def _curve_starts(losses: Float64[np.ndarray, "point"], spread: float) -> list[tuple[float, float]]:
     middles = (float(losses.min()) - spread, float(losses.min()), float(np.mean(losses)))
     return [(middle, float(np.log(slope / spread))) for middle in middles for slope in (1.0, 4.0)]

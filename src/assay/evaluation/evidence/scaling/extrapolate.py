@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import count_text, power_text
 from assay.evaluation.evidence.scaling.backtest import (
     BackTest,
     Claim,
-    Indices,
     back_test,
     band_scale,
     half_width_68,
@@ -24,8 +24,8 @@ from assay.evaluation.evidence.scaling.backtest import (
 )
 from assay.evaluation.evidence.scaling.bootstrap import resampled
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
-from assay.evaluation.evidence.scaling.forms import ScalingForm, Thetas
-from assay.evaluation.evidence.scaling.points import Floats, ScalingPoints, completed_target
+from assay.evaluation.evidence.scaling.forms import ScalingForm
+from assay.evaluation.evidence.scaling.points import ScalingPoints, completed_target
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
 
@@ -42,7 +42,7 @@ def back_test_law(points: ScalingPoints, form: ScalingForm, *, delta: float, see
     """The law's own record on these points, in log loss."""
     form.check(points)
 
-    def claim(below: Indices, above: Indices) -> Claim:
+    def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
         fit = fit_scaling_law(points.where(below), form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
         replicates = resampled(fit, num_resamples=ORIGIN_RESAMPLES, seed=seed)
         return claim_of(fit, replicates, points.where(above).variables)
@@ -51,7 +51,11 @@ def back_test_law(points: ScalingPoints, form: ScalingForm, *, delta: float, see
     return back_test(scale, np.log(points.loss), claim, least_points=form.least_points)
 
 
-def claim_of(fit: ScalingFit, replicates: Thetas, variables: Mapping[str, Floats]) -> Claim:
+def claim_of(
+    fit: ScalingFit,
+    replicates: Float64[np.ndarray, "resample parameter"],
+    variables: Mapping[str, Float64[np.ndarray, "point"]],
+) -> Claim:
     """The log loss of other points, with the standard errors that the fit claims."""
     residual = residual_scale(
         fit.residuals(),
@@ -64,7 +68,7 @@ def claim_of(fit: ScalingFit, replicates: Thetas, variables: Mapping[str, Floats
 
 def extrapolate(
     fit: ScalingFit,
-    replicates: Thetas,
+    replicates: Float64[np.ndarray, "resample parameter"],
     tested: BackTest,
     law: ScalingLaw,
     target: Mapping[str, float],

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64
 
-from assay.evaluation.evidence.scaling.forms import FORMS, Features, ScalingForm, Thetas
-from assay.evaluation.evidence.scaling.points import Floats, ScalingPoints
+from assay.evaluation.evidence.scaling.forms import FORMS, ScalingForm
+from assay.evaluation.evidence.scaling.points import ScalingPoints
 from assay.evaluation.evidence.scaling.solver import log_sum_exp, minimise, objectives
 
 HUBER_DELTA = 1e-3
@@ -31,13 +31,13 @@ class ScalingFit:
     points: ScalingPoints
     delta: float
     centre: Mapping[str, float]
-    theta: Floats
+    theta: Float64[np.ndarray, "parameter"]
     """[parameter], around `centre`."""
     objective: float
     """Sum of Huber losses."""
 
     @property
-    def features(self) -> Features:
+    def features(self) -> Float64[np.ndarray, "point term parameter"]:
         """Of the fitted points."""
         return self.form.features(self.points.variables, self.centre)
 
@@ -46,17 +46,21 @@ class ScalingFit:
         natural = self.form.natural(self.theta[None], self.centre)[0]
         return dict(zip(self.form.parameter_names, natural.tolist(), strict=True))
 
-    def residuals(self) -> Floats:
+    def residuals(self) -> Float64[np.ndarray, "point"]:
         """[point]: log loss minus the law's."""
-        residuals: Floats = np.log(self.points.loss) - self.log_loss(self.points.variables)
+        residuals: np.ndarray = np.log(self.points.loss) - self.log_loss(self.points.variables)
         return residuals
 
-    def log_loss(self, variables: Mapping[str, Floats]) -> Floats:
+    def log_loss(self, variables: Mapping[str, Float64[np.ndarray, "point"]]) -> Float64[np.ndarray, "point"]:
         """[point]: the law's log loss at other points."""
-        only: Floats = self.log_losses(variables, self.theta[None])[0]
+        only: np.ndarray = self.log_losses(variables, self.theta[None])[0]
         return only
 
-    def log_losses(self, variables: Mapping[str, Floats], thetas: Thetas) -> Floats:
+    def log_losses(
+        self,
+        variables: Mapping[str, Float64[np.ndarray, "point"]],
+        thetas: Float64[np.ndarray, "fit parameter"],
+    ) -> Float64[np.ndarray, "fit point"]:
         """[fit, point]: the same for many thetas, e.g. of a bootstrap."""
         return log_sum_exp(self.form.features(variables, self.centre), thetas)
 
@@ -91,8 +95,8 @@ def falling_deltas(last: float, *, first: float = _FIRST_DELTA) -> tuple[float, 
 
 
 def _starts(
-    form: ScalingForm, targets: Floats, count: int, rng: np.random.Generator
-) -> npt.NDArray[np.float64]:
+    form: ScalingForm, targets: Float64[np.ndarray, "point"], count: int, rng: np.random.Generator
+) -> Float64[np.ndarray, "start parameter"]:
     """At the centre of the points each term is between 0.5% and all of the loss; exponents up to 1.2."""
     num_terms = len(form.terms)
     coefficients = targets.mean() + rng.uniform(np.log(0.005), 0.0, (count, num_terms))

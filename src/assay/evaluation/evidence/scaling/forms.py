@@ -16,15 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Float64
 
 from assay.base.errors import ConfigError, DataError
-from assay.evaluation.evidence.scaling.points import Floats, ScalingPoints
-
-Features = npt.NDArray[np.float64]
-"""[point, term, parameter]."""
-Thetas = npt.NDArray[np.float64]
-"""[fit, parameter]: log coefficients and exponents."""
+from assay.evaluation.evidence.scaling.points import ScalingPoints
 
 
 @dataclass(frozen=True)
@@ -70,7 +65,9 @@ class ScalingForm:
         uncorrelated, which is what lets a fit converge from anywhere."""
         return {name: float(np.log(points.variables[name]).mean()) for name in self.variables}
 
-    def features(self, variables: Mapping[str, Floats], centre: Mapping[str, float]) -> Features:
+    def features(
+        self, variables: Mapping[str, Float64[np.ndarray, "point"]], centre: Mapping[str, float]
+    ) -> Float64[np.ndarray, "point term parameter"]:
         """The tensor whose product with theta is each term's logarithm."""
         names = self.parameter_names
         num_points = len(variables[self.variables[0]])
@@ -82,7 +79,9 @@ class ScalingForm:
                 features[:, index, names.index(term.exponent)] = -logs
         return features
 
-    def natural(self, thetas: Thetas, centre: Mapping[str, float]) -> Thetas:
+    def natural(
+        self, thetas: Float64[np.ndarray, "fit parameter"], centre: Mapping[str, float]
+    ) -> Float64[np.ndarray, "fit parameter"]:
         """[fit, parameter] -> coefficients and exponents as they stand in the formula."""
         names = self.parameter_names
         values = thetas.copy()

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Float64, Int
 
 from assay.base.errors import DataError
 from assay.base.units import power_text
-from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, Indices, back_test, band_scale
-from assay.evaluation.evidence.scaling.points import Floats
+from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, back_test, band_scale
 from assay.records.evaluation import Estimate
 from assay.records.scaling import GainForecast
 
@@ -73,17 +73,21 @@ def forecast_gain(rungs: Sequence[Rung], *, scale_name: str, target: float) -> G
     )
 
 
-def _back_test(scales: Floats, gains: Floats) -> BackTest:
+def _back_test(scales: Float64[np.ndarray, "pair"], gains: Float64[np.ndarray, "pair"]) -> BackTest:
     # Two whole scales below the first origin: a line needs them.
     least_points = int(np.searchsorted(scales, np.unique(scales)[1], side="right"))
 
-    def claim(below: Indices, above: Indices) -> Claim:
+    def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
         return _claim(scales[below], gains[below], scales[above])
 
     return back_test(scales, gains, claim, least_points=max(least_points, 3))
 
 
-def _claim(scales: Floats, gains: Floats, targets: Floats) -> Claim:
+def _claim(
+    scales: Float64[np.ndarray, "pair"],
+    gains: Float64[np.ndarray, "pair"],
+    targets: Float64[np.ndarray, "target"],
+) -> Claim:
     """The least-squares line, with the standard error of one further pair's gain."""
     middle = np.log(scales).mean()
     places, ahead = np.log(scales) - middle, np.log(targets) - middle
@@ -95,7 +99,7 @@ def _claim(scales: Floats, gains: Floats, targets: Floats) -> Claim:
     return Claim(gains.mean() + slope * ahead, np.sqrt(variance + of_line), np.sqrt(of_line))
 
 
-def _supported_reach(scales: Floats, tested: BackTest, target: float, name: str) -> float:
+def _supported_reach(scales: Float64[np.ndarray, "pair"], tested: BackTest, target: float, name: str) -> float:
     largest = float(scales.max())
     reach = float(np.log(target / largest))
     if reach > tested.longest_reach:

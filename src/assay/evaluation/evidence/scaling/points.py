@@ -13,12 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from jaxtyping import Bool, Float64, Int, Int64
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 VARIABLES = ("parameters", "tokens", "compute")
@@ -35,12 +33,12 @@ _HEADINGS = {
 class ScalingPoints:
     """Runs and their losses; arrays of one length, all numbers positive and finite."""
 
-    loss: Floats
-    variables: Mapping[str, Floats]
+    loss: Float64[np.ndarray, "point"]
+    variables: Mapping[str, Float64[np.ndarray, "point"]]
     """By name: `parameters`, `tokens`, `compute`."""
-    groups: Integers
+    groups: Int64[np.ndarray, "point"]
     """[point]: points with the same number are no independent evidence."""
-    scores: Floats | None = None
+    scores: Float64[np.ndarray, "point"] | None = None
     """[point]: of a downstream task, in [0, 1]; None where no task was scored."""
 
     @property
@@ -48,7 +46,7 @@ class ScalingPoints:
         """How many."""
         return len(self.loss)
 
-    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "ScalingPoints":
+    def where(self, chosen: Bool[np.ndarray, "point"] | Int[np.ndarray, "chosen"]) -> "ScalingPoints":
         """Only the chosen points, in the chosen order."""
         variables = {name: values[chosen] for name, values in self.variables.items()}
         scores = None if self.scores is None else self.scores[chosen]
@@ -134,7 +132,7 @@ def completed_target(target: Mapping[str, float]) -> dict[str, float]:
     return {name: float(values[0]) for name, values in arrays.items()}
 
 
-def _completed(given: dict[str, Floats]) -> dict[str, Floats]:
+def _completed(given: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:
     parameters, tokens, compute = (given.get(name) for name in VARIABLES)
     with np.errstate(divide="ignore", invalid="ignore"):
         if compute is None and parameters is not None and tokens is not None:

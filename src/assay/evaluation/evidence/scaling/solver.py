@@ -19,9 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from assay.evaluation.evidence.scaling.forms import Features, Thetas
-from assay.evaluation.evidence.scaling.points import Floats
+from jaxtyping import Float64
 
 CHUNK_FITS = 256
 """Fits in one batch: 256 of 240 points work on arrays of 2 MB, which stay in the processor's cache."""
@@ -32,13 +30,13 @@ _LEAST_DAMPING, _MOST_DAMPING = 1e-12, 1e8
 
 
 def minimise(
-    features: Features,
+    features: Float64[np.ndarray, "point term parameter"],
     log_losses: npt.ArrayLike,
     weights: npt.ArrayLike,
-    starts: Thetas,
+    starts: Float64[np.ndarray, "fit parameter"],
     *,
     deltas: tuple[float, ...],
-) -> Thetas:
+) -> Float64[np.ndarray, "fit parameter"]:
     """[fit, parameter]: a local minimum of each fit's weighted sum of Huber losses at the last of `deltas`.
 
     `log_losses` and `weights` are [point] for all fits or [fit, point]. A fit that gets no better stays where
@@ -55,14 +53,22 @@ def minimise(
     return thetas
 
 
-def log_sum_exp(features: Features, thetas: Thetas) -> Floats:
+def log_sum_exp(
+    features: Float64[np.ndarray, "point term parameter"], thetas: Float64[np.ndarray, "fit parameter"]
+) -> Float64[np.ndarray, "fit point"]:
     """[fit, point]: the model's log loss."""
     top, shares = _shares(features, thetas)
-    total: Floats = top + np.log(_sum_of_terms(shares))
+    total: np.ndarray = top + np.log(_sum_of_terms(shares))
     return total
 
 
-def objectives(features: Features, log_losses: Floats, weights: Floats, thetas: Thetas, delta: float) -> Floats:
+def objectives(
+    features: Float64[np.ndarray, "point term parameter"],
+    log_losses: Float64[np.ndarray, "*#fits point"],
+    weights: Float64[np.ndarray, "*#fits point"],
+    thetas: Float64[np.ndarray, "fit parameter"],
+    delta: float,
+) -> Float64[np.ndarray, "fit"]:
     """[fit]: weighted sum of Huber losses."""
     with np.errstate(over="ignore", invalid="ignore"):
         return _huber_sum(log_sum_exp(features, thetas) - log_losses, weights, delta)
@@ -71,15 +77,19 @@ def objectives(features: Features, log_losses: Floats, weights: Floats, thetas: 
 class _Local(NamedTuple):
     """What is known of the objective at a batch's thetas."""
 
-    objective: Floats
-    gradient: Floats
-    hessian: Floats
-    reweighted: Floats
+    objective: Float64[np.ndarray, "fit"]
+    gradient: Float64[np.ndarray, "fit parameter"]
+    hessian: Float64[np.ndarray, "fit parameter parameter"]
+    reweighted: Float64[np.ndarray, "fit parameter parameter"]
 
 
 def _minimise_batch(
-    features: Features, targets: Floats, weights: Floats, starts: Thetas, delta: float
-) -> Thetas:
+    features: Float64[np.ndarray, "point term parameter"],
+    targets: Float64[np.ndarray, "fit point"],
+    weights: Float64[np.ndarray, "fit point"],
+    starts: Float64[np.ndarray, "fit parameter"],
+    delta: float,
+) -> Float64[np.ndarray, "fit parameter"]:
     thetas = starts.copy()
     damping = np.full(len(thetas), 1e-2)
     live = np.arange(len(thetas))
@@ -101,7 +111,7 @@ def _minimise_batch(
     return thetas
 
 
-def _damped_step(here: _Local, damping: Floats) -> Floats:
+def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Float64[np.ndarray, "fit parameter"]:
     num_parameters = here.gradient.shape[1]
     # A term that no point sees any more leaves a zero row; a trace of the mean keeps the matrix regular.
     ridge = 1e-9 * np.trace(here.reweighted, axis1=1, axis2=2)[:, None, None] / num_parameters
@@ -111,11 +121,17 @@ def _damped_step(here: _Local, damping: Floats) -> Floats:
     damped[is_broken] = np.eye(num_parameters)
     is_indefinite = np.linalg.eigvalsh(damped)[:, 0] <= 0
     damped[is_indefinite] = (1 + damping[is_indefinite])[:, None, None] * positive[is_indefinite]
-    step: Floats = -np.linalg.solve(damped, here.gradient[..., None])[..., 0]
+    step: np.ndarray = -np.linalg.solve(damped, here.gradient[..., None])[..., 0]
     return step
 
 
-def _local(features: Features, targets: Floats, weights: Floats, thetas: Thetas, delta: float) -> _Local:
+def _local(
+    features: Float64[np.ndarray, "point term parameter"],
+    targets: Float64[np.ndarray, "fit point"],
+    weights: Float64[np.ndarray, "fit point"],
+    thetas: Float64[np.ndarray, "fit parameter"],
+    delta: float,
+) -> _Local:
     num_points, num_terms, num_parameters = features.shape
     top, shares = _shares(features, thetas)
     total = _sum_of_terms(shares)
@@ -137,22 +153,26 @@ def _local(features: Features, targets: Floats, weights: Floats, thetas: Thetas,
     )
 
 
-def _shares(features: Features, thetas: Thetas) -> tuple[Floats, Floats]:
+def _shares(
+    features: Float64[np.ndarray, "point term parameter"], thetas: Float64[np.ndarray, "fit parameter"]
+) -> tuple[Float64[np.ndarray, "fit point"], Float64[np.ndarray, "fit point term"]]:
     """Each point's largest term as a logarithm [fit, point], and all terms over it [fit, point, term]."""
     num_points, num_terms, num_parameters = features.shape
     terms = (thetas @ features.reshape(-1, num_parameters).T).reshape(-1, num_points, num_terms)
     # Term by term: NumPy's own maximum over an axis of three takes four times as long.
-    top: Floats = reduce(np.maximum, np.moveaxis(terms, -1, 0))
+    top: np.ndarray = reduce(np.maximum, np.moveaxis(terms, -1, 0))
     return top, np.exp(terms - top[..., None])
 
 
-def _sum_of_terms(shares: Floats) -> Floats:
-    total: Floats = reduce(np.add, np.moveaxis(shares, -1, 0))
+def _sum_of_terms(shares: Float64[np.ndarray, "fit point term"]) -> Float64[np.ndarray, "fit point"]:
+    total: np.ndarray = reduce(np.add, np.moveaxis(shares, -1, 0))
     return total
 
 
-def _huber_sum(residuals: Floats, weights: Floats, delta: float) -> Floats:
+def _huber_sum(
+    residuals: Float64[np.ndarray, "fit point"], weights: Float64[np.ndarray, "*#fits point"], delta: float
+) -> Float64[np.ndarray, "fit"]:
     sizes = np.abs(residuals)
     losses = np.where(sizes <= delta, 0.5 * sizes * sizes, delta * (sizes - 0.5 * delta))
-    total: Floats = (weights * losses).sum(-1)
+    total: np.ndarray = (weights * losses).sum(-1)
     return total

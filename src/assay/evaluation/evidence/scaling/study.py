@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float64
 
 from assay.base.errors import AssayError
 from assay.evaluation.evidence.scaling.backtest import BackTest, band_scale
@@ -15,10 +16,9 @@ from assay.evaluation.evidence.scaling.bootstrap import NUM_RESAMPLES, resampled
 from assay.evaluation.evidence.scaling.downstream import TaskFit, back_test_task, extrapolate_task, fit_task
 from assay.evaluation.evidence.scaling.extrapolate import CONFIDENCE, back_test_law, claim_of, extrapolate
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA, ScalingFit, fit_scaling_law
-from assay.evaluation.evidence.scaling.forms import ScalingForm, Thetas
+from assay.evaluation.evidence.scaling.forms import ScalingForm
 from assay.evaluation.evidence.scaling.points import (
     FLOP_PER_PARAMETER_AND_TOKEN,
-    Floats,
     ScalingPoints,
 )
 from assay.records.evaluation import Estimate
@@ -41,7 +41,7 @@ class ScalingStudy:
     """A law, and what follows from it."""
 
     fit: ScalingFit
-    replicates: Thetas
+    replicates: Float64[np.ndarray, "resample parameter"]
     law: ScalingLaw
     tested: BackTest | None
     """None where there are too few points for one; then every target is refused with `untested`."""
@@ -50,7 +50,9 @@ class ScalingStudy:
     asked: Sequence[ExtrapolatedTarget]
     confidence: float
 
-    def compute_optimal(self, compute: Floats) -> dict[str, Floats]:
+    def compute_optimal(
+        self, compute: Float64[np.ndarray, "budget"]
+    ) -> dict[str, Float64[np.ndarray, "budget"]]:
         """The law's own best parameters and tokens for each amount of compute (FLOP), where it has both.
 
         From minimising A/N^alpha + B/D^beta under C = 6 N D (Hoffmann et al. 2022, eq. 4).
@@ -63,7 +65,9 @@ class ScalingStudy:
         )
         return {"parameters": parameters, "tokens": budget / parameters, "compute": compute}
 
-    def band(self, variables: Mapping[str, Floats]) -> tuple[Floats, Floats, Floats]:
+    def band(
+        self, variables: Mapping[str, Float64[np.ndarray, "point"]]
+    ) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
         """Loss, and the calibrated band's two ends, at some points within reach."""
         assert self.tested is not None, "without a back-test there is no band"
         claimed = claim_of(self.fit, self.replicates, variables)
