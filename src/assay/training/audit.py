@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+from jaxtyping import Int, Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError
-from assay.base.seeds import Keys
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -38,10 +37,10 @@ MAX_NAMED_ROWS = 100
 class _Receipts(NamedTuple):
     """Of all committed steps, one entry per step and lane."""
 
-    step: npt.NDArray[np.int64]
-    lane: npt.NDArray[np.int32]
-    num_rows: npt.NDArray[np.int32]
-    digest: Keys
+    step: Int64[np.ndarray, "receipt"]
+    lane: Int32[np.ndarray, "receipt"]
+    num_rows: Int32[np.ndarray, "receipt"]
+    digest: UInt64[np.ndarray, "receipt"]
 
 
 class _Window(NamedTuple):
@@ -224,19 +223,19 @@ class _Auditor:
         except (DamagedDataError, DataError) as error:
             self.problems.append(f"the rows of lane {window.lane} can not be named: {error}")
 
-    def _explain(self, window: _Window, step: int, rows: Keys, learned: Receipt) -> None:
+    def _explain(self, window: _Window, step: int, rows: UInt64[np.ndarray, "row"], learned: Receipt) -> None:
         difference = explain(rows, learned)
         place = f"step {step}, lane {window.lane}, epoch {window.epoch}"
         doubt = "" if difference.is_certain else ", in doubt"
         self._missing += [f"{self._row_name(row)} ({place}{doubt})" for row in difference.missing]
         self._repeated += [f"{self._row_name(row)} ({place})" for row in difference.repeated]
 
-    def _without_damaged(self, rows: Keys) -> Keys:
+    def _without_damaged(self, rows: UInt64[np.ndarray, "row"]) -> UInt64[np.ndarray, "kept"]:
         if not self._damaged:
             return rows
         return rows[~np.isin(self._group_of(rows), self._damaged)]
 
-    def _group_of(self, rows: Keys) -> npt.NDArray[np.intp]:
+    def _group_of(self, rows: UInt64[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
         return np.searchsorted(self._dataset.groups.first_row, rows.astype(np.int64), side="right") - 1
 
     def _row_name(self, row: int) -> str:

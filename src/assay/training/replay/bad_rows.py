@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
+from jaxtyping import Bool, Float64, Int
 from torch import nn
 
 from assay.data.loader.batch import LaneShare, StepShare
@@ -41,18 +41,21 @@ class PlacedRow(NamedTuple):
 class RowLosses(NamedTuple):
     """What rows add to a step, each alone."""
 
-    sums: npt.NDArray[np.float64]
+    sums: Float64[np.ndarray, "row"]
     """[row]: NaN where the forward pass raised an error."""
-    weights: npt.NDArray[np.float64]
+    weights: Float64[np.ndarray, "row"]
     """[row]: what each counts in the step's mean."""
 
-    def where(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> "RowLosses":
+    def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "RowLosses":
         """Some of the rows."""
         return RowLosses(self.sums[chosen], self.weights[chosen])
 
-    def means(self) -> npt.NDArray[np.float64]:
+    def means(self) -> Float64[np.ndarray, "row"]:
         """[row]: loss per weight; 0 for a row that weighs nothing."""
-        return np.divide(self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0)
+        means: np.ndarray = np.divide(
+            self.sums, self.weights, out=np.zeros_like(self.sums), where=self.weights > 0
+        )
+        return means
 
     def mean(self) -> float:
         """Of all together; NaN where nothing weighs."""
