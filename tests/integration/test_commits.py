@@ -90,6 +90,7 @@ def test_only_the_commits_that_the_recipe_keeps_stay_and_all_receipts_do(run_it)
     assert audit_run(run, log).verdict == "pass"
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_clear_error_and_what_was_committed_stays(
     new_tiny_run, tmp_path: Path, requires
 ) -> None:

@@ -108,6 +108,7 @@ def test_an_origin_never_parts_runs_of_one_scale():
     assert all(count % 5 == 0 for count in fitted)
 
 
+@pytest.mark.slow
 def test_bands_hold_forgotten_runs_although_the_law_bends(ladder):
     # Residuals of a law that is not quite right: what plain bands do not know of.
     points = ladder(num_sizes=12)
