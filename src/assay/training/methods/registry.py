@@ -43,6 +43,12 @@ def method_of(config: MethodConfig) -> "PredictingMethod":
     return method
 
 
+def import_all_methods() -> None:
+    """Import what `method_of` would import when it is asked: for who must not wait then."""
+    for entry in METHODS:
+        _module(entry, "method")
+
+
 def _module(entry: Entry, name: str) -> object:
     return import_module(f"assay.training.methods.{entry.folder}.{name}")
 
