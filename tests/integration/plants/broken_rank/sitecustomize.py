@@ -34,7 +34,7 @@ def breaking(gradient, indices, num_weights, padding_idx, scale_grad_by_freq):
 
 def break_down() -> None:
     if BREAKS == "exception":
-        raise ValueError("a surprise at 0x7f3a, in /tmp/somewhere.py")
+        raise ValueError("a surprise at 0x7f3a, in somewhere/else.py")
     if BREAKS == "out_of_memory":
         torch.empty(1 << 58, dtype=torch.uint8)
     if BREAKS == "crashed":
