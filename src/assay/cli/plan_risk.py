@@ -206,13 +206,12 @@ def review_command(
 
     A gate that names a campaign takes that campaign's decision, and the review shows its clauses.
     """
-    from assay.reporting.pages.decision_blocks import decision_blocks
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import review
 
     found = _standing(program, folder, notes, hour_seconds, start_s)
-    evidence = [block for each in found.decisions for block in decision_blocks(each.decision, each.path)]
-    document = review(found.forecast, found.offer, evidence)
+    decisions = [(each.decision, each.path) for each in found.decisions]
+    document = review(found.forecast, found.offer, decisions)
     (page,) = write_documents([document], folder)
     click.secho(document.verdict.word.upper(), bold=True)
     click.echo(f"  {document.verdict.sentence}")

@@ -1,29 +1,24 @@
 """The figures of a comparison: is it as good, where is it not, how much faster, at what cost."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from assay.base.units import duration_text, percent_text
 from assay.records.evaluation import ClassifierEvaluation, Estimate
 from assay.reporting.figures.evidence_plots import (
-    ForestEntry,
     ForestRow,
     calibration_chart,
     forest_chart,
     forest_rows,
     roc_chart,
 )
-from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.figure import Figure, Table, figure, legend_of
 from assay.reporting.figures.plots import PHASES
 from assay.reporting.figures.run_figures import series_figure
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.curves import Series
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import (
-    device_hours_text,
-    estimate_text,
-    margin_text,
-)
+from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
@@ -62,19 +57,11 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
 def cost_table(page: ComparisonPage) -> Table:
     """Speed and cost side by side."""
     runs = [each.view for each in _runs(page)]
-    ratios = [None, *(each.compared.throughput_ratio for each in page.candidates)]
+    ratios = [each.compared.throughput_ratio for each in page.candidates]
+    rates = [each.speed.rows_per_s if each.speed else None for each in runs]
     rows: list[tuple[str, ...]] = [
-        (
-            "rows per second",
-            *(
-                f"{each.speed.rows_per_s:,.1f}" if each.speed and each.speed.rows_per_s else "—"
-                for each in runs
-            ),
-        ),
-        (
-            "… over the baseline's",
-            *("1" if k == 0 else f"{r:.2f}x" if r else "—" for k, r in enumerate(ratios)),
-        ),
+        ("rows per second", *(f"{rate:,.1f}" if rate else "—" for rate in rates)),
+        ("… over the baseline's", "1", *(f"{ratio:.2f}x" if ratio else "—" for ratio in ratios)),
         ("world sizes", *(" → ".join(map(str, each.world_sizes)) or "—" for each in runs)),
         ("device time", *(device_hours_text(each.held_s()) for each in runs)),
         ("goodput", *(percent_text(each.goodput or 0.0) for each in runs)),
@@ -84,9 +71,11 @@ def cost_table(page: ComparisonPage) -> Table:
         for name in PHASES
         if any(each.device_seconds.get(name) for each in runs)
     ]
-    rows.append(("audit", *(each.audit.verdict if each.audit else "—" for each in runs)))
-    rows.append(("weights", *((each.weights_digest or "—")[:12] for each in runs)))
-    rows.append(("recipe", *(each.recipe_sha256[:12] for each in runs)))
+    rows += [
+        ("audit", *(each.audit.verdict if each.audit else "—" for each in runs)),
+        ("weights", *((each.weights_digest or "—")[:12] for each in runs)),
+        ("recipe", *(each.recipe_sha256[:12] for each in runs)),
+    ]
     return Table(("", *(each.run_id for each in runs)), rows)
 
 
@@ -100,84 +89,60 @@ def _renamed(page: RunPage, series: Series) -> Series:
 
 def _rule(page: ComparisonPage) -> Figure:
     found = [each.compared for each in page.candidates]
-    metric, limit = found[0].metric, _limit(found[0])
-    rows = [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found]
-    wide, narrow = both_widths(
-        lambda width: forest_chart(
-            rows,
-            width=width,
-            label=f"Difference of {metric.title} with its 95% interval for each candidate",
-            reference=0.0,
-            limit=limit,
-            x_label=f"candidate's {metric.title} minus the baseline's",
-        )
-    )
-    return Figure(
+    metric = found[0].metric
+    return figure(
+        _forest(
+            found[0],
+            [ForestRow(each.candidate_run_id, each.difference, each.verdict) for each in found],
+            what="for each candidate",
+        ),
         title="Against the rule",
         caption=f"A candidate may lose {margin_text(found[0])} of {metric.title}: the dashed line. It passes "
         f"if its whole interval lies to the {'right' if metric.higher_is_better else 'left'} of it.",
-        wide=wide,
-        narrow=narrow,
-        table=Table(
-            (
-                "candidate",
-                "rows",
-                f"baseline's {metric.title}",
-                f"candidate's {metric.title}",
-                "difference",
-                "verdict",
-            ),
-            [
-                (
-                    each.candidate_run_id,
-                    f"{each.num_rows:,}",
-                    f"{each.baseline_value:.5f}",
-                    f"{each.candidate_value:.5f}",
-                    estimate_text(each.difference, digits=5, signed=True),
-                    each.verdict,
-                )
-                for each in found
-            ],
+        table=Table.of(
+            found,
+            ("candidate", lambda each: each.candidate_run_id),
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            (f"baseline's {metric.title}", lambda each: f"{each.baseline_value:.5f}"),
+            (f"candidate's {metric.title}", lambda each: f"{each.candidate_value:.5f}"),
+            ("difference", lambda each: estimate_text(each.difference, digits=5, signed=True)),
+            ("verdict", lambda each: each.verdict),
         ),
     )
 
 
 def _slices(candidate: ComparedRun) -> Figure:
     found = candidate.compared
-    rows = forest_rows(
-        [
-            ForestEntry(
-                each.column,
-                ForestRow(
-                    each.value, each.difference, f"{each.num_rows:,} rows", _is_worse(each.difference, found)
-                ),
-            )
-            for each in candidate.slices
-        ]
-    )
-    wide, narrow = both_widths(
-        lambda width: forest_chart(
-            rows,
-            width=width,
-            label=f"Difference of {found.metric.title} with its 95% interval in each slice",
-            reference=0.0,
-            limit=_limit(found),
-            x_label=f"candidate's {found.metric.title} minus the baseline's",
-        )
-    )
-    return Figure(
-        title=f"Slice by slice: {candidate.compared.candidate_run_id}",
+    entries = []
+    for each in candidate.slices:
+        worse = _is_worse(each.difference, found)
+        row = ForestRow(each.value, each.difference, f"{each.num_rows:,} rows", worse)
+        entries.append((each.column, row))
+    return figure(
+        _forest(found, forest_rows(entries), what="in each slice"),
+        title=f"Slice by slice: {found.candidate_run_id}",
         caption="An average can hide a part that got worse. One interval in twenty misses its truth, so a "
         "single slice beyond the line is a question, not an answer.",
-        wide=wide,
-        narrow=narrow,
-        table=Table(
-            ("column", "value", "rows", f"difference of {found.metric.title}"),
-            [
-                (each.column, each.value, f"{each.num_rows:,}", estimate_text(each.difference, signed=True))
-                for each in candidate.slices
-            ],
+        table=Table.of(
+            candidate.slices,
+            ("column", lambda each: each.column),
+            ("value", lambda each: each.value),
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            (f"difference of {found.metric.title}", lambda each: estimate_text(each.difference, signed=True)),
         ),
+    )
+
+
+def _forest(found: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> Callable[[int], str]:
+    """Draws differences in the compared metric, with the rule of the comparison."""
+    title = found.metric.title
+    return lambda width: forest_chart(
+        rows,
+        width=width,
+        label=f"Difference of {title} with its 95% interval {what}",
+        reference=0.0,
+        limit=_limit(found),
+        x_label=f"candidate's {title} minus the baseline's",
     )
 
 
@@ -189,9 +154,8 @@ def _limit(found: ComparisonView) -> float:
 def _is_worse(difference: Estimate | None, found: ComparisonView) -> bool:
     if difference is None or difference.low is None or difference.high is None:
         return False
-    if found.metric.higher_is_better:
-        return difference.high < -found.allowed_loss
-    return difference.low > found.allowed_loss
+    limit = _limit(found)
+    return difference.high < limit if found.metric.higher_is_better else difference.low > limit
 
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:
@@ -200,7 +164,8 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
         for each in _runs(page)
         if isinstance(each.view.evaluation, ClassifierEvaluation)
     ]
-    legend = [(f"s{index + 1}", each.view.run_id) for index, (each, _) in enumerate(evaluated)]
+    legend = legend_of(each.view.run_id for each, _ in evaluated)
+    evaluations = [found for _, found in evaluated]
     curves = [each.roc for each, _ in evaluated if each.roc is not None]
     if evaluated and len(curves) == len(evaluated):
         yield Figure(
@@ -208,9 +173,10 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
             caption="Both ROC curves on the same rows; where one lies above, it ranks better.",
             wide=roc_chart(curves, label="ROC curves of all runs"),
             legend=legend,
-            table=Table(
-                ("run", "AUC"),
-                [(found.run_id, estimate_text(found.overall.auc, digits=5)) for _, found in evaluated],
+            table=Table.of(
+                evaluations,
+                ("run", lambda found: found.run_id),
+                ("AUC", lambda found: estimate_text(found.overall.auc, digits=5)),
             ),
             size="half",
         )
@@ -219,19 +185,14 @@ def _quality(page: ComparisonPage) -> Iterator[Figure]:
             title="Calibration",
             caption="Dots on the dashed line: a probability means what it says.",
             wide=calibration_chart(
-                [found.overall.calibration for _, found in evaluated], label="Calibration of all runs"
+                [found.overall.calibration for found in evaluations], label="Calibration of all runs"
             ),
             legend=legend,
-            table=Table(
-                ("run", "calibration error", "log-loss"),
-                [
-                    (
-                        found.run_id,
-                        f"{found.overall.expected_calibration_error:.4f}",
-                        estimate_text(found.overall.log_loss),
-                    )
-                    for _, found in evaluated
-                ],
+            table=Table.of(
+                evaluations,
+                ("run", lambda found: found.run_id),
+                ("calibration error", lambda found: f"{found.overall.expected_calibration_error:.4f}"),
+                ("log-loss", lambda found: estimate_text(found.overall.log_loss)),
             ),
             size="half",
         )

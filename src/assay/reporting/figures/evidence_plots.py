@@ -1,13 +1,14 @@
 """The plots of a model's quality: ROC, scores by class, calibration, slices, and a difference with its rule."""
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from assay.base.units import count_text
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram
 from assay.records.evaluation import CalibrationBin, Estimate
-from assay.reporting.figures.svg import Plane, Scale, domain, drawing, path, plane, tag, text, ticks, title
+from assay.reporting.figures.plots import percent_number, under
+from assay.reporting.figures.svg import Axis, Chart, Scale, chart, domain, dot, drawing, tag, text, ticks
 
 SQUARE = 320
 ROW_HEIGHT = 24
@@ -26,21 +27,15 @@ class ForestRow(NamedTuple):
     """Drawn in the colour of warning: its interval excludes the reference on the bad side."""
 
 
-class ForestEntry(NamedTuple):
-    """A line and the column under whose heading it stands."""
-
-    column: str
-    row: ForestRow
-
-
-def forest_rows(entries: Sequence[ForestEntry], *, shown: int = 8) -> list[ForestRow]:
+def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> list[ForestRow]:
     """Lines under a heading per column: its first `shown` values with an estimate, and the notable ones.
 
-    The rest are counted: values without an estimate (too few rows, or one class) are for the table.
+    Entries are (column, line). The rest are counted: values without an estimate (too few rows, or one class)
+    are for the table.
     """
     rows: list[ForestRow] = []
-    for column, group in groupby(entries, key=lambda entry: entry.column):
-        values = [each.row for each in group]
+    for column, group in groupby(entries, key=lambda entry: entry[0]):
+        values = [row for _, row in group]
         ranked = [each for each in values if each.estimate is not None]
         chosen = [each for index, each in enumerate(ranked) if index < shown or each.is_notable]
         rows += [ForestRow(column, None, ""), *chosen]
@@ -58,41 +53,21 @@ def share_text(value: float) -> str:
 
 def roc_chart(curves: Sequence[RocCurve], *, label: str) -> str:
     """True positive rate over false positive rate; the dashed line is a coin's."""
-    area = plane(width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
+    area = _square("share of negatives flagged", Axis("share of positives found", (0, 1), share_text))
     lines = [
-        path(
-            area.x.many(curve.false_positive_rate.tolist()),
-            area.y.many(curve.true_positive_rate.tolist()),
-            class_=f"line s{index + 1}{_under(index, len(curves))}",
-        )
-        for index, curve in enumerate(curves)
+        area.line(*curve, f"line s{index + 1}{under(index, len(curves))}") for index, curve in enumerate(curves)
     ]
-    frame = area.axes(
-        x_label="share of negatives flagged",
-        y_label="share of positives found",
-        x_format=share_text,
-        y_format=share_text,
-    )
-    coin = path(area.x.many([0, 1]), area.y.many([0, 1]), class_="guide")
-    return drawing(frame, coin, *lines, width=SQUARE, height=SQUARE - 30, label=label)
+    return area.drawing(area.line([0, 1], [0, 1], "guide"), *lines, label=label)
 
 
 def calibration_chart(bins: Sequence[Sequence[CalibrationBin]], *, label: str) -> str:
     """Observed share of positives over predicted probability, one dot per bin; the dashed line is perfect."""
-    area = plane(width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, 1), y_format=share_text)
+    area = _square("predicted probability", Axis("observed share of positives", (0, 1), share_text))
     marks = [
-        _calibration_line(each, area, class_=f"s{index + 1}{_under(index, len(bins))}")
+        _calibration_line(each, area, f"s{index + 1}{under(index, len(bins))}")
         for index, each in enumerate(bins)
-        if each
     ]
-    frame = area.axes(
-        x_label="predicted probability",
-        y_label="observed share of positives",
-        x_format=share_text,
-        y_format=share_text,
-    )
-    perfect = path(area.x.many([0, 1]), area.y.many([0, 1]), class_="guide")
-    return drawing(frame, perfect, *marks, width=SQUARE, height=SQUARE - 30, label=label)
+    return area.drawing(area.line([0, 1], [0, 1], "guide"), *marks, label=label)
 
 
 def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
@@ -100,21 +75,18 @@ def score_chart(histogram: ScoreHistogram, *, label: str) -> str:
     negative = histogram.negative_rows / max(histogram.negative_rows.sum(), 1)
     positive = histogram.positive_rows / max(histogram.positive_rows.sum(), 1)
     top = max(float(negative.max()), float(positive.max()), 1e-6)
-    area = plane(
-        width=SQUARE, height=SQUARE - 30, x_range=(0, 1), y_range=(0, top * 1.1), y_format=_percent_text
-    )
-    frame = area.axes(
-        x_label="predicted probability",
-        y_label="share of the class's rows",
-        x_format=share_text,
-        y_format=_percent_text,
-    )
+    area = _square("predicted probability", Axis("share of the class's rows", (0, top * 1.1), percent_number))
     edges = histogram.edges.tolist()
     outlines = [
         _outline(edges, shares.tolist(), area, class_)
         for shares, class_ in ((negative, "negatives"), (positive, "positives"))
     ]
-    return drawing(frame, *outlines, width=SQUARE, height=SQUARE - 30, label=label)
+    return area.drawing(*outlines, label=label)
+
+
+def _square(x_name: str, y: Axis) -> Chart:
+    """Over shares from 0 to 1."""
+    return chart(SQUARE, SQUARE - 30, Axis(x_name, (0, 1), share_text), y)
 
 
 def forest_chart(
@@ -127,61 +99,33 @@ def forest_chart(
     x_label: str,
 ) -> str:
     """Estimates with their intervals, one a line. `reference` is a thin rule, `limit` a dashed one."""
-    ends = [
-        end
-        for row in rows
-        if row.estimate
-        for end in (row.estimate.low, row.estimate.value, row.estimate.high)
-        if end is not None
-    ]
-    ends += [end for end in (reference, limit) if end is not None]
+    estimates = [row.estimate for row in rows if row.estimate]
+    wanted = [end for each in estimates for end in (each.low, each.value, each.high)]
+    ends = [end for end in (*wanted, reference, limit) if end is not None]
     left, right = (250.0, width - 110.0) if width > 500 else (128.0, width - 14.0)
     height = ROW_HEIGHT * len(rows) + 62
-    low, high = domain(ends)
-    scale = Scale(low, high, left, right)
+    scale = Scale(*domain(ends), left, right)
     bottom = height - 42.0
     marks = [_forest_row(row, scale, y=24 + ROW_HEIGHT * index, width=width) for index, row in enumerate(rows)]
     rules = [_rule(scale(reference), bottom, "rule")] if reference is not None else []
     rules += [_rule(scale(limit), bottom, "limit")] if limit is not None else []
-    return drawing(
-        _forest_axis(scale, bottom, x_label, signed=limit is not None),
-        *rules,
-        *marks,
-        width=width,
-        height=height,
-        label=label,
+    axis = _forest_axis(scale, bottom, x_label, signed=limit is not None)
+    return drawing(axis, *rules, *marks, width=width, height=height, label=label)
+
+
+def _calibration_line(bins: Sequence[CalibrationBin], area: Chart, colour: str) -> str:
+    points = [(each.mean_predicted, each.observed_rate, each.num_rows) for each in bins]
+    line = area.line([x for x, _, _ in points], [y for _, y, _ in points], f"line {colour}")
+    return line + "".join(
+        area.dot(x, y, colour, r=4, told=f"{count_text(rows)} rows: predicted {x:.3f}, observed {y:.3f}")
+        for x, y, rows in points
     )
 
 
-def _calibration_line(bins: Sequence[CalibrationBin], area: Plane, *, class_: str) -> str:
-    xs = area.x.many([each.mean_predicted for each in bins])
-    ys = area.y.many([each.observed_rate for each in bins])
-    dots = [
-        tag(
-            "circle",
-            title(
-                f"{count_text(each.num_rows)} rows: predicted {each.mean_predicted:.3f}, "
-                f"observed {each.observed_rate:.3f}",
-            ),
-            cx=x,
-            cy=y,
-            r=4,
-            class_=f"dot {class_}",
-        )
-        for x, y, each in zip(xs, ys, bins, strict=True)
-    ]
-    return path(xs, ys, class_=f"line {class_}") + "".join(dots)
-
-
-def _under(index: int, count: int) -> str:
-    """The first of several lines is drawn broad and pale, so that an equal one does not hide it."""
-    return " under" if index == 0 and count > 1 else ""
-
-
-def _outline(edges: Sequence[float], shares: Sequence[float], area: Plane, class_: str) -> str:
+def _outline(edges: Sequence[float], shares: Sequence[float], area: Chart, class_: str) -> str:
     corners = [(edges[0], 0.0)]
-    for index, share in enumerate(shares):
-        corners += [(edges[index], share), (edges[index + 1], share)]
+    for (left, right), share in zip(pairwise(edges), shares, strict=True):
+        corners += [(left, share), (right, share)]
     corners.append((edges[-1], 0.0))
     points = " ".join(f"{area.x(x):.1f},{area.y(y):.1f}" for x, y in corners)
     return tag("polygon", points=points, class_=f"outline {class_}")
@@ -205,27 +149,19 @@ def _forest_row(row: ForestRow, scale: Scale, *, y: float, width: int) -> str:
     if low is not None and high is not None:
         parts.append(tag("line", x1=scale(low), x2=scale(high), y1=y, y2=y, class_=f"whisker {colour}"))
     interval = f" [{low:.4f}, {high:.4f}]" if low is not None and high is not None else ", no interval"
-    parts.append(
-        tag("circle", title(f"{value:.4f}{interval}"), cx=scale(value), cy=y, r=4.2, class_=f"dot {colour}")
-    )
+    parts.append(dot(scale(value), y, colour, r=4.2, told=f"{value:.4f}{interval}"))
     return "".join(parts)
 
 
 def _forest_axis(scale: Scale, bottom: float, x_label: str, *, signed: bool) -> str:
     marks = ticks(scale.low, scale.high, max(2, int((scale.end - scale.start) / 80)))
-    spelled = "+.3f" if signed else ".3g"
+    numbers = [_plain_zero(format(at, "+.3f" if signed else ".3g")) for at in marks]
     return "".join(
         [
             *(tag("line", x1=scale(at), x2=scale(at), y1=10, y2=bottom, class_="grid") for at in marks),
             *(
-                text(
-                    _plain_zero(format(at, spelled)),
-                    scale(at),
-                    bottom + 18,
-                    class_="tick",
-                    text_anchor="middle",
-                )
-                for at in marks
+                text(number, scale(at), bottom + 18, class_="tick", text_anchor="middle")
+                for number, at in zip(numbers, marks, strict=True)
             ),
             tag("line", x1=scale.start, x2=scale.end, y1=bottom, y2=bottom, class_="base"),
             text(x_label, scale.end, bottom + 36, class_="axis", text_anchor="end"),
@@ -239,7 +175,3 @@ def _plain_zero(number: str) -> str:
 
 def _rule(x: float, bottom: float, class_: str) -> str:
     return tag("line", x1=x, x2=x, y1=8, y2=bottom, class_=class_)
-
-
-def _percent_text(share: float) -> str:
-    return f"{100 * share:.3g}%"

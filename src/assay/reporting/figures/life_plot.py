@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from assay.reporting.figures.plots import number_text
-from assay.reporting.figures.svg import Plane, drawing, path, plane, tag, text, title
+from assay.reporting.figures.svg import Axis, Chart, chart, dot, path, tag, text, title
 from assay.reporting.views.run import AttemptView, CommitView
 
 Point = tuple[float, float]
 
 
 class Life(NamedTuple):
-    """A plane whose points are given by a moment and a step."""
+    """A chart whose points are given by a moment and a step."""
 
-    area: Plane
+    area: Chart
     began_s: float
     unit_s: float
 
@@ -27,26 +27,22 @@ def life_chart(
     attempts: Sequence[AttemptView], commits: Sequence[CommitView], *, width: int, label: str
 ) -> str:
     """Steps over time: a line per attempt through its commits; where work was lost, the fall back is drawn."""
-    height = 300 if width > 400 else 280
     began_s = attempts[0].started
     ends = [each.ended or each.started for each in attempts] + [each.committed for each in commits]
     unit_s, unit = _time_unit(max(ends) - began_s)
     top = max([*(each.reached_step for each in attempts), *(each.step for each in commits), 1])
-    area = plane(
-        width=width,
-        height=height,
-        x_range=(0.0, max((max(ends) - began_s) / unit_s, 1e-3)),
-        y_range=(0.0, top * 1.12),
-        y_format=number_text,
+    took = max((max(ends) - began_s) / unit_s, 1e-3)
+    area = chart(
+        width,
+        300 if width > 400 else 280,
+        Axis(f"{unit} since the run began", (0.0, took), number_text),
+        Axis("step", (0.0, top * 1.12), number_text),
     )
     life = Life(area, began_s, unit_s)
     lines = [
         _one_attempt(each, [one for one in commits if one.attempt == each.attempt], life) for each in attempts
     ]
-    frame = area.axes(
-        x_label=f"{unit} since the run began", y_label="step", x_format=number_text, y_format=number_text
-    )
-    return drawing(frame, _beginnings(attempts, life), *lines, width=width, height=height, label=label)
+    return area.drawing(_beginnings(attempts, life), *lines, label=label)
 
 
 def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life) -> str:
@@ -55,7 +51,7 @@ def _one_attempt(attempt: AttemptView, commits: Sequence[CommitView], life: Life
     kept_step = commits[-1].step if commits else attempt.start_step
     reached = max(attempt.reached_step, kept_step)
     marks = [
-        tag("circle", title(f"commit of step {commit.step:,}"), cx=x, cy=y, r=3.2, class_="dot s1")
+        dot(x, y, "s1", r=3.2, told=f"commit of step {commit.step:,}")
         for (x, y), commit in zip(points[1:], commits, strict=True)
     ]
     xs, ys = zip(*points, strict=True)

@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from assay.planning.explain import critical_chain
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
 from assay.reporting.figures.figure import FULL, NARROW
 from assay.reporting.figures.plots import number_text
-from assay.reporting.figures.svg import FONT_WIDTH, Scale, drawing, path, plane, tag, text, title
+from assay.reporting.figures.svg import FONT_WIDTH, Axis, Scale, chart, drawing, path, tag, text, title
 
 ROW = 19
 HEAD = 26
@@ -104,18 +104,16 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
     """Devices held in every hour, under the line of what no booking holds."""
     free = program.capacity.free_devices(program.calendar)
     last = min(len(free), WEEK_H * -(-max(item.end_h for item in plan.items) // WEEK_H))
-    area = plane(
-        width=width,
-        height=240,
-        x_range=(1.0, 1.0 + last / WEEK_H),
-        y_range=(0.0, program.capacity.devices * 1.05),
-        y_format=number_text,
+    area = chart(
+        width,
+        240,
+        Axis("week", (1.0, 1.0 + last / WEEK_H), lambda week: f"{week:g}"),
+        Axis("devices", (0.0, program.capacity.devices * 1.05), number_text),
     )
 
     def at(hour: int) -> float:
         return area.x(1.0 + hour / WEEK_H)
 
-    held = _held(plan, last)
     blocks = [
         tag(
             "rect",
@@ -126,25 +124,16 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
             height=area.y(0) - area.y(devices),
             class_="bar runs",
         )
-        for begin, end, devices in _levels(held)
+        for begin, end, devices in _levels(_held(plan, last))
         if devices
     ]
     steps = [(at(hour), area.y(devices)) for b, e, devices in _levels(free[:last]) for hour in (b, e)]
-    line = path(*zip(*steps, strict=True), class_="limit")
-    frame = area.axes(
-        x_label="week", y_label="devices", x_format=lambda week: f"{week:g}", y_format=number_text
-    )
-    rule = program.capacity.fair_use
-    share = (
-        "" if rule is None else _share(area.y(rule.share * program.capacity.devices), area.x.start, area.x.end)
-    )
+    share = ""
+    if (rule := program.capacity.fair_use) is not None:
+        told = title("above this a job's hours are limited")
+        share = area.level(rule.share * program.capacity.devices, "guide", told)
     label = f"Devices held by {program.title}, at most {plan.peak_devices}, beside what is free"
-    return drawing(frame, *blocks, share, line, width=width, height=240, label=label)
-
-
-def _share(y: float, left: float, right: float) -> str:
-    told = title("above this a job's hours are limited")
-    return tag("line", told, x1=left, x2=right, y1=y, y2=y, class_="guide")
+    return area.drawing(*blocks, share, path(*zip(*steps, strict=True), class_="limit"), label=label)
 
 
 def _held(plan: Plan, hours: int) -> list[int]:
@@ -154,11 +143,7 @@ def _held(plan: Plan, hours: int) -> list[int]:
             for begin, end in run.holds:
                 changes[min(begin, hours)] += run.devices
                 changes[min(end, hours)] -= run.devices
-    held, level = [], 0
-    for change in changes[:-1]:
-        level += change
-        held.append(level)
-    return held
+    return list(accumulate(changes[:-1]))
 
 
 def _levels(values: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from assay.base.units import count_text, duration_text
 from assay.records.phase import Phase
-from assay.reporting.figures.svg import Plane, Scale, band, domain, drawing, path, plane, tag, text, title
+from assay.reporting.figures.svg import Axis, Chart, Scale, chart, domain, drawing, tag, text, title
 from assay.reporting.views.curves import Series
 from assay.reporting.views.run import RunView
 
@@ -55,6 +55,11 @@ def number_text(value: float) -> str:
     return f"{value:,.6g}"
 
 
+def percent_number(share: float) -> str:
+    """A tick's share: `0.25` -> `25%`."""
+    return f"{100 * share:.3g}%"
+
+
 def bucketed(steps: Sequence[float], values: Sequence[float], *, buckets: int = MAX_BUCKETS) -> Bucketed:
     """Thin a series; the extremes of a range survive as its lows and highs. Not-finite values are left out."""
     x, y = np.asarray(steps, float), np.asarray(values, float)
@@ -84,28 +89,34 @@ def series_chart(
     dots: bool = False,
 ) -> str:
     """Metrics over steps, one line each: the mean, in a band from minimum to maximum; lost points as dots."""
-    height = 280 if width > 400 else 250
     drawn = [each.kept() for each in series]
     thinned = [bucketed(*each, buckets=MAX_BUCKETS if width > 400 else 60) for each in drawn]
     extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
     steps = [step for each in series for step in each.steps]
-    area = plane(
-        width=width,
-        height=height,
-        x_range=(min(steps, default=0.0), max(max(steps, default=1.0), min(steps, default=0.0) + 1)),
-        y_range=domain(_without_outliers(extremes), floor=0.0 if zero_based else None),
-        y_format=number_text,
+    first, last = min(steps, default=0.0), max(steps, default=1.0)
+    area = chart(
+        width,
+        280 if width > 400 else 250,
+        Axis("step", (first, max(last, first + 1)), number_text),
+        Axis(y_label, domain(_without_outliers(extremes), floor=0.0 if zero_based else None), number_text),
     )
     # Bands below lines, whichever series they belong to.
-    bands = [_band(each, area, index) for index, each in enumerate(thinned)]
-    lines = [
-        _line(each, area, f"s{index + 1}{' under' if index == 0 and len(series) > 1 else ''}", dots=dots)
-        for index, each in enumerate(thinned)
+    bands = [
+        area.band(each.steps, _inside(each.lows, area), _inside(each.highs, area), f"band s{index}")
+        for index, each in enumerate(thinned, 1)
     ]
     lost = [_lost_points(each, area) for each in series]
-    frame = area.axes(x_label="step", y_label=y_label, x_format=number_text, y_format=number_text)
+    lines = [
+        _line(each, area, f"s{index + 1}{under(index, len(series))}", dots=dots)
+        for index, each in enumerate(thinned)
+    ]
     probes = _probes(thinned, [each.name for each in series], area) if width > 400 else ""
-    return drawing(frame, *bands, *lost, *lines, probes, width=width, height=height, label=label)
+    return area.drawing(*bands, *lost, *lines, probes, label=label)
+
+
+def under(index: int, count: int) -> str:
+    """The first of several lines is drawn broad and pale, so that an equal one does not hide it."""
+    return " under" if index == 0 and count > 1 else ""
 
 
 def phase_bars(totals: Sequence[PhaseTotal], *, width: int, label: str) -> str:
@@ -140,86 +151,55 @@ def _without_outliers(values: list[float]) -> list[float]:
     return [value for value in finite if low - reach <= value <= high + reach] or finite
 
 
-def _band(thinned: Bucketed, area: Plane, index: int) -> str:
-    top, bottom = area.y.end, area.y.start
-    lows = [min(max(area.y(value), top), bottom) for value in thinned.lows]
-    highs = [min(max(area.y(value), top), bottom) for value in thinned.highs]
-    return band(area.x.many(thinned.steps), lows, highs, class_=f"band s{index + 1}")
+def _inside(values: Sequence[float], area: Chart) -> list[float]:
+    """What lies beyond the chart is drawn on its edge."""
+    return [min(max(value, area.y.low), area.y.high) for value in values]
 
 
-def _line(thinned: Bucketed, area: Plane, colour: str, *, dots: bool) -> str:
-    xs = area.x.many(thinned.steps)
-    ys = [min(max(area.y(value), area.y.end), area.y.start) for value in thinned.means]
-    line = path(xs, ys, class_=f"line {colour}")
-    if not dots and len(xs) > 1:
+def _line(thinned: Bucketed, area: Chart, colour: str, *, dots: bool) -> str:
+    means = _inside(thinned.means, area)
+    line = area.line(thinned.steps, means, f"line {colour}")
+    if not dots and len(means) > 1:
         return line
-    marks = [
-        tag(
-            "circle",
-            title(f"step {step:,.0f}: {value:.4f}"),
-            cx=x,
-            cy=y,
-            r=4,
-            class_=f"dot {colour}",
-        )
-        for x, y, step, value in zip(xs, ys, thinned.steps, thinned.means, strict=True)
-    ]
-    return line + "".join(marks)
+    points = zip(thinned.steps, means, thinned.means, strict=True)
+    return line + "".join(
+        area.dot(step, drawn, colour, r=4, told=f"step {step:,.0f}: {value:.4f}")
+        for step, drawn, value in points
+    )
 
 
-def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Plane) -> str:
+def _probes(thinned: Sequence[Bucketed], names: Sequence[str], area: Chart) -> str:
     """Invisible columns that, under the pointer, show a rule and the values: a readout without a script."""
     longest = max(thinned, key=lambda each: len(each.steps))
     if not longest.steps:
         return ""
     at = area.x.many(longest.steps)
     edges = [at[0], *((left + right) / 2 for left, right in pairwise(at)), at[-1]]
-    return "".join(
-        _probe(step, area.x(step), edges[index], edges[index + 1], thinned, names, area)
-        for index, step in enumerate(longest.steps)
-    )
-
-
-def _probe(
-    step: float,
-    x: float,
-    left: float,
-    right: float,
-    thinned: Sequence[Bucketed],
-    names: Sequence[str],
-    area: Plane,
-) -> str:
-    values = [
-        f"{name} {float(np.interp(step, each.steps, each.means)):,.4g}"
-        for name, each in zip(names, thinned, strict=True)
-        if each.steps
-    ]
     top, bottom = area.y.end, area.y.start
-    return tag(
-        "g",
-        tag("rect", x=left, y=top, width=max(right - left, 1.0), height=bottom - top),
-        tag("line", x1=x, x2=x, y1=top, y2=bottom),
-        text(", ".join([f"step {step:,.0f}", *values]), area.x.end, top - 10, text_anchor="end"),
-        class_="probe",
-    )
-
-
-def _lost_points(series: Series, area: Plane) -> str:
-    lost = [
-        (step, value)
-        for step, value, is_lost in zip(series.steps, series.values, series.is_lost or (), strict=False)
-        if is_lost and math.isfinite(value)
-    ]
-    chosen = lost[:: max(1, len(lost) // 80)]
-    return "".join(
-        tag(
-            "circle",
-            cx=area.x(step),
-            cy=min(max(area.y(value), area.y.end), area.y.start),
-            r=1.8,
-            class_="lost-point",
+    probes = []
+    for step, x, (left, right) in zip(longest.steps, at, pairwise(edges), strict=True):
+        values = [
+            f"{name} {float(np.interp(step, each.steps, each.means)):,.4g}"
+            for name, each in zip(names, thinned, strict=True)
+            if each.steps
+        ]
+        parts = (
+            tag("rect", x=left, y=top, width=max(right - left, 1.0), height=bottom - top),
+            tag("line", x1=x, x2=x, y1=top, y2=bottom),
+            text(", ".join([f"step {step:,.0f}", *values]), area.x.end, top - 10, text_anchor="end"),
         )
-        for step, value in chosen
+        probes.append(tag("g", *parts, class_="probe"))
+    return "".join(probes)
+
+
+def _lost_points(series: Series, area: Chart) -> str:
+    points = zip(series.steps, series.values, series.is_lost or (), strict=False)
+    lost = [(step, value) for step, value, is_lost in points if is_lost and math.isfinite(value)]
+    chosen = lost[:: max(1, len(lost) // 80)]
+    ys = area.y.many(_inside([value for _, value in chosen], area))
+    return "".join(
+        tag("circle", cx=area.x(step), cy=y, r=1.8, class_="lost-point")
+        for (step, _), y in zip(chosen, ys, strict=True)
     )
 
 

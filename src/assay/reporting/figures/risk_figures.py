@@ -9,9 +9,9 @@ import numpy as np
 from assay.base.units import percent_text
 from assay.planning.risk.drivers import Driver
 from assay.planning.risk.network import Array
-from assay.reporting.figures.figure import Figure, Table, both_widths
-from assay.reporting.figures.plots import number_text
-from assay.reporting.figures.svg import FONT_WIDTH, Scale, band, drawing, path, plane, tag, text, title
+from assay.reporting.figures.figure import Figure, Table, figure, legend_of
+from assay.reporting.figures.plots import number_text, percent_number
+from assay.reporting.figures.svg import FONT_WIDTH, Axis, Scale, chart, drawing, tag, text, title
 
 ROW = 30
 
@@ -27,27 +27,21 @@ def chance_figure(
     lots: Sequence[Lot], *, title: str, caption: str, limit: float, limit_text: str, x_label: str
 ) -> Figure:
     """P(at most x) over x for each lot, with the limit that was promised."""
-    wide, narrow = both_widths(
-        lambda width: _chance_chart(lots, width=width, limit=limit, x_label=x_label, label=title), "half"
-    )
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
-    return Figure(
+    rows = [
+        (
+            lot.name,
+            *(f"{value:,.0f}" for value in np.quantile(lot.values, shares)),
+            percent_text(float((lot.values <= limit).mean())),
+        )
+        for lot in lots
+    ]
+    return figure(
+        lambda width: _chance_chart(lots, width=width, limit=limit, x_label=x_label, label=title),
         title=title,
         caption=caption,
-        wide=wide,
-        narrow=narrow,
-        legend=[(f"s{index + 1}", lot.name) for index, lot in enumerate(lots)],
-        table=Table(
-            ("", *(f"P{100 * share:.0f}" for share in shares), f"P(at most {limit_text})"),
-            [
-                (
-                    lot.name,
-                    *(f"{value:,.0f}" for value in np.quantile(lot.values, shares)),
-                    percent_text(float((lot.values <= limit).mean())),
-                )
-                for lot in lots
-            ],
-        ),
+        legend=legend_of(lot.name for lot in lots),
+        table=Table(("", *(f"P{100 * share:.0f}" for share in shares), f"P(at most {limit_text})"), rows),
         size="half",
     )
 
@@ -57,55 +51,34 @@ def _chance_chart(lots: Sequence[Lot], *, width: int, limit: float, x_label: str
     lines = [np.quantile(lot.values, grid) for lot in lots]
     low = min(float(line[0]) for line in lines)
     high = max(limit, *(float(line[-1]) for line in lines))
-    area = plane(
-        width=width,
-        height=280,
-        x_range=(low, high + 0.04 * (high - low)),
-        y_range=(0.0, 1.0),
-        y_format=_share_text,
+    area = chart(
+        width,
+        280,
+        Axis(x_label, (low, high + 0.04 * (high - low)), number_text),
+        Axis("share of worlds", (0.0, 1.0), percent_number),
     )
-    drawn = [
-        path(area.x.many(line.tolist()), area.y.many(grid.tolist()), class_=f"line s{index + 1}")
-        for index, line in enumerate(lines)
-    ]
-    rule = tag("line", x1=area.x(limit), x2=area.x(limit), y1=area.y(1.0), y2=area.y(0.0), class_="limit")
-    frame = area.axes(x_label=x_label, y_label="share of worlds", x_format=number_text, y_format=_share_text)
-    return drawing(frame, rule, *drawn, width=width, height=280, label=label)
+    drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
+    return area.drawing(area.upright(limit, "limit"), *drawn, label=label)
 
 
 def tornado_figure(drivers: Sequence[Driver], *, now: float, shown: int = 12) -> Figure:
     """P(on time) from the kind to the harsh end of each driver."""
     kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
-    wide, narrow = both_widths(lambda width: _tornado_chart(kept, now=now, width=width))
-    return Figure(
+    return figure(
+        lambda width: _tornado_chart(kept, now=now, width=width),
         title="What the date hangs on",
         caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
         "stands. A long bar is worth a conversation, a short one is not.",
-        wide=wide,
-        narrow=narrow,
         legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
-        table=Table(
-            (
-                "driver",
-                "kind end",
-                "P(on time)",
-                "P(over budget)",
-                "harsh end",
-                "P(on time)",
-                "P(over budget)",
-            ),
-            [
-                (
-                    each.title,
-                    each.low_text,
-                    percent_text(each.low.p_on_time),
-                    percent_text(each.low.p_over_budget),
-                    each.high_text,
-                    percent_text(each.high.p_on_time),
-                    percent_text(each.high.p_over_budget),
-                )
-                for each in drivers
-            ],
+        table=Table.of(
+            drivers,
+            ("driver", lambda each: each.title),
+            ("kind end", lambda each: each.low_text),
+            ("P(on time)", lambda each: percent_text(each.low.p_on_time)),
+            ("P(over budget)", lambda each: percent_text(each.low.p_over_budget)),
+            ("harsh end", lambda each: each.high_text),
+            ("P(on time)", lambda each: percent_text(each.high.p_on_time)),
+            ("P(over budget)", lambda each: percent_text(each.high.p_over_budget)),
         ),
     )
 
@@ -136,17 +109,8 @@ def _swing(driver: Driver, scale: Scale, now: float, y: float) -> str:
         at, middle = scale(end.p_on_time), scale(now)
         side = "gain-side" if end.p_on_time >= now else "loss-side"
         told = title(f"{driver.title}, {words}: on time {percent_text(end.p_on_time)}")
-        parts.append(
-            tag(
-                "rect",
-                told,
-                x=min(at, middle),
-                y=y + 3,
-                width=max(1.0, abs(at - middle)),
-                height=15,
-                class_=side,
-            )
-        )
+        length = max(1.0, abs(at - middle))
+        parts.append(tag("rect", told, x=min(at, middle), y=y + 3, width=length, height=15, class_=side))
     far = max(scale(driver.low.p_on_time), scale(driver.high.p_on_time), scale(now))
     reach = abs(driver.high.p_on_time - driver.low.p_on_time)
     return "".join(parts) + text(f"{100 * reach:.0f} pt", far + 6, y + 15, class_="tick")
@@ -170,7 +134,6 @@ class BurnDown(NamedTuple):
 
 def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
     """What is left of the budget: planned, actual, and the forecast with its interval."""
-    wide, narrow = both_widths(lambda width: _burn_chart(burn, width=width))
     weeks = range(0, len(burn.days), 7)
     first = len(burn.days) - len(burn.middle)
 
@@ -182,11 +145,10 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
             ahead = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
         return (f"{burn.days[index]:.0f}", f"{burn.planned[index]:,.0f}", done, ahead)
 
-    return Figure(
+    return figure(
+        lambda width: _burn_chart(burn, width=width),
         title="Burn-down",
         caption=caption,
-        wide=wide,
-        narrow=narrow,
         legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
         table=Table(("day", "planned", "actual", "forecast [P10, P90]"), [row(index) for index in weeks]),
     )
@@ -194,28 +156,19 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
 
 def _burn_chart(burn: BurnDown, *, width: int) -> str:
     lowest = min(0.0, *burn.low) if len(burn.low) else 0.0
-    area = plane(
-        width=width,
-        height=300,
-        x_range=(0.0, max(burn.days)),
-        y_range=(lowest, burn.budget * 1.04),
-        y_format=number_text,
+    area = chart(
+        width,
+        300,
+        Axis("day", (0.0, max(burn.days)), number_text),
+        Axis("device-hours left", (lowest, burn.budget * 1.04), number_text),
     )
-    ahead = list(burn.days[len(burn.days) - len(burn.middle) :])
-    xs = area.x.many(ahead)
-    parts = [
-        band(xs, area.y.many(burn.low), area.y.many(burn.high), class_="band s3"),
-        path(xs, area.y.many(burn.middle), class_="line s3"),
-        path(area.x.many(burn.days), area.y.many(burn.planned), class_="line s2 faint"),
-        path(area.x.many(burn.days[: len(burn.actual)]), area.y.many(burn.actual), class_="line s1"),
-        tag(
-            "line", x1=area.x(burn.today), x2=area.x(burn.today), y1=area.y.end, y2=area.y.start, class_="began"
-        ),
-        tag("line", x1=area.x.start, x2=area.x.end, y1=area.y(0), y2=area.y(0), class_="limit"),
-    ]
-    frame = area.axes(x_label="day", y_label="device-hours left", x_format=number_text, y_format=number_text)
-    return drawing(frame, *parts, width=width, height=300, label="Budget burn-down")
-
-
-def _share_text(value: float) -> str:
-    return f"{100 * value:.0f}%"
+    ahead = burn.days[len(burn.days) - len(burn.middle) :]
+    return area.drawing(
+        area.band(ahead, burn.low, burn.high, "band s3"),
+        area.line(ahead, burn.middle, "line s3"),
+        area.line(burn.days, burn.planned, "line s2 faint"),
+        area.line(burn.days[: len(burn.actual)], burn.actual, "line s1"),
+        area.upright(burn.today, "began"),
+        area.level(0, "limit"),
+        label="Budget burn-down",
+    )

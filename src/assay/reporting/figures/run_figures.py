@@ -1,6 +1,7 @@
 """The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, percent_text
@@ -17,7 +18,6 @@ from assay.records.evaluation import (
 )
 from assay.records.goodput import USEFUL
 from assay.reporting.figures.evidence_plots import (
-    ForestEntry,
     ForestRow,
     calibration_chart,
     forest_chart,
@@ -25,7 +25,7 @@ from assay.reporting.figures.evidence_plots import (
     roc_chart,
     score_chart,
 )
-from assay.reporting.figures.figure import Figure, Size, Table, both_widths
+from assay.reporting.figures.figure import Figure, Size, Table, figure, legend_of
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.views.curves import RunCurves, Series
@@ -94,12 +94,10 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
             caption="The ROC curve: the further from the dashed line of a coin, the better. "
             f"The area below it is {estimate_text(auc)}.",
             wide=roc_chart([page.roc], label=f"ROC curve with area {auc.value:.4f}"),
-            table=Table(
-                ("false positive rate", "true positive rate"),
-                [
-                    (f"{flagged:.3f}", f"{found:.3f}")
-                    for flagged, found in list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)]
-                ],
+            table=Table.of(
+                list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)],
+                ("false positive rate", lambda point: f"{point[0]:.3f}"),
+                ("true positive rate", lambda point: f"{point[1]:.3f}"),
             ),
             size="third",
         )
@@ -144,12 +142,6 @@ def series_figure(
     """Metrics over steps; one line each."""
     names = ", ".join(each.name for each in series)
     label = f"{title} over steps: {names}"
-    wide, narrow = both_widths(
-        lambda width: series_chart(
-            series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
-        ),
-        size,
-    )
     rows = []
     for each in series:
         thinned = bucketed(each.steps, each.values, buckets=TABLE_ROWS)
@@ -157,9 +149,16 @@ def series_figure(
             (each.name, f"{step:,.0f}", f"{mean:.5g}", f"{low:.5g}", f"{high:.5g}")
             for step, mean, low, high in zip(*thinned, strict=True)
         ]
-    legend = [(f"s{index + 1}", each.name) for index, each in enumerate(series)] if len(series) > 1 else []
-    table = Table(("series", "step (mean)", "mean", "min", "max"), rows)
-    return Figure(title, caption, wide, narrow, legend=legend, table=table, size=size)
+    return figure(
+        lambda width: series_chart(
+            series, width=width, y_label=y_label, label=label, zero_based=zero_based, dots=dots
+        ),
+        title=title,
+        caption=caption,
+        legend=legend_of(each.name for each in series) if len(series) > 1 else (),
+        table=Table(("series", "step (mean)", "mean", "min", "max"), rows),
+        size=size,
+    )
 
 
 def phase_figure_caption(run: RunView) -> str:
@@ -182,22 +181,9 @@ def _has_points(series: Series | None) -> bool:
 def _life(run: RunView) -> Figure:
     num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
     label = f"Steps over time in {len(run.attempts)} attempts with {len(run.commits)} commits; {num_kills} died"
-    wide, narrow = both_widths(lambda width: life_chart(run.attempts, run.commits, width=width, label=label))
-    rows = [
-        (
-            str(each.attempt),
-            str(each.world_size),
-            utc_text(each.started),
-            duration_text(each.held_s) if each.held_s is not None else "—",
-            f"{each.start_step:,}",
-            f"{each.end_step:,}" if each.end_step is not None else "—",
-            each.outcome,
-            each.reason or "—",
-        )
-        for each in run.attempts
-    ]
     fall = " A red line falls from the last step made to the last commit: that work was made again."
-    return Figure(
+    return figure(
+        lambda width: life_chart(run.attempts, run.commits, width=width, label=label),
         title="The life of the run",
         caption="Each dot is a commit, each vertical rule the beginning of an attempt with its ranks. "
         + (
@@ -205,11 +191,16 @@ def _life(run: RunView) -> Figure:
             if num_kills
             else "Nothing interrupted it."
         ),
-        wide=wide,
-        narrow=narrow,
-        table=Table(
-            ("attempt", "ranks", "began", "took", "from step", "to step", "outcome", "reason"),
-            rows,
+        table=Table.of(
+            run.attempts,
+            ("attempt", lambda each: str(each.attempt)),
+            ("ranks", lambda each: str(each.world_size)),
+            ("began", lambda each: utc_text(each.started)),
+            ("took", lambda each: "—" if each.held_s is None else duration_text(each.held_s)),
+            ("from step", lambda each: f"{each.start_step:,}"),
+            ("to step", lambda each: "—" if each.end_step is None else f"{each.end_step:,}"),
+            ("outcome", lambda each: each.outcome),
+            ("reason", lambda each: each.reason or "—"),
         ),
     )
 
@@ -220,7 +211,6 @@ def _phases(run: RunView) -> Figure:
     label = "Device time by phase: " + ", ".join(
         f"{name} {duration_text(totals[0][1][name])}" for name in present
     )
-    wide, narrow = both_widths(lambda width: phase_bars(totals, width=width, label=label))
     rows = [
         (
             name,
@@ -229,11 +219,10 @@ def _phases(run: RunView) -> Figure:
         )
         for name, seconds in totals
     ]
-    return Figure(
+    return figure(
+        lambda width: phase_bars(totals, width=width, label=label),
         title="Where the device time went",
         caption=phase_figure_caption(run),
-        wide=wide,
-        narrow=narrow,
         legend=[(f"phase {name}", name) for name in present],
         table=Table(("", *present, "held"), rows),
     )
@@ -249,28 +238,21 @@ def _calibration(evaluation: ClassifierEvaluation) -> Figure:
             [overall.calibration],
             label=f"Calibration diagram, expected calibration error {overall.expected_calibration_error:.4f}",
         ),
-        table=Table(
-            ("rows", "mean predicted", "observed"),
-            [
-                (f"{each.num_rows:,}", f"{each.mean_predicted:.4f}", f"{each.observed_rate:.4f}")
-                for each in overall.calibration
-            ],
+        table=Table.of(
+            overall.calibration,
+            ("rows", lambda each: f"{each.num_rows:,}"),
+            ("mean predicted", lambda each: f"{each.mean_predicted:.4f}"),
+            ("observed", lambda each: f"{each.observed_rate:.4f}"),
         ),
         size="third",
     )
 
 
 def _scores(histogram: ScoreHistogram) -> Figure:
-    edges = histogram.edges.tolist()
+    counts = zip(histogram.negative_rows.tolist(), histogram.positive_rows.tolist(), strict=True)
     rows = [
         (f"{low:.2f} to {high:.2f}", f"{negative:,}", f"{positive:,}")
-        for low, high, negative, positive in zip(
-            edges[:-1],
-            edges[1:],
-            histogram.negative_rows.tolist(),
-            histogram.positive_rows.tolist(),
-            strict=True,
-        )
+        for (low, high), (negative, positive) in zip(pairwise(histogram.edges.tolist()), counts, strict=True)
     ]
     return Figure(
         title="Scores by class",
@@ -286,37 +268,25 @@ def _scores(histogram: ScoreHistogram) -> Figure:
 def _slices(evaluation: AnyEvaluation) -> Figure:
     overall, metric = evaluation.overall, evaluation.headline.metric
     whole = evaluation.headline.estimate
-    rows = [ForestRow("all rows", whole, f"{overall.num_rows:,} rows")]
-    rows += forest_rows(
-        [
-            ForestEntry(
-                each.column,
-                ForestRow(
-                    each.value, _headline(each), f"{each.metrics.num_rows:,} rows", _is_weak(each, whole)
-                ),
-            )
-            for each in evaluation.slices
-        ]
-    )
-    wide, narrow = both_widths(
-        lambda width: forest_chart(
-            rows,
-            width=width,
-            label=f"{metric.title} with its 95% interval in each slice of each metadata column",
-            reference=whole.value if whole else None,
-            x_label=f"{metric.title} with its 95% interval",
-        )
-    )
+    entries = []
+    for each in evaluation.slices:
+        behind = f"{each.metrics.num_rows:,} rows"
+        entries.append((each.column, ForestRow(each.value, _headline(each), behind, _is_weak(each, whole))))
     titles = (
         ("positive", "AUC", "AP", "log-loss", "ECE")
         if isinstance(evaluation, ClassifierEvaluation)
         else tuple(each.metric.title for each in overall.measured)
     )
-    return Figure(
+    return figure(
+        lambda width: forest_chart(
+            [ForestRow("all rows", whole, f"{overall.num_rows:,} rows"), *forest_rows(entries)],
+            width=width,
+            label=f"{metric.title} with its 95% interval in each slice of each metadata column",
+            reference=whole.value if whole else None,
+            x_label=f"{metric.title} with its 95% interval",
+        ),
         title="Slice by slice",
         caption=_slices_caption(evaluation),
-        wide=wide,
-        narrow=narrow,
         table=Table(("column", "value", "rows", *titles), [_slice_cells(each) for each in evaluation.slices]),
     )
 

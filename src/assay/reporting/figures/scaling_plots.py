@@ -1,14 +1,15 @@
 """The plots of a scaling law: loss over scale with its band, and how the back-test's predictions came out."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from assay.base.units import power_text
 from assay.evaluation.evidence.scaling.backtest import BackTest, band_scale
 from assay.evaluation.evidence.scaling.study import ScalingStudy
-from assay.reporting.figures.svg import Plane, band, domain, drawing, path, plane, tag, text, title
+from assay.records.evaluation import Estimate
+from assay.reporting.figures.svg import Axis, Chart, chart, domain, dot, tag, text
 
 CURVE_POINTS = 60
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -39,28 +40,23 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
     curve = study.compute_optimal(xs) if len(form.variables) > 1 else {form.scale: xs}
     ends = [end for each in study.asked if each.prediction for end in _ends(each.prediction.loss)]
     middle = np.exp(study.fit.log_loss(curve))
-    area = plane(
-        width=width,
-        height=340 if width > 400 else 280,
-        x_range=(float(np.log10(xs[0])) - 0.1, float(np.log10(xs[-1])) + 0.1),
-        y_range=domain([*points.loss.tolist(), *middle.tolist(), *ends]),
-        y_format=_loss_text,
+    log_xs = np.log10(xs)
+    area = chart(
+        width,
+        340 if width > 400 else 280,
+        Axis(_axis_name(form.scale), (float(log_xs[0]) - 0.1, float(log_xs[-1]) + 0.1), exponent_text),
+        Axis("loss", domain([*points.loss.tolist(), *middle.tolist(), *ends]), _loss_text),
     )
-    frame = area.axes(
-        x_label=_axis_name(form.scale), y_label="loss", x_format=exponent_text, y_format=_loss_text
-    )
-    log_xs = np.log10(xs).tolist()
     shade = ""
     if study.tested is not None:
         _, lows, highs = study.band(curve)
-        shade = band(
-            area.x.many(log_xs), area.y.many(lows.tolist()), area.y.many(highs.tolist()), class_="band s1"
-        )
-    line = path(area.x.many(log_xs), area.y.many(middle.tolist()), class_="line s1")
-    dots = _run_dots(study, area)
-    height = 340 if width > 400 else 280
-    marks = _target_marks(study, area)
-    return drawing(frame, shade, dots, line, marks, width=width, height=height, label=label)
+        shade = area.band(log_xs.tolist(), lows, highs, "band s1")
+    dots = [
+        area.dot(math.log10(at), loss, "s3", r=2.6, told=f"{power_text(at)}: {loss:.4f}")
+        for at, loss in zip(scale.tolist(), points.loss.tolist(), strict=True)
+    ]
+    line = area.line(log_xs, middle, "line s1")
+    return area.drawing(shade, *dots, line, *_target_marks(study, area), label=label)
 
 
 def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: str) -> str:
@@ -70,67 +66,36 @@ def back_test_chart(tested: BackTest, confidence: float, *, width: int, label: s
     shares = np.concatenate(
         [origin.errors / (multiplier * band_scale(origin.claimed, origin.reaches)) for origin in tested.origins]
     )
-    height = 300 if width > 400 else 260
-    area = plane(
-        width=width,
-        height=height,
-        x_range=(0.0, float(reaches.max()) * 1.03),
-        y_range=domain([-1.25, 1.25, *shares.tolist()]),
-        y_format=_share_text,
+    farthest, sizes = float(reaches.max()) * 1.03, [-1.25, 1.25, *shares.tolist()]
+    area = chart(
+        width,
+        300 if width > 400 else 260,
+        Axis("scale over the largest that was fitted", (0.0, farthest), times_text),
+        Axis("error / half-width of the band", domain(sizes), _share_text),
     )
-    frame = area.axes(
-        x_label="scale over the largest that was fitted",
-        y_label="error / half-width of the band",
-        x_format=times_text,
-        y_format=_share_text,
-    )
-    edges = [
-        tag("line", x1=area.x.start, x2=area.x.end, y1=area.y(edge), y2=area.y(edge), class_="limit")
-        for edge in (-1.0, 1.0)
-    ]
     dots = [
-        tag("circle", cx=area.x(reach), cy=area.y(share), r=3, class_=f"dot s{1 if abs(share) <= 1 else 2}")
+        area.dot(reach, share, "s1" if abs(share) <= 1 else "s2", r=3)
         for reach, share in zip(reaches.tolist(), shares.tolist(), strict=True)
     ]
-    return drawing(frame, *edges, *dots, width=width, height=height, label=label)
+    return area.drawing(area.level(-1.0, "limit"), area.level(1.0, "limit"), *dots, label=label)
 
 
-def _run_dots(study: ScalingStudy, area: Plane) -> str:
-    points = study.fit.points
-    scale = points.variables[study.fit.form.scale]
-    return "".join(
-        tag(
-            "circle",
-            title(f"{power_text(at)}: {loss:.4f}"),
-            cx=area.x(math.log10(at)),
-            cy=area.y(loss),
-            r=2.6,
-            class_="dot s3",
-        )
-        for at, loss in zip(scale.tolist(), points.loss.tolist(), strict=True)
-    )
-
-
-def _target_marks(study: ScalingStudy, area: Plane) -> str:
-    marks = []
+def _target_marks(study: ScalingStudy, area: Chart) -> Iterator[str]:
     for each in study.asked:
         if each.prediction is None:
             continue
         loss = each.prediction.loss
-        x = area.x(math.log10(each.prediction.target[study.fit.form.scale]))
-        low, high = (area.y(end) for end in _ends(loss))
-        marks.append(tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker warn"))
-        marks.append(
-            tag("circle", title(f"{loss.value:.4f}"), cx=x, cy=area.y(loss.value), r=4.4, class_="dot s2")
-        )
-        marks.append(text(f"{loss.value:.3f}", x - 8, area.y(loss.value) - 8, class_="tick", text_anchor="end"))
-    return "".join(marks)
+        at = math.log10(each.prediction.target[study.fit.form.scale])
+        x, y = area.x(at), area.y(loss.value)
+        low, high = area.y.many(_ends(loss))
+        yield tag("line", x1=x, x2=x, y1=low, y2=high, class_="whisker warn")
+        yield dot(x, y, "s2", r=4.4, told=f"{loss.value:.4f}")
+        yield text(f"{loss.value:.3f}", x - 8, y - 8, class_="tick", text_anchor="end")
 
 
-def _ends(loss: object) -> Sequence[float]:
-    low, high = getattr(loss, "low", None), getattr(loss, "high", None)
-    assert low is not None and high is not None, "a prediction has a band"
-    return (float(low), float(high))
+def _ends(loss: Estimate) -> tuple[float, float]:
+    assert loss.low is not None and loss.high is not None, "a prediction has a band"
+    return loss.low, loss.high
 
 
 def _axis_name(scale: str) -> str:

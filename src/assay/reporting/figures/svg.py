@@ -1,10 +1,10 @@
-"""The little drawing that our plots need: elements, scales, ticks, and a plane with axes.
+"""The little drawing that our plots need: elements, scales, ticks, and a chart between two axes.
 
 Colours are classes, not values, so that one stylesheet serves light, dark and print.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -34,19 +34,13 @@ def title(content: str) -> str:
 
 def path(xs: Sequence[float], ys: Sequence[float], **attributes: str | float | None) -> str:
     """An open line through the points; fewer than one point draws nothing."""
-    if not len(xs):
-        return ""
-    points = " ".join(f"{_number(x)},{_number(y)}" for x, y in zip(xs, ys, strict=True))
-    return tag("polyline", points=points, fill="none", **attributes)
+    points = " ".join(_points(xs, ys))
+    return tag("polyline", points=points, fill="none", **attributes) if points else ""
 
 
-def band(xs: Sequence[float], lows: Sequence[float], highs: Sequence[float], *, class_: str) -> str:
-    """The area between two lines."""
-    if not len(xs):
-        return ""
-    there = [f"{_number(x)},{_number(y)}" for x, y in zip(xs, highs, strict=True)]
-    back = [f"{_number(x)},{_number(y)}" for x, y in zip(xs, lows, strict=True)]
-    return tag("polygon", points=" ".join(there + back[::-1]), class_=class_)
+def dot(x: float, y: float, class_: str, *, r: float, told: str = "") -> str:
+    """A point; `told` is shown under the pointer."""
+    return tag("circle", *([title(told)] if told else []), cx=x, cy=y, r=r, class_=f"dot {class_}")
 
 
 def drawing(*children: str, width: float, height: float, label: str) -> str:
@@ -73,7 +67,7 @@ class Scale(NamedTuple):
         """The pixel at which `value` lies."""
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
 
-    def many(self, values: Sequence[float]) -> list[float]:
+    def many(self, values: Iterable[float]) -> list[float]:
         """The pixels of several values."""
         return [self(value) for value in values]
 
@@ -99,54 +93,78 @@ def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[floa
     return low if floor is not None else low - air, high + air
 
 
-class Plane(NamedTuple):
-    """A rectangle with a scale on each axis."""
+class Axis(NamedTuple):
+    """One side of a chart."""
 
+    name: str
+    range: tuple[float, float]
+    number: Callable[[float], str]
+    """How a value on it is written."""
+
+
+class Chart(NamedTuple):
+    """A rectangle between two axes. What is drawn upon it is given in values, not in pixels."""
+
+    width: float
+    height: float
     x: Scale
     y: Scale
+    frame: str
+    """Grid lines, numbers and names of the axes."""
 
-    def axes(
-        self,
-        *,
-        x_label: str,
-        y_label: str,
-        x_format: Callable[[float], str],
-        y_format: Callable[[float], str],
-    ) -> str:
-        """Horizontal grid lines with their numbers, the base line, the numbers below it, and both names."""
-        left, right, top, bottom = self.x.start, self.x.end, self.y.end, self.y.start
-        x_ticks = ticks(self.x.low, self.x.high, max(2, int((right - left) / 90)))
-        y_ticks = ticks(self.y.low, self.y.high, max(2, int((bottom - top) / 40)))
-        rows = [
-            tag("line", x1=left, x2=right, y1=self.y(value), y2=self.y(value), class_="grid")
-            + text(y_format(value), left - 8, self.y(value) + 4, class_="tick", text_anchor="end")
-            for value in y_ticks
-        ]
-        columns = [
-            tag("line", x1=self.x(value), x2=self.x(value), y1=bottom, y2=bottom + 4, class_="base")
-            + text(x_format(value), self.x(value), bottom + 18, class_="tick", text_anchor="middle")
-            for value in x_ticks
-        ]
-        names = [
-            tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="base"),
-            text(x_label, right, bottom + 36, class_="axis", text_anchor="end"),
-            text(y_label, 2, top - 10, class_="axis"),
-        ]
-        return "".join([*rows, *columns, *names])
+    def line(self, xs: Iterable[float], ys: Iterable[float], class_: str) -> str:
+        """An open line through the points."""
+        return path(self.x.many(xs), self.y.many(ys), class_=class_)
+
+    def band(self, xs: Sequence[float], lows: Iterable[float], highs: Iterable[float], class_: str) -> str:
+        """The area between two lines; none without points."""
+        there, back = (_points(self.x.many(xs), self.y.many(ys)) for ys in (highs, lows))
+        return tag("polygon", points=" ".join(there + back[::-1]), class_=class_) if there else ""
+
+    def dot(self, x: float, y: float, class_: str, *, r: float, told: str = "") -> str:
+        """A point; `told` is shown under the pointer."""
+        return dot(self.x(x), self.y(y), class_, r=r, told=told)
+
+    def upright(self, x: float, class_: str) -> str:
+        """A rule from the top to the bottom."""
+        return tag("line", x1=self.x(x), x2=self.x(x), y1=self.y.end, y2=self.y.start, class_=class_)
+
+    def level(self, y: float, class_: str, *children: str) -> str:
+        """A rule from side to side."""
+        at = self.y(y)
+        return tag("line", *children, x1=self.x.start, x2=self.x.end, y1=at, y2=at, class_=class_)
+
+    def drawing(self, *children: str, label: str) -> str:
+        """All of it; `label` is what a screen reader says."""
+        return drawing(self.frame, *children, width=self.width, height=self.height, label=label)
 
 
-def plane(
-    *,
-    width: float,
-    height: float,
-    x_range: tuple[float, float],
-    y_range: tuple[float, float],
-    y_format: Callable[[float], str],
-) -> Plane:
-    """A plane with room for its numbers."""
-    widest = max(len(y_format(value)) for value in ticks(*y_range, 5))
-    left = 14 + widest * FONT_WIDTH
-    return Plane(Scale(*x_range, left, width - 14), Scale(*y_range, height - 42, 26))
+def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
+    """A chart with room for its numbers."""
+    widest = max(len(y.number(value)) for value in ticks(*y.range, 5))
+    across = Scale(*x.range, 14 + widest * FONT_WIDTH, width - 14)
+    up = Scale(*y.range, height - 42, 26)
+    left, right, top, bottom = across.start, across.end, up.end, up.start
+    rows = [
+        tag("line", x1=left, x2=right, y1=up(value), y2=up(value), class_="grid")
+        + text(y.number(value), left - 8, up(value) + 4, class_="tick", text_anchor="end")
+        for value in ticks(*y.range, max(2, int((bottom - top) / 40)))
+    ]
+    columns = [
+        tag("line", x1=across(value), x2=across(value), y1=bottom, y2=bottom + 4, class_="base")
+        + text(x.number(value), across(value), bottom + 18, class_="tick", text_anchor="middle")
+        for value in ticks(*x.range, max(2, int((right - left) / 90)))
+    ]
+    names = [
+        tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="base"),
+        text(x.name, right, bottom + 36, class_="axis", text_anchor="end"),
+        text(y.name, 2, top - 10, class_="axis"),
+    ]
+    return Chart(width, height, across, up, "".join([*rows, *columns, *names]))
+
+
+def _points(xs: Sequence[float], ys: Sequence[float]) -> list[str]:
+    return [f"{_number(x)},{_number(y)}" for x, y in zip(xs, ys, strict=True)]
 
 
 def _value(value: str | float | None) -> str:

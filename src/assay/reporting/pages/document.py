@@ -4,11 +4,11 @@ A document opens like every page with its verdict and a few numbers; then come s
 tables and figures. In Markdown a figure is its caption and its table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from assay.reporting.figures.figure import Figure, Table
+from assay.reporting.figures.figure import Fact, Figure, Table
 from assay.reporting.views.verdict import Tile, Verdict
 
 
@@ -31,6 +31,13 @@ class TitledTable(NamedTuple):
     title: str
     caption: str
     table: Table
+
+    @classmethod
+    def of(
+        cls, title: str, caption: str, facts: Iterable[Fact], *columns: tuple[str, Callable[[Fact], str]]
+    ) -> Self:
+        """With a row for each fact; a column is its heading and what it says of a fact."""
+        return cls(title, caption, Table.of(facts, *columns))
 
 
 Block = Passage | Listing | TitledTable | Figure
@@ -73,11 +80,7 @@ def _lines(document: Document) -> Iterator[str]:
     yield from (f"# {_escaped(document.title)}", "", f"*{document.kind} · {document.made}*", "")
     yield from (f"**{document.verdict.word}.** {document.verdict.sentence}", "")
     for tile in document.tiles:
-        yield (
-            f"- {tile.name}: **{tile.value}** ({tile.note})"
-            if tile.note
-            else f"- {tile.name}: **{tile.value}**"
-        )
+        yield f"- {tile.name}: **{tile.value}**" + (f" ({tile.note})" if tile.note else "")
     for section in document.sections:
         yield from ("", f"## {section.name}", "")
         for block in section.blocks:
@@ -97,12 +100,12 @@ def _block_lines(block: Block) -> Iterator[str]:
         yield from (f"### {block.title}", "")
         if block.caption:
             yield from (block.caption, "")
-        yield from _table_lines(block.table)
+        if block.table.rows:
+            yield from markdown_table(block.table)
 
 
-def _table_lines(table: Table) -> Iterator[str]:
-    if not table.rows:
-        return
+def markdown_table(table: Table) -> Iterator[str]:
+    """Its lines."""
     yield f"| {' | '.join(map(_escaped, table.header))} |"
     yield f"|{'---|' * len(table.header)}"
     for row in table.rows:

@@ -1,10 +1,14 @@
 """The memo as Markdown: for a pull request, a mail, or a wiki. The same facts as the page, without drawings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from assay.evaluation.decision.words import device_time_text, effect_text, interval_words
+from assay.records.campaign import CampaignRun
 from assay.records.decision import Clause, Decision, GateResult
+from assay.reporting.figures.figure import Table
+from assay.reporting.pages.document import markdown_table
 from assay.reporting.views.memo import (
+    EFFECT_COLUMNS,
     WORDS,
     Memo,
     effect_row,
@@ -28,19 +32,15 @@ def _lines(memo: Memo) -> Iterator[str]:
     yield ""
     yield f"**{memo_verdict(memo).word}.** {memo_verdict(memo).sentence}"
     yield ""
-    yield from _table(
-        ("candidate", "recommendation", "gain", "cost so far", "next"),
-        [
-            (
-                f"[{each.candidate}](#{each.candidate})",
-                f"**{each.recommendation}** ([record]({each.place()}))",
-                interval_words(each.effect, each.unit),
-                device_time_text(each.spent_s),
-                next_text(each),
-            )
-            for each in memo.decisions
-        ],
+    table = Table.of(
+        memo.decisions,
+        ("candidate", lambda each: f"[{each.candidate}](#{each.candidate})"),
+        ("recommendation", lambda each: f"**{each.recommendation}** ([record]({each.place()}))"),
+        ("gain", lambda each: interval_words(each.effect, each.unit)),
+        ("cost so far", lambda each: device_time_text(each.spent_s)),
+        ("next", next_text),
     )
+    yield from markdown_table(table)
     yield ""
     yield (
         f"The campaign cost {device_time_text(memo.spent_s())}; {device_time_text(memo.budget_s)} were agreed. "
@@ -60,55 +60,44 @@ def _candidate(decision: Decision) -> Iterator[str]:
         yield from (f"- {line}" for line in lines)
     for gate in decision.gates:
         yield from ("", f"**Gate {gate.gate}: {gate.verdict}.** {gate.reason}", "")
-        yield from _table(
-            ("", "clause", "asks", "seen", "why", "what would turn it"),
-            [_clause(gate, clause) for clause in gate.clauses],
-        )
+        yield from markdown_table(_clauses(gate))
     yield from ("", "**Benchmarks**", "")
-    header = ("benchmark", "role", "baseline", "candidate", "effect", "could detect", "items")
-    yield from _table(header, [effect_row(each) for each in decision.effects])
+    yield from markdown_table(Table(EFFECT_COLUMNS, [effect_row(each) for each in decision.effects]))
     yield from ("", "**Records**", "")
-    yield from _runs(decision)
+    yield from markdown_table(_runs(decision))
 
 
-def _clause(gate: GateResult, clause: Clause) -> tuple[str, ...]:
-    sources = "".join(f" ([record]({link_to(source.path)}))" for source in clause.evidence)
-    return (
-        mark_of(gate, clause),
-        clause.name,
-        clause.asks,
-        f"{clause.seen}{sources}",
-        clause.reason,
-        more_text(clause.more),
+def _clauses(gate: GateResult) -> Table:
+    def seen(clause: Clause) -> str:
+        sources = "".join(f" ([record]({link_to(source.path)}))" for source in clause.evidence)
+        return f"{clause.seen}{sources}"
+
+    return Table.of(
+        gate.clauses,
+        ("", lambda clause: mark_of(gate, clause)),
+        ("clause", lambda clause: clause.name),
+        ("asks", lambda clause: clause.asks),
+        ("seen", seen),
+        ("why", lambda clause: clause.reason),
+        ("what would turn it", lambda clause: more_text(clause.more)),
     )
 
 
-def _runs(decision: Decision) -> Iterator[str]:
-    num_seeds = decision.look.num_seeds
-    gains = gain_by_seed(decision)
-    rows = []
-    for place in range(num_seeds):
-        baseline, candidate = decision.runs[place], decision.runs[num_seeds + place]
-        results = " ".join(
-            f"[{effect.benchmark}]({link_to(source.path)})"
-            for effect in decision.effects
-            for source in (effect.candidate_results[place],)
-        )
-        rows.append(
-            (
-                str(baseline.seed),
-                f"[{baseline.run_id}]({link_to(f'{baseline.run_id}/run.json')})",
-                f"[{candidate.run_id}]({link_to(f'{candidate.run_id}/run.json')})",
-                effect_text(gains[place], decision.unit),
-                results,
-            )
-        )
-    yield from _table(("seed", "baseline", "candidate", "gain", "results"), rows)
+def _runs(decision: Decision) -> Table:
+    num_seeds, gains = decision.look.num_seeds, gain_by_seed(decision)
 
+    def link(run: CampaignRun) -> str:
+        return f"[{run.run_id}]({link_to(f'{run.run_id}/run.json')})"
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        cells = (cell.replace("|", "\\|") for cell in row)
-        yield f"| {' | '.join(cells)} |"
+    def results(place: int) -> str:
+        found = ((each.benchmark, each.candidate_results[place].path) for each in decision.effects)
+        return " ".join(f"[{benchmark}]({link_to(path)})" for benchmark, path in found)
+
+    return Table.of(
+        range(num_seeds),
+        ("seed", lambda place: str(decision.runs[place].seed)),
+        ("baseline", lambda place: link(decision.runs[place])),
+        ("candidate", lambda place: link(decision.runs[num_seeds + place])),
+        ("gain", lambda place: effect_text(gains[place], decision.unit)),
+        ("results", results),
+    )

@@ -6,49 +6,28 @@ from assay.base.units import duration_text
 from assay.evaluation.decision.words import device_time_text, interval_words
 from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.figures.memo_figures import memo_figures
-from assay.reporting.pages.render import page_environment
-from assay.reporting.views.memo import (
-    TONES,
-    WORDS,
-    Memo,
-    effect_row,
-    link_to,
-    lists_of,
-    mark_of,
-    memo_tiles,
-    memo_verdict,
-    more_text,
-    next_text,
-)
+from assay.reporting.pages.render import render_page
+from assay.reporting.views import memo as view
+from assay.reporting.views.memo import Memo, link_to, memo_tiles, memo_verdict
 from assay.reporting.views.verdict import Tone
 
 
 def render_memo_page(memo: Memo) -> str:
     """The page; it is made to lie in the campaign's folder."""
-    environment = page_environment().overlay()
-    environment.filters.update(
-        device_time=device_time_text,
-        duration=duration_text,
-        effect_row=effect_row,
-        link_to=link_to,
-        lists_of=lists_of,
-        more_text=more_text,
-        next_text=next_text,
-    )
-    figures = list(memo_figures(memo))
-    return environment.get_template("memo.html").render(
+    return render_page(
+        "memo.html",
         title=memo.question,
         kind="decision memo",
         made=utc_text(memo.made_s),
         verdict=memo_verdict(memo),
         tiles=memo_tiles(memo),
-        sections=[("What was found", figures)] if figures else [],
+        sections=[("What was found", memo_figures(memo))],
         memo=memo,
-        tones=TONES,
-        words=WORDS,
-        mark_of=mark_of,
+        view=view,
         clause_tone=_clause_tone,
         clause_link=_clause_link,
+        device_time=device_time_text,
+        duration=duration_text,
         interval_words=interval_words,
         zip=zip,
     )

@@ -11,11 +11,12 @@ from assay.planning.explain import critical_chain
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program
-from assay.planning.program.work import ProgramGate
+from assay.planning.program.risk import StopCondition
+from assay.planning.program.work import Owners, ProgramGate
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.information import least_gain
 from assay.planning.risk.questions import AnsweredQuestion
-from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.figure import Table, figure
 from assay.reporting.figures.plan_figures import capacity_profile, gantt
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
@@ -64,9 +65,8 @@ def stage_gates(dossier: Dossier) -> Document:
     saved = sum(line.device_hours_saved for line in dossier.stages)
     shares = offer.safety.verdicts
     sentence = (
-        f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed "
-        "today the "
-        f"program ends with 'scale' in {percent_text(shares['scale'])} of simulated worlds, 'narrow' in "
+        f"Being able to stop early saves {saved:,.0f} device-hours on average. As things are believed today "
+        f"the program ends with 'scale' in {percent_text(shares['scale'])} of simulated worlds, 'narrow' in "
         f"{percent_text(shares['narrow'])} and 'stop' in {percent_text(shares['stop'])}."
     )
     gates = [item for item in offer.plan.items if item.name in program.gates]
@@ -98,23 +98,6 @@ def stage_gates(dossier: Dossier) -> Document:
 def raci(dossier: Dossier) -> Document:
     """A matrix of who does, answers, is asked and is told."""
     program = dossier.offered.program
-    names = [*program.team, *program.stakeholders]
-    rows, header = [], ("", *(program.title_of(name) for name in names))
-    for name, stage in program.stages.items():
-        rows.append((stage.title, *_letters(program, name, names)))
-    own = [
-        (node.title, *(_letter(program.owners_of(node.name), name) for name in names))
-        for node in program.nodes().values()
-        if (program.activities.get(node.name) or program.gates[node.name]).owners is not None
-    ]
-    blocks: list[Block] = [
-        TitledTable("By stage", "R does it, A answers for it, C is asked, I is told.", Table(header, rows))
-    ]
-    if own:
-        blocks.append(TitledTable("Where it is otherwise", "", Table(header, own)))
-    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
-    if wishes:
-        blocks.append(TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes)))
     accountable = {stage.owners.accountable for stage in program.stages.values()}
     return Document(
         name="raci",
@@ -132,7 +115,7 @@ def raci(dossier: Dossier) -> Document:
             for name, role in program.team.items()
         ],
         sections=[
-            DocumentSection("The matrix", blocks),
+            DocumentSection("The matrix", list(_matrix(program))),
             DocumentSection("Who watches which risk", [_risk_owners(program)]),
         ],
         foot=FOOT,
@@ -145,10 +128,8 @@ def raci(dossier: Dossier) -> Document:
 
 def made_text(program: Program) -> str:
     """`helpfulness · 4 January 2027 to 28 February 2027`."""
-    first, last = (
-        program.calendar.start,
-        program.calendar.date_of(program.calendar.hour_of(program.decision.by) - 1),
-    )
+    calendar = program.calendar
+    first, last = calendar.start, calendar.date_of(calendar.hour_of(program.decision.by) - 1)
     return f"{program.name} · {first.day} {first:%B %Y} to {last.day} {last:%B %Y}"
 
 
@@ -168,9 +149,9 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     )
     if offer.moves:
         sentence += (
-            f"The optimum of the full scope, day {offer.calm_plan.decision_day()} when nothing happens, "
-            "would be in "
-            f"time in {percent_text(calm.p_on_time)} and over budget in {percent_text(calm.p_over_budget)}."
+            f"The optimum of the full scope, day {offer.calm_plan.decision_day()} when nothing happens, would "
+            f"be in time in {percent_text(calm.p_on_time)} and over budget in "
+            f"{percent_text(calm.p_over_budget)}."
         )
     if offer.keeps_promises:
         return Verdict("good", "keeps its promises", sentence)
@@ -205,27 +186,21 @@ def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
 
 def _weeks(dossier: Dossier) -> Iterator[Block]:
     program, plan = dossier.offered.program, dossier.offered.offer.plan
-    wide, narrow = both_widths(lambda width: gantt(program, plan, width=width))
     chain = [step.name for step in critical_chain(program, plan)]
-    yield Figure(
+    yield figure(
+        lambda width: gantt(program, plan, width=width),
         title="What happens when",
         caption="Work of people, runs on devices, gates. Outlined is what the date hangs on: "
         f"{' ← '.join(chain[:6])}{' ← …' if len(chain) > 6 else ''}. "
         f"{_behind(program)}The dashed line is the date of the decision.",
-        wide=wide,
-        narrow=narrow,
         legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates")],
     )
-    wide, narrow = both_widths(lambda width: capacity_profile(program, plan, width=width))
-    yield Figure(
+    yield figure(
+        lambda width: capacity_profile(program, plan, width=width),
         title="Devices held",
-        caption=f"At most {plan.peak_devices} of {program.capacity.devices} at once: the least peak that "
-        "keeps the "
-        "date and the cost. The upper line is what no booking holds; the dotted one is the share above "
-        "which a job's "
-        "hours are limited.",
-        wide=wide,
-        narrow=narrow,
+        caption=f"At most {plan.peak_devices} of {program.capacity.devices} at once: the least peak that keeps "
+        "the date and the cost. The upper line is what no booking holds; the dotted one is the share above "
+        "which a job's hours are limited.",
     )
 
 
@@ -244,7 +219,7 @@ def _chosen(offer: Offer) -> Iterator[Block]:
             "the full scope breaks one."
         )
     else:
-        yield TitledTable(
+        yield TitledTable.of(
             "Moves made",
             "Chosen under the simulation from the program's options and mitigations: "
             + (
@@ -252,57 +227,48 @@ def _chosen(offer: Offer) -> Iterator[Block]:
                 if offer.keeps_promises
                 else "those that bring the promises nearest; a promise is broken even so."
             ),
-            Table(("move", "what", "given up"), [(m.name, m.title, m.gives_up or "—") for m in offer.moves]),
+            offer.moves,
+            ("move", lambda move: move.name),
+            ("what", lambda move: move.title),
+            ("given up", lambda move: move.gives_up or "—"),
         )
     full, *others = offer.tried
     best = [full, *sorted(others, key=lambda each: -each.p_both)[:SHOWN_SCOPES]]
-    yield TitledTable(
+    yield TitledTable.of(
         f"Of {len(offer.tried)} scopes that were played, the full one and the safest"
         if others
         else "The full scope was played",
         "On a quick schedule each; both promises together are what counts.",
-        Table(
-            ("scope", "on time", "over budget", "both"),
-            [
-                (
-                    " + ".join(each.moves) or "full scope",
-                    percent_text(each.p_on_time),
-                    percent_text(each.p_over_budget),
-                    percent_text(each.p_both),
-                )
-                for each in best
-            ],
-        ),
+        best,
+        ("scope", lambda each: " + ".join(each.moves) or "full scope"),
+        ("on time", lambda each: percent_text(each.p_on_time)),
+        ("over budget", lambda each: percent_text(each.p_over_budget)),
+        ("both", lambda each: percent_text(each.p_both)),
     )
 
 
 def _activities(program: Program, offer: Offer) -> TitledTable:
     nodes = program.nodes()
 
-    def row(item: Planned) -> tuple[str, ...]:
-        begins = program.calendar.date_of(item.start_h)
-        if item.runs:
-            doing = f"{len(item.runs)} runs x {item.runs[0].devices} devices"
-        else:
-            doing = ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
-        hours = f"{item.device_hours():,}" if item.runs else "—"
-        owner = program.title_of(program.owners_of(item.name).responsible)
-        return (
-            nodes[item.name].title,
-            f"{begins.day} {begins:%b}",
-            day_text(program, item.end_h),
-            doing,
-            hours,
-            owner,
-        )
+    def begins(item: Planned) -> str:
+        moment = program.calendar.date_of(item.start_h)
+        return f"{moment.day} {moment:%b}"
 
-    return TitledTable(
+    def held(item: Planned) -> str:
+        if item.runs:
+            return f"{len(item.runs)} runs x {item.runs[0].devices} devices"
+        return ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
+
+    return TitledTable.of(
         "In the order in which they begin",
         "",
-        Table(
-            ("activity", "begins", "ends", "held", "device-hours", "responsible"),
-            [row(each) for each in offer.plan.items],
-        ),
+        offer.plan.items,
+        ("activity", lambda item: nodes[item.name].title),
+        ("begins", begins),
+        ("ends", lambda item: day_text(program, item.end_h)),
+        ("held", held),
+        ("device-hours", lambda item: f"{item.device_hours():,}" if item.runs else "—"),
+        ("responsible", lambda item: program.title_of(program.owners_of(item.name).responsible)),
     )
 
 
@@ -314,67 +280,38 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
     best = max(dossier.ladder, key=lambda rung: rung.worth())
     gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
     place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
-    yield TitledTable(
+    yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
         f"Each rung repeats the comparison at a larger size. Most is saved behind '{best.activity}' ({place}): "
-        f"{best.device_hours_saved:,.0f} device-hours on average for {best.device_hours:,.0f} of its "
-        "own. A smaller size "
-        "is taken to show the same gain; how far it really does, the records of earlier ladders must tell.",
-        Table(
-            (
-                "rung",
-                "ends",
-                "seeds",
-                "error (points)",
-                "device-hours",
-                "wrong if decided here",
-                "says stop",
-                "of those wrongly",
-                "hours saved",
-            ),
-            [
-                (
-                    rung.title,
-                    f"day {rung.end_day:.0f}",
-                    str(rung.num_seeds),
-                    f"{rung.standard_error:.2f}",
-                    f"{rung.device_hours:,.0f}",
-                    percent_text(rung.p_wrong),
-                    percent_text(rung.p_stop),
-                    percent_text(rung.p_stopped_wrongly / rung.p_stop) if rung.p_stop else "—",
-                    f"{rung.device_hours_saved:,.0f}",
-                )
-                for rung in dossier.ladder
-            ],
+        f"{best.device_hours_saved:,.0f} device-hours on average for {best.device_hours:,.0f} of its own. A "
+        "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
+        "must tell.",
+        dossier.ladder,
+        ("rung", lambda rung: rung.title),
+        ("ends", lambda rung: f"day {rung.end_day:.0f}"),
+        ("seeds", lambda rung: str(rung.num_seeds)),
+        ("error (points)", lambda rung: f"{rung.standard_error:.2f}"),
+        ("device-hours", lambda rung: f"{rung.device_hours:,.0f}"),
+        ("wrong if decided here", lambda rung: percent_text(rung.p_wrong)),
+        ("says stop", lambda rung: percent_text(rung.p_stop)),
+        (
+            "of those wrongly",
+            lambda rung: percent_text(rung.p_stopped_wrongly / rung.p_stop) if rung.p_stop else "—",
         ),
+        ("hours saved", lambda rung: f"{rung.device_hours_saved:,.0f}"),
     )
     if dossier.seeds:
-        yield TitledTable(
+        yield TitledTable.of(
             "Seeds of the last gate",
             "What more seeds would tell, and what they do to the date and the budget.",
-            Table(
-                (
-                    "seeds of each arm",
-                    "error (points)",
-                    "wrong if decided on it alone",
-                    "passes a clear gain",
-                    "on time",
-                    "over budget",
-                    "device-hours",
-                ),
-                [
-                    (
-                        str(line.num_seeds),
-                        f"{line.standard_error:.2f}",
-                        percent_text(line.p_wrong),
-                        percent_text(line.p_pass_if_least),
-                        percent_text(line.p_on_time),
-                        percent_text(line.p_over_budget),
-                        f"{line.device_hours:,.0f}",
-                    )
-                    for line in dossier.seeds
-                ],
-            ),
+            dossier.seeds,
+            ("seeds of each arm", lambda line: str(line.num_seeds)),
+            ("error (points)", lambda line: f"{line.standard_error:.2f}"),
+            ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
+            ("passes a clear gain", lambda line: percent_text(line.p_pass_if_least)),
+            ("on time", lambda line: percent_text(line.p_on_time)),
+            ("over budget", lambda line: percent_text(line.p_over_budget)),
+            ("device-hours", lambda line: f"{line.device_hours:,.0f}"),
         )
 
 
@@ -392,13 +329,13 @@ def _questions(dossier: Dossier) -> Iterator[Block]:
         yield TitledTable(
             "If the world is otherwise",
             "Each is solved and simulated anew. Hours saved: on average, against the plan as it is.",
-            asked_table(dossier.what_ifs),
+            _asked_table(dossier.what_ifs),
         )
     if dossier.readings:
         yield TitledTable(
             "What each reading of the cluster's rule costs",
             f"{_rule_text(dossier.offered.program)} can be read in these ways.",
-            asked_table(dossier.readings),
+            _asked_table(dossier.readings),
         )
     if not dossier.what_ifs and not dossier.readings:
         yield Passage("Not asked: 'assay plan offer' was told to be quick.")
@@ -410,20 +347,10 @@ def _rule_text(program: Program) -> str:
     return f"'No job may hold more than {rule.share:.0%} of capacity for more than {rule.max_hours:g} hours'"
 
 
-def asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
-    """Questions side by side."""
-    return Table(
-        (
-            "",
-            "decision, calm",
-            "device-hours, calm",
-            "on time",
-            "over budget",
-            "scale / narrow / stop",
-            "hours saved",
-        ),
-        [_asked_row(each) for each in asked],
-    )
+def _asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
+    calm = ("decision, calm", "device-hours, calm")
+    header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved")
+    return Table(header, [_asked_row(each) for each in asked])
 
 
 def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
@@ -456,36 +383,22 @@ def _shares(dossier: Dossier, gate: str) -> str:
 
 def _worth(dossier: Dossier) -> Iterator[Block]:
     least = least_gain(dossier.offered.outcome)
-    yield TitledTable(
+    yield TitledTable.of(
         "Information, stage by stage",
-        f"'Wrong' means: scaling a gain below {least:g} points, or stopping one above, were it decided "
-        "there. A gate's "
-        "hours are saved because weak evidence ends the program.",
-        Table(
-            (
-                "gate",
-                "wrong",
-                "points secured",
-                "device-hours by then",
-                "stops",
-                "stops a good one",
-                "hours saved",
-                "days saved",
-            ),
-            [
-                (
-                    line.title,
-                    "—" if line.p_wrong is None else percent_text(line.p_wrong),
-                    "—" if line.points_secured is None else f"{line.points_secured:.2f}",
-                    f"{line.device_hours:,.0f}",
-                    percent_text(line.p_stop),
-                    percent_text(line.p_stopped_wrongly),
-                    f"{line.device_hours_saved:,.0f}",
-                    f"{line.days_saved:.1f}",
-                )
-                for line in dossier.stages
-            ],
+        f"'Wrong' means: scaling a gain below {least:g} points, or stopping one above, were it decided there. "
+        "A gate's hours are saved because weak evidence ends the program.",
+        dossier.stages,
+        ("gate", lambda line: line.title),
+        ("wrong", lambda line: "—" if line.p_wrong is None else percent_text(line.p_wrong)),
+        (
+            "points secured",
+            lambda line: "—" if line.points_secured is None else f"{line.points_secured:.2f}",
         ),
+        ("device-hours by then", lambda line: f"{line.device_hours:,.0f}"),
+        ("stops", lambda line: percent_text(line.p_stop)),
+        ("stops a good one", lambda line: percent_text(line.p_stopped_wrongly)),
+        ("hours saved", lambda line: f"{line.device_hours_saved:,.0f}"),
+        ("days saved", lambda line: f"{line.days_saved:.1f}"),
     )
 
 
@@ -525,13 +438,11 @@ def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]
     title = program.benchmarks[evidence.benchmark].title or evidence.benchmark
     yield (
         f"Reads the gain on '{title}' over the runs of '{program.activities[evidence.runs].title}': its "
-        "standard "
-        f"error is {error:.2f} points."
+        f"standard error is {error:.2f} points."
     )
     yield (
-        f"Passes at {evidence.pass_at:+g} points or more, stops below {evidence.stop_below:+g}; between "
-        "the two: "
-        f"{evidence.between}."
+        f"Passes at {evidence.pass_at:+g} points or more, stops below {evidence.stop_below:+g}; between the "
+        f"two: {evidence.between}."
     )
     yield f"As things are believed today: {_shares(dossier, name)}."
 
@@ -554,33 +465,52 @@ def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
 def _stops(program: Program) -> Block:
     if not program.stops:
         return Passage("None are stated.")
-    rows = [
-        (
-            stop.title,
-            f"{stop.watch} {'above' if stop.above is not None else 'below'} "
-            f"{stop.above if stop.above is not None else stop.below:g}",
-            stop.then,
-            program.title_of(stop.owner),
-        )
-        for stop in program.stops.values()
-    ]
-    return TitledTable("Watched all the time", "", Table(("condition", "limit", "then", "who watches"), rows))
+
+    def limit(stop: StopCondition) -> str:
+        is_above = stop.above is not None
+        return f"{stop.watch} {'above' if is_above else 'below'} {stop.above if is_above else stop.below:g}"
+
+    return TitledTable.of(
+        "Watched all the time",
+        "",
+        program.stops.values(),
+        ("condition", lambda stop: stop.title),
+        ("limit", limit),
+        ("then", lambda stop: stop.then),
+        ("who watches", lambda stop: program.title_of(stop.owner)),
+    )
 
 
 # RACI
 
 
-def _letters(program: Program, stage: str, names: Sequence[str]) -> list[str]:
-    return [_letter(program.stages[stage].owners, name) for name in names]
+def _matrix(program: Program) -> Iterator[Block]:
+    names = [*program.team, *program.stakeholders]
+    header = ("", *(program.title_of(name) for name in names))
+
+    def row(title: str, owners: Owners) -> tuple[str, ...]:
+        return (title, *(_letter(owners, name) for name in names))
+
+    yield TitledTable(
+        "By stage",
+        "R does it, A answers for it, C is asked, I is told.",
+        Table(header, [row(stage.title, stage.owners) for stage in program.stages.values()]),
+    )
+    own = [
+        row(node.title, program.owners_of(node.name))
+        for node in program.nodes().values()
+        if (program.activities.get(node.name) or program.gates[node.name]).owners is not None
+    ]
+    if own:
+        yield TitledTable("Where it is otherwise", "", Table(header, own))
+    wishes = [(each.title, each.wants) for each in program.stakeholders.values() if each.wants]
+    if wishes:
+        yield TitledTable("What they ask of the plan", "", Table(("who", "wants"), wishes))
 
 
-def _letter(owners: object, name: str) -> str:
-    letters = ""
-    for field, letter in (("responsible", "R"), ("accountable", "A"), ("consulted", "C"), ("informed", "I")):
-        value = getattr(owners, field)
-        if name == value or (isinstance(value, tuple) and name in value):
-            letters += letter
-    return letters or "·"
+def _letter(owners: Owners, name: str) -> str:
+    does = {"R": [owners.responsible], "A": [owners.accountable], "C": owners.consulted, "I": owners.informed}
+    return "".join(letter for letter, people in does.items() if name in people) or "·"
 
 
 def _risk_owners(program: Program) -> Block:

@@ -1,7 +1,9 @@
 """One self-contained HTML file: style and drawings inside, nothing fetched, readable without any script."""
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -14,74 +16,84 @@ from assay.reporting.figures.run_figures import learning_figures, life_figures, 
 from assay.reporting.pages.document import Document
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import Tile, comparison_verdict, run_tiles, run_verdict
+from assay.reporting.views.verdict import (
+    Tile,
+    Verdict,
+    comparison_verdict,
+    interval_text,
+    run_tiles,
+    run_verdict,
+)
 
-Section = tuple[str, list[Figure]]
+Section = tuple[str, Iterable[Figure]]
+"""Its heading and its figures."""
 
 
 def render_run_page(page: RunPage) -> str:
     """The page of one run."""
     run = page.view
-    sections: list[Section] = [
-        ("What happened", list(life_figures(run))),
-        ("Did it learn?", list(learning_figures(page.curves))),
-        ("What is it worth?", list(quality_figures(page))),
-    ]
-    return (
-        page_environment()
-        .get_template("run.html")
-        .render(
-            title=run.run_id,
-            kind="run",
-            made=utc_text(run.created),
-            verdict=run_verdict(run),
-            tiles=run_tiles(run),
-            sections=[section for section in sections if section[1]],
-            run=run,
-            metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
-            recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
-        )
+    return render_page(
+        "run.html",
+        title=run.run_id,
+        kind="run",
+        made=utc_text(run.created),
+        verdict=run_verdict(run),
+        tiles=run_tiles(run),
+        sections=[
+            ("What happened", life_figures(run)),
+            ("Did it learn?", learning_figures(page.curves)),
+            ("What is it worth?", quality_figures(page)),
+        ],
+        run=run,
+        metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
+        recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
     )
 
 
 def render_comparison_page(page: ComparisonPage) -> str:
     """The page of a baseline and its candidates."""
     runs = [each.page.view for each in page.candidates]
-    sections: list[Section] = [
-        ("Is it as good?", list(difference_figures(page))),
-        ("Side by side", list(overlay_figures(page))),
-    ]
-    return (
-        page_environment()
-        .get_template("comparison.html")
-        .render(
-            title=f"{', '.join(each.run_id for each in runs)} beside {page.baseline.view.run_id}",
-            kind="comparison",
-            made=utc_text(max(each.created for each in runs)),
-            verdict=comparison_verdict(page),
-            tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
-            sections=[section for section in sections if section[1]],
-            page=page,
-            costs=cost_table(page),
-        )
+    return render_page(
+        "comparison.html",
+        title=f"{', '.join(each.run_id for each in runs)} beside {page.baseline.view.run_id}",
+        kind="comparison",
+        made=utc_text(max(each.created for each in runs)),
+        verdict=comparison_verdict(page),
+        tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
+        sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
+        costs=cost_table(page),
     )
 
 
 def render_document(document: Document) -> str:
     """A planning document as a page."""
-    return (
-        page_environment()
-        .get_template("document.html")
-        .render(
-            title=document.title,
-            kind=document.kind,
-            made=document.made,
-            verdict=document.verdict,
-            tiles=document.tiles,
-            sections=[],
-            document=document,
-        )
+    return render_page(
+        "document.html",
+        title=document.title,
+        kind=document.kind,
+        made=document.made,
+        verdict=document.verdict,
+        tiles=document.tiles,
+        document=document,
     )
+
+
+def render_page(
+    template: str,
+    *,
+    title: str,
+    kind: str,
+    made: str,
+    verdict: Verdict,
+    tiles: Sequence[Tile],
+    sections: Iterable[Section] = (),
+    **facts: Any,
+) -> str:
+    """A page of what all have, and of the facts that its template asks for. Sections without figures are not
+    shown."""
+    shown = [(name, found) for name, figures in sections if (found := list(figures))]
+    page = _environment().get_template(template)
+    return page.render(title=title, kind=kind, made=made, verdict=verdict, tiles=tiles, sections=shown, **facts)
 
 
 def _comparison_tiles(found: ComparisonView) -> list[Tile]:
@@ -89,13 +101,9 @@ def _comparison_tiles(found: ComparisonView) -> list[Tile]:
     both = (found.baseline_world_sizes, found.candidate_world_sizes)
     sizes = " and ".join(str(max(each, default=0)) for each in both)
     held = (found.baseline_device_s, found.candidate_device_s)
-    has_interval = difference.low is not None and difference.high is not None
+    interval = interval_text(difference, signed=True).strip()
     return [
-        Tile(
-            f"difference of {found.metric.title}",
-            f"{difference.value:+.4f}",
-            f"[{difference.low:+.4f}, {difference.high:+.4f}]" if has_interval else "no interval",
-        ),
+        Tile(f"difference of {found.metric.title}", f"{difference.value:+.4f}", interval or "no interval"),
         Tile("rule", found.verdict, f"may lose {found.allowed_loss:g}"),
         Tile("throughput", f"{ratio:.2f}x" if ratio else "—", f"rows/s, {sizes} ranks"),
         Tile("device time", f"{held[1] / held[0]:.2f}x" if all(held) else "—", "of the baseline's"),
@@ -104,7 +112,7 @@ def _comparison_tiles(found: ComparisonView) -> list[Tile]:
 
 
 @cache
-def page_environment() -> Environment:
+def _environment() -> Environment:
     """Templates with the stylesheet inside; undefined names are errors."""
     environment = Environment(
         loader=PackageLoader("assay.reporting"),

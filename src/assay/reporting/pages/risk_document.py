@@ -68,11 +68,9 @@ def _chances(dossier: Dossier) -> Iterator[Block]:
     offered = dossier.offered
     program = offered.program
     deadline = program.calendar.hour_of(program.decision.by) / 24
+    played = (("offered plan", offered.outcome), ("calm optimum of the full scope", offered.calm_outcome))
     yield chance_figure(
-        [
-            Lot("offered plan", offered.outcome.decision_h / 24),
-            Lot("calm optimum of the full scope", offered.calm_outcome.decision_h / 24),
-        ],
+        [Lot(name, outcome.decision_h / 24) for name, outcome in played],
         title="The date",
         caption="How many simulated worlds have decided by a day. Early ones were stopped at a gate.",
         limit=deadline,
@@ -81,10 +79,7 @@ def _chances(dossier: Dossier) -> Iterator[Block]:
     )
     budget = program.budget.device_hours
     yield chance_figure(
-        [
-            Lot("offered plan", offered.outcome.device_hours),
-            Lot("calm optimum of the full scope", offered.calm_outcome.device_hours),
-        ],
+        [Lot(name, outcome.device_hours) for name, outcome in played],
         title="The money",
         caption="How many stay below so many device-hours; the dashed line is the budget.",
         limit=budget,
@@ -94,24 +89,18 @@ def _chances(dossier: Dossier) -> Iterator[Block]:
 
 
 def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
-    rows = [
-        (
-            line.title,
-            percent_text(line.probability),
-            f"{100 * line.cost():.1f} pt",
-            f"{signed_text(line.now.decision_day - line.without.decision_day, 1)} d",
-            signed_text(line.now.device_hours - line.without.device_hours),
-            _owner(program, line.owner),
-            line.sign or "—",
-        )
-        for line in lines
-    ]
-    return TitledTable(
+    return TitledTable.of(
         "Ranked by what they cost",
         "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
-        "come; days "
-        "and device-hours are averages over all worlds.",
-        Table(("risk", "probability", "cost", "date", "device-hours", "who watches", "seen first"), rows),
+        "come; days and device-hours are averages over all worlds.",
+        lines,
+        ("risk", lambda line: line.title),
+        ("probability", lambda line: percent_text(line.probability)),
+        ("cost", lambda line: f"{100 * line.cost():.1f} pt"),
+        ("date", lambda line: f"{signed_text(line.now.decision_day - line.without.decision_day, 1)} d"),
+        ("device-hours", lambda line: signed_text(line.now.device_hours - line.without.device_hours)),
+        ("who watches", lambda line: program.title_of(line.owner)),
+        ("seen first", lambda line: line.sign or "—"),
     )
 
 
@@ -141,10 +130,6 @@ def _advice(before: float, after: float) -> str:
     if after > before + 0.002:
         return "helps"
     return "costs more than it saves" if after < before - 0.002 else "makes no difference"
-
-
-def _owner(program: Program, name: str) -> str:
-    return program.title_of(name)
 
 
 def _stages(dossier: Dossier) -> TitledTable:

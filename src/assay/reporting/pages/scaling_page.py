@@ -1,31 +1,30 @@
 """The page of a scaling law: what it predicts, how far it may be trusted, and the parameters behind it."""
 
+from collections.abc import Iterator
+
 from assay.base.clock import utc_text
 from assay.base.units import count_text, power_text
 from assay.evaluation.evidence.scaling.study import ExtrapolatedTarget, ScalingStudy
 from assay.records.scaling import BandCheck
-from assay.reporting.figures.figure import Figure, Table, both_widths
+from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.scaling_plots import back_test_chart, loss_chart
-from assay.reporting.pages.render import page_environment
+from assay.reporting.pages.render import render_page
 from assay.reporting.views.verdict import Tile, Verdict
 
 
 def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: str, made_s: float) -> str:
     """One self-contained HTML page."""
-    return (
-        page_environment()
-        .get_template("scaling.html")
-        .render(
-            title=name,
-            kind="scaling law",
-            made=utc_text(made_s),
-            verdict=scaling_verdict(study),
-            tiles=_tiles(study, check),
-            sections=[("What it says", [_loss_figure(study)]), *_tested_section(study)],
-            parameters=parameters_table(study),
-            asked=targets_table(study),
-            law=study.law,
-        )
+    return render_page(
+        "scaling.html",
+        title=name,
+        kind="scaling law",
+        made=utc_text(made_s),
+        verdict=scaling_verdict(study),
+        tiles=_tiles(study, check),
+        sections=[("What it says", [_loss_figure(study)]), ("How far to trust it", _back_test(study))],
+        parameters=parameters_table(study),
+        asked=targets_table(study),
+        law=study.law,
     )
 
 
@@ -64,17 +63,12 @@ def target_text(asked: ExtrapolatedTarget) -> str:
 
 def parameters_table(study: ScalingStudy) -> Table:
     """Each parameter with its standard error and interval."""
-    return Table(
-        ("parameter", "value", "standard error", "95% interval"),
-        [
-            (
-                each.name,
-                f"{each.estimate.value:.5g}",
-                f"{each.standard_error:.3g}",
-                f"{each.estimate.low:.4g} to {each.estimate.high:.4g}",
-            )
-            for each in study.law.parameters
-        ],
+    return Table.of(
+        study.law.parameters,
+        ("parameter", lambda each: each.name),
+        ("value", lambda each: f"{each.estimate.value:.5g}"),
+        ("standard error", lambda each: f"{each.standard_error:.3g}"),
+        ("95% interval", lambda each: f"{each.estimate.low:.4g} to {each.estimate.high:.4g}"),
     )
 
 
@@ -140,35 +134,29 @@ def _loss_figure(study: ScalingStudy) -> Figure:
     )
     if study.tested is not None:
         caption += "The band ends where no back-test reaches."
-    wide, narrow = both_widths(lambda width: loss_chart(study, width=width, label="loss over scale"))
     legend = [("s3", "runs"), ("s1", "the law and its band"), ("s2", "targets")]
-    return Figure("Loss over scale", caption, wide, narrow, legend=legend if study.asked else legend[:2])
+    return figure(
+        lambda width: loss_chart(study, width=width, label="loss over scale"),
+        title="Loss over scale",
+        caption=caption,
+        legend=legend if study.asked else legend[:2],
+    )
 
 
-def _tested_section(study: ScalingStudy) -> list[tuple[str, list[Figure]]]:
+def _back_test(study: ScalingStudy) -> Iterator[Figure]:
     if study.tested is None:
-        return []
+        return
     tested = study.tested
-    wide, narrow = both_widths(
-        lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band")
+    yield figure(
+        lambda width: back_test_chart(tested, study.confidence, width=width, label="back-test of the band"),
+        title="Predictions that could be checked",
+        caption="Each dot is a larger run, predicted from smaller ones only. The band is made so wide that at "
+        f"every origin {study.confidence:.0%} of what came lies between the dashed lines.",
+        table=Table.of(
+            tested.origins,
+            ("runs fitted", lambda origin: str(origin.num_fitted)),
+            ("runs predicted", lambda origin: str(len(origin.errors))),
+            ("mean absolute error", lambda origin: f"{100 * abs(origin.errors).mean():.2f}%"),
+            ("mean error", lambda origin: f"{100 * origin.errors.mean():+.2f}%"),
+        ),
     )
-    rows = [
-        (
-            str(origin.num_fitted),
-            str(len(origin.errors)),
-            f"{100 * abs(origin.errors).mean():.2f}%",
-            f"{100 * origin.errors.mean():+.2f}%",
-        )
-        for origin in tested.origins
-    ]
-    caption = (
-        "Each dot is a larger run, predicted from smaller ones only. The band is made so wide that at every "
-        f"origin {study.confidence:.0%} of what came lies between the dashed lines."
-    )
-    table = Table(("runs fitted", "runs predicted", "mean absolute error", "mean error"), rows)
-    return [
-        (
-            "How far to trust it",
-            [Figure("Predictions that could be checked", caption, wide, narrow, table=table)],
-        )
-    ]

@@ -6,6 +6,7 @@ what will happen is a forecast with its interval.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from assay.planning.risk.forecast import (
     left_by_day,
     unwatched,
 )
+from assay.records.decision import Decision
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
@@ -55,10 +57,11 @@ def weekly_status(found: ProgramForecast, offer: Offer, spends: Sequence[Spend])
     )
 
 
-def review(found: ProgramForecast, offer: Offer, evidence: Sequence[Block] = ()) -> Document:
-    """Scale, narrow or stop: what was asked, what was found, what it cost; `evidence` comes from the
-    decision."""
+def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decision, Path]] = ()) -> Document:
+    """Scale, narrow or stop: what was asked, what was found, what it cost; the campaigns' decisions with their
+    records."""
     program = found.program
+    evidence = [block for decision, path in decisions for block in _decision(decision, path)]
     return Document(
         name="review",
         title=f"Review: {program.title}",
@@ -68,7 +71,7 @@ def review(found: ProgramForecast, offer: Offer, evidence: Sequence[Block] = ())
         tiles=_review_tiles(found, offer),
         sections=[
             DocumentSection("What the gates said", [_gate_table(found)]),
-            *([DocumentSection("The evidence", list(evidence))] if evidence else []),
+            *([DocumentSection("The evidence", evidence)] if evidence else []),
             DocumentSection("What it cost", list(_costs(found))),
             DocumentSection("What was not done", [_not_done(found)]),
         ],
@@ -128,8 +131,8 @@ def _tiles(found: ProgramForecast) -> list[Tile]:
 def _alarms(found: ProgramForecast) -> Block:
     if not found.alarms:
         return Passage("Nothing: the forecast keeps the promises, and nothing is overdue.")
-    rows = [(alarm.level, alarm.text) for alarm in found.alarms]
-    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", Table(("level", "what"), rows))
+    table = Table(("level", "what"), [(alarm.level, alarm.text) for alarm in found.alarms])
+    return TitledTable("Alarms", "Raised by the forecast, before the overrun.", table)
 
 
 def _limits(found: ProgramForecast) -> Iterator[Block]:
@@ -155,56 +158,41 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     first = min(len(actual), last)
     ahead = [float(day) for day in range(first, last + 1)]
     low, middle, high = left_ahead(found, days=ahead, shares=(0.1, 0.5, 0.9))
-    burn = BurnDown(
-        [float(day) for day in range(last + 1)],
-        planned,
-        actual,
-        low,
-        middle,
-        high,
-        today=found.now_h / 24,
-        budget=found.program.budget.device_hours,
-    )
-    caption = (
-        "What is left of the budget: as planned, as it is until today, and where it is heading (band: four of "
-    )
+    days = [float(day) for day in range(last + 1)]
+    budget = found.program.budget.device_hours
     return burn_down_figure(
-        burn, caption=f"{caption}five simulated worlds). The dashed line is an empty budget."
-    )
-
-
-def _stage_table(found: ProgramForecast) -> Block:
-    rows = [
-        (
-            found.program.stages[stage.name].title,
-            f"{stage.planned:,.0f}",
-            f"{stage.spent:,.4g}",
-            f"{stage.middle:,.0f} [{stage.low:,.0f}, {stage.high:,.0f}]",
-            f"{stage.limit:,.0f}" if stage.limit else "—",
-        )
-        for stage in found.stages
-    ]
-    return TitledTable(
-        "By stage", "", Table(("stage", "planned", "spent", "at completion [P10, P90]", "limit"), rows)
+        BurnDown(days, planned, actual, low, middle, high, today=found.now_h / 24, budget=budget),
+        caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
+        "four of five simulated worlds). The dashed line is an empty budget.",
     )
 
 
 def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
-    yield _stage_table(found)
+    yield TitledTable.of(
+        "By stage",
+        "",
+        found.stages,
+        ("stage", lambda stage: found.program.stages[stage.name].title),
+        ("planned", lambda stage: f"{stage.planned:,.0f}"),
+        ("spent", lambda stage: f"{stage.spent:,.4g}"),
+        (
+            "at completion [P10, P90]",
+            lambda stage: f"{stage.middle:,.0f} [{stage.low:,.0f}, {stage.high:,.0f}]",
+        ),
+        ("limit", lambda stage: f"{stage.limit:,.0f}" if stage.limit else "—"),
+    )
     by_phase: dict[str, float] = defaultdict(float)
     for run in _runs(found.progress):
         for phase, hours in run.device_hours_by_phase.items():
             by_phase[phase] += hours
     if total := sum(by_phase.values()):
-        rows = [
-            (phase, f"{hours:,.4g}", percent_text(hours / total))
-            for phase, hours in sorted(by_phase.items(), key=lambda entry: -entry[1])
-            if hours
-        ]
-        yield TitledTable(
+        yield TitledTable.of(
             "By category",
             "What the runs held their devices for; 'lost' was rolled back, 'unreported' still goes on.",
-            Table(("category", "device-hours", "share"), rows),
+            sorted((part for part in by_phase.items() if part[1]), key=lambda part: -part[1]),
+            ("category", lambda part: part[0]),
+            ("device-hours", lambda part: f"{part[1]:,.4g}"),
+            ("share", lambda part: percent_text(part[1] / total)),
         )
 
 
@@ -254,17 +242,12 @@ def _recommendation(found: ProgramForecast) -> Verdict:
     if word is None:
         missing = [f"'{gate.title}'" for name, gate in program.gates.items() if name not in progress.verdicts]
         return Verdict("open", "not decided yet", f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}.")
-    which = next((name for name, said in progress.verdicts.items() if said[-1] == word), None)
-    sentence = {
-        "scale": f"Scale further: every gate passed; {spent}.",
-        "narrow": f"Narrow the scope: '{program.gates[which or ''].title}' asked for it; {spent}."
-        if which
-        else "",
-        "stop": f"Stop: '{program.gates[which or ''].title}' found too little to go on; {spent}."
-        if which
-        else "",
-    }[word]
-    return Verdict("good" if word == "scale" else "bad" if word == "stop" else "open", word, sentence)
+    if word == "scale":
+        return Verdict("good", word, f"Scale further: every gate passed; {spent}.")
+    gate = next(program.gates[name].title for name, said in progress.verdicts.items() if said[-1] == word)
+    if word == "narrow":
+        return Verdict("open", word, f"Narrow the scope: '{gate}' asked for it; {spent}.")
+    return Verdict("bad", word, f"Stop: '{gate}' found too little to go on; {spent}.")
 
 
 def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
@@ -294,28 +277,40 @@ def _gate_table(found: ProgramForecast) -> Block:
     return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))
 
 
+def _decision(decision: Decision, path: Path) -> Iterator[Block]:
+    """What a campaign recommended and by which clauses; `path` is the record that the reader may check."""
+    yield Passage(f"{decision.question} {decision.sentence}")
+    yield TitledTable.of(
+        f"Campaign {decision.campaign}, candidate {decision.candidate}",
+        f"{decision.effect.value:+.4g} {decision.unit} on the primary benchmark; decided by "
+        f"{decision.decided_by}. Record: {'/'.join(path.parts[-3:])}, SHA-256 {decision.digest()[:12]}…",
+        ((gate, clause) for gate in decision.gates for clause in gate.clauses),
+        ("gate", lambda held: held[0].gate),
+        ("clause", lambda held: held[1].name),
+        ("asks", lambda held: held[1].asks),
+        ("seen", lambda held: held[1].seen),
+        ("verdict", lambda held: held[1].verdict),
+    )
+
+
 def _costs(found: ProgramForecast) -> Iterator[Block]:
     yield from _hours_tables(found)
-    rows = [
-        (
-            found.program.nodes()[name].title,
-            str(len(actual.runs)),
-            str(sum(run.num_attempts for run in actual.runs)),
-            str(sum(run.num_failed for run in actual.runs)),
-            f"{_planned(found, name):,}",
-            f"{actual.device_hours:,.4g}",
-            f"{sum(run.device_hours_lost for run in actual.runs):,.3g}",
+    nodes = found.program.nodes()
+    planned = {item.name: item.device_hours() for item in found.plan.items}
+    lines = [(name, actual) for name, actual in found.progress.activities.items() if actual.runs]
+    if lines:
+        yield TitledTable.of(
+            "By activity, from the ledger",
+            "Device-hours.",
+            lines,
+            ("activity", lambda line: nodes[line[0]].title),
+            ("runs", lambda line: str(len(line[1].runs))),
+            ("attempts", lambda line: str(sum(run.num_attempts for run in line[1].runs))),
+            ("failed", lambda line: str(sum(run.num_failed for run in line[1].runs))),
+            ("planned", lambda line: f"{planned.get(line[0], 0):,}"),
+            ("held", lambda line: f"{line[1].device_hours:,.4g}"),
+            ("of it rolled back", lambda line: f"{sum(run.device_hours_lost for run in line[1].runs):,.3g}"),
         )
-        for name, actual in found.progress.activities.items()
-        if actual.runs
-    ]
-    if rows:
-        header = ("activity", "runs", "attempts", "failed", "planned", "held", "of it rolled back")
-        yield TitledTable("By activity, from the ledger", "Device-hours.", Table(header, rows))
-
-
-def _planned(found: ProgramForecast, name: str) -> int:
-    return next((item.device_hours() for item in found.plan.items if item.name == name), 0)
 
 
 def _not_done(found: ProgramForecast) -> Block:

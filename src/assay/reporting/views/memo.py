@@ -79,7 +79,8 @@ def memo_tiles(memo: Memo) -> list[Tile]:
     if not memo.decisions:
         return [_cost_tile(memo)]
     lead = memo.decisions[0]
-    worth = clause_of(lead, "worth")
+    clauses = lead.gates[0].clauses
+    worth = next(clause for clause in clauses if clause.name == "worth")
     return [
         _gain_tile(lead),
         Tile(
@@ -87,7 +88,11 @@ def memo_tiles(memo: Memo) -> list[Tile]:
             chance_text(worth.value or 0.0),
             "probability, after shrinkage",
         ),
-        Tile("clauses that hold", _share_of_clauses(lead), f"decided by {lead.decided_by}"),
+        Tile(
+            "clauses that hold",
+            f"{sum(clause.verdict == 'pass' for clause in clauses)} of {len(clauses)}",
+            f"decided by {lead.decided_by}",
+        ),
         Tile(
             "evidence",
             count_words(len(memo.runs()), "run"),
@@ -115,11 +120,6 @@ def more_text(more: MoreEvidence | None) -> str:
     return f"{more.what} ({', '.join(notes)})" if notes else more.what
 
 
-def clause_of(decision: Decision, name: str) -> Clause:
-    """A clause of the gate `scale`."""
-    return next(clause for clause in decision.gates[0].clauses if clause.name == name)
-
-
 def mark_of(gate: GateResult, clause: Clause) -> str:
     """A tick, a cross or a circle; where a condition means stop, one that is not met is nothing to tick off."""
     if gate.then != "scale":
@@ -133,8 +133,11 @@ def gain_by_seed(decision: Decision) -> list[float]:
     return [sum(values) / len(primary) for values in zip(*primary, strict=True)]
 
 
+EFFECT_COLUMNS = ("benchmark", "role", "baseline", "candidate", "effect", "could detect", "items")
+
+
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
-    """Benchmark, role, baseline, candidate, effect, what it could have detected, items."""
+    """What `EFFECT_COLUMNS` say of it."""
     clusters = "" if effect.num_clusters == effect.num_items else f" in {effect.num_clusters:,} clusters"
     return (
         effect.benchmark,
@@ -176,16 +179,9 @@ def _gain_tile(decision: Decision) -> Tile:
     return Tile(f"gain of {decision.candidate}", value, f"{unit}{interval}")
 
 
-def _share_of_clauses(decision: Decision) -> str:
-    clauses = decision.gates[0].clauses
-    return f"{sum(clause.verdict == 'pass' for clause in clauses)} of {len(clauses)}"
-
-
 def _cost_tile(memo: Memo) -> Tile:
-    spent, agreed = (_short(device_time_text(each)) for each in (memo.spent_s(), memo.budget_s))
+    # The tile's name says the rest.
+    spent, agreed = (
+        device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
+    )
     return Tile("device time so far", spent, f"of {agreed} agreed")
-
-
-def _short(text: str) -> str:
-    """For a tile, whose name says the rest."""
-    return text.removesuffix(" of device time")

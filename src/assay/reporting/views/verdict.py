@@ -61,9 +61,8 @@ def run_verdict(run: RunView) -> Verdict:
     if audit is not None and audit.verdict == "fail":
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
-        return Verdict(
-            "bad", "audit failed", f"The audit failed, so the result can not be trusted: {found[0]}."
-        )
+        sentence = f"The audit failed, so the result can not be trusted: {found[0]}."
+        return Verdict("bad", "audit failed", sentence)
     if run.status == "succeeded" and audit is not None and audit.verdict == "pass":
         return Verdict("good", "finished, proved", f"{_learned(run)}{_survived(run)}{_found(run)}")
     if run.status == "succeeded":
@@ -97,12 +96,12 @@ def run_tiles(run: RunView) -> list[Tile]:
             device_hours_text(device_s) if device_s else "—",
             f"goodput {percent_text(useful)}" if useful is not None else "no phases recorded",
         ),
+        Tile("attempts", str(len(run.attempts)), f"world sizes {' → '.join(map(str, run.world_sizes))}"),
         Tile(
-            "attempts",
-            str(len(run.attempts)),
-            f"world sizes {' → '.join(map(str, run.world_sizes))}",
+            "last commit",
+            f"step {commit.step:,}" if commit else "—",
+            f"weights {commit.weights_digest[:12]}" if commit else "nothing committed",
         ),
-        Tile("last commit", f"step {commit.step:,}" if commit else "—", _digest_note(run)),
     ]
 
 
@@ -173,18 +172,8 @@ def _state(run: RunView) -> str:
     commit = run.last_commit()
     if commit is None:
         return " It has no commit yet."
-    return f" Its last commit is of step {commit.step:,}, after {_elapsed(run)}."
-
-
-def _elapsed(run: RunView) -> str:
-    commit = run.last_commit()
-    assert commit is not None
-    return duration_text(max(commit.committed - run.attempts[0].started, 0.0)) if run.attempts else "—"
-
-
-def _digest_note(run: RunView) -> str:
-    commit = run.last_commit()
-    return f"weights {commit.weights_digest[:12]}" if commit else "nothing committed"
+    after = duration_text(max(commit.committed - run.attempts[0].started, 0.0)) if run.attempts else "—"
+    return f" Its last commit is of step {commit.step:,}, after {after}."
 
 
 def _digits(value: float, digits: int, signed: bool) -> str:

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
-from assay.reporting.figures.evidence_plots import HIDDEN, ForestEntry, ForestRow, forest_chart, forest_rows
+from assay.reporting.figures.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.figures.svg import Scale, domain, tag, text, ticks
@@ -99,7 +99,7 @@ def test_equal_curves_are_both_seen():
 
 def test_a_long_column_is_cut_but_its_notable_values_stay():
     entries = [
-        ForestEntry("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15))
+        ("language", ForestRow(f"l{k}", Estimate(value=0.5) if k < 16 else None, "9 rows", k == 15))
         for k in range(20)
     ]
     rows = forest_rows(entries)
