@@ -1,6 +1,5 @@
 """A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +7,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DamagedDataError, TrainingError
@@ -27,7 +25,7 @@ from assay.records.run import Run
 from assay.store.commit_log import first_problem
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.saver import weights_digest
-from assay.training.checkpoint.store_files import StoreReader
+from assay.training.checkpoint.store_files import read_commit
 from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
 
@@ -43,9 +41,7 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
         )
     model = method_of(recipe_of(run).method).build_model()
     state = {"model": get_model_state_dict(model)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
-        load(state, storage_reader=StoreReader(store, commit.folder), no_dist=True)
+    read_commit(state, store, commit)
     set_model_state_dict(model, state["model"])
     if (found := weights_digest(model.state_dict())) != commit.weights_digest:
         raise TrainingError(

@@ -21,19 +21,17 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
-from assay.base.errors import AssayError
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder
 from assay.training.checkpoint.parts import MODEL, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
-from assay.training.checkpoint.store_files import StoreReader, StoreWriter
+from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 from assay.training.parallel.ranks import Ranks
 
 
@@ -122,11 +120,7 @@ class Saver:
     def restore(self, commit: Commit) -> None:
         """Load a commit, at any world size, into the parts in place."""
         state = self._state()
-        load(
-            state,
-            storage_reader=StoreReader(self._log.store, commit.folder),
-            process_group=self._ranks.saving,
-        )
+        read_commit(state, self._log.store, commit, self._ranks.saving)
         for name, part in self._parts.items():
             part.restore(state[name])
 
@@ -156,7 +150,7 @@ class Saver:
         try:
             save(state, storage_writer=writer, process_group=self._ranks.saving)
         except CheckpointException as error:
-            raise _cause(error) from error
+            raise cause_of(error) from error
         parts: list[Any] | None = [None] * self._ranks.world_size if self._ranks.rank == 0 else None
         digest = weights_digest(state[MODEL], self._ranks.saving) if self._hashes(state) else ""
         dist.gather_object((writer.files.written, receipts), parts, group=self._ranks.saving)
@@ -250,11 +244,6 @@ def _shards(tensor: Shaped[Tensor, "..."], saving: dist.ProcessGroup | None) -> 
         if rank == owner != 0 and num_rows:
             dist.send(shard, group_dst=0, group=saving)
         yield shard
-
-
-def _cause(error: CheckpointException) -> BaseException:
-    """What went wrong on the first rank that failed: a full disk is worth more than DCP's word for it."""
-    return next((failure for failure, _ in error.failures.values() if isinstance(failure, AssayError)), error)
 
 
 def _copied(tree: Any) -> Any:

@@ -1,26 +1,64 @@
 """DCP's files in any of our stores: what DCP asks of a file system, answered by an `ObjectStore`.
 
 Each file is hashed while it is written, so that the commit's manifest costs no second read.
+
+A commit may come from anywhere, and DCP keeps its metadata as a pickle, which runs whatever it names. So
+nothing is unpickled here but the few classes that metadata is made of, numbers and tensors, and only files that
+the commit names are read.
 """
 
 import hashlib
 import io
 import os
+import pickle
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint._traverse import set_element
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import (
     FileSystemBase,
     FileSystemReader,
     FileSystemWriter,
 )
+from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
 
-from assay.records.commit import FileDigest
+from assay.base.errors import AssayError, DamagedDataError
+from assay.records.commit import Commit, FileDigest
 from assay.store.objects import ObjectStore
 
 PathLike = str | os.PathLike[str]
+
+METADATA_NAME = ".metadata"
+
+_ADMITTED = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    *(
+        (dcp.__name__, name)
+        for name in (
+            "BytesStorageMetadata",
+            "ChunkStorageMetadata",
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
+}
+"""What DCP's metadata is made of, besides the types of elements. None does anything when it is called."""
 
 
 class _HashingStream(io.RawIOBase):
@@ -124,14 +162,98 @@ class StoreWriter(FileSystemWriter):
         self.path = folder
 
 
-class StoreReader(FileSystemReader):
-    """Reads one checkpoint folder of an `ObjectStore`."""
+def read_commit(
+    state: dict[str, Any], store: ObjectStore, commit: Commit, group: dist.ProcessGroup | None = None
+) -> None:
+    """Fill a state in place from a commit's files, at any world size; all ranks of `group` call it together.
 
-    def __init__(self, store: ObjectStore, folder: str) -> None:
-        super().__init__(folder)
-        self.fs = StoreFileSystem(store, folder)  # type: ignore[assignment]
-        self.path = folder
+    Raises a `DamagedDataError` for files that no assay writes, whatever their digests say.
+    """
+    reader = _StoreReader(store, commit)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
+            load(
+                state,
+                storage_reader=reader,
+                planner=_PlainValues(),
+                process_group=group,
+                no_dist=group is None,
+            )
+    except CheckpointException as error:
+        cause = cause_of(error)
+        if isinstance(cause, AssayError):
+            raise cause from error
+        first = next(failure for failure, _ in error.failures.values())
+        raise DamagedDataError(
+            f"{commit.folder}: cannot be read into the model of this recipe: {first}. Its files are those that "
+            "were committed, so another version of assay made it, or somebody by hand."
+        ) from error
+
+
+def cause_of(error: CheckpointException) -> BaseException:
+    """What went wrong on the first rank that failed: a full disk is worth more than DCP's word for it."""
+    return next((failure for failure, _ in error.failures.values() if isinstance(failure, AssayError)), error)
+
+
+class _StoreReader(FileSystemReader):
+    """Reads the files of one commit of an `ObjectStore`, and no others."""
+
+    def __init__(self, store: ObjectStore, commit: Commit) -> None:
+        super().__init__(commit.folder)
+        self.fs = StoreFileSystem(store, commit.folder)  # type: ignore[assignment]
+        self.path = commit.folder
+        # At once: DCP would tell an error here as a file that is not there.
+        self._metadata = _metadata_of(store.get(f"{commit.folder}/{METADATA_NAME}"), commit)
+
+    def read_metadata(self) -> dcp.Metadata:
+        """Without DCP's other kind of metadata, one file a rank, which is not ours."""
+        return self._metadata
 
     def _slice_file(self, file: IO[bytes], sinfo: Any) -> IO[bytes]:
         file.seek(sinfo.offset)
         return io.BytesIO(file.read(sinfo.length))
+
+
+class _MetadataUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str, /) -> Any:
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if is_dtype or (module, name) in _ADMITTED:
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _metadata_of(data: bytes, commit: Commit) -> dcp.Metadata:
+    """What DCP wrote down; nothing else comes to life."""
+    name = f"{commit.folder}/{METADATA_NAME}"
+    files = {file.path for file in commit.files}
+    try:
+        metadata: dcp.Metadata = _MetadataUnpickler(io.BytesIO(data)).load()
+        strange = {info.relative_path for info in metadata.storage_data.values()} - files
+        is_plain = all(info.transform_descriptors is None for info in metadata.storage_data.values())
+    except Exception as error:  # a pickle's bytes can fail in any way
+        raise DamagedDataError(
+            f"{name}: not what assay writes: {error}. Nothing of it was run. Somebody made it by hand or with "
+            "another tool: do not use this run, and ask whoever gave it to you."
+        ) from error
+    if strange or not is_plain:
+        what = f"{min(strange)!r} is no file of this commit" if strange else "its tensors were transformed"
+        raise DamagedDataError(f"{name}: not what assay writes: {what}.")
+    return metadata
+
+
+class _PlainValues(DefaultLoadPlanner):
+    """Values that are no tensors (a learning rate, flags) are read without running anything, too."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        name = read_item.dest_index.fqn
+        try:
+            if isinstance(self.state_dict[name], Tensor):
+                raise pickle.UnpicklingError("a tensor was expected")
+            found = torch.load(value, weights_only=True)
+        except Exception as error:
+            raise DamagedDataError(
+                f"'{name}' in a commit: not what assay writes: {str(error).splitlines()[0]}. Nothing of it "
+                "was run."
+            ) from error
+        set_element(self.original_state_dict, self.mappings[name], found)
