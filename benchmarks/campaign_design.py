@@ -140,16 +140,7 @@ def imbalance_probability(design: CampaignDesign, effect: float) -> float:
 
 def _expected(design: CampaignDesign, num_seeds: int) -> Effect:
     """The effects that a gate may see: mean 0, and equally likely estimates of the variance."""
-    scatter = variance_scatter(design.components(), num_seeds=num_seeds, num_items=design.num_items())
-    shape = scatter.seed.shape
-    return Effect(
-        mean=np.zeros(shape),
-        seed_variance=scatter.seed,
-        item_variance=np.full(shape, scatter.item),
-        residual_variance=np.full(shape, scatter.residual),
-        seed_degrees=np.full(shape, float(scatter.seed_degrees)),
-        item_degrees=scatter.item_degrees,
-    )
+    return variance_scatter(design.components(), num_seeds=num_seeds, num_items=design.num_items())
 
 
 def _stop_probability(design: CampaignDesign, gate_index: int, effect: float) -> float:

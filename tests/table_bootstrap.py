@@ -20,7 +20,7 @@ from assay.evaluation.evidence.effect import (
     item_shares,
     paired_effect,
 )
-from assay.evaluation.evidence.interval import CONFIDENCE
+from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 2000
@@ -63,7 +63,6 @@ def bootstrap_estimate(
     *,
     rng: np.random.Generator,
     num_resamples: int = NUM_RESAMPLES,
-    confidence: float = CONFIDENCE,
 ) -> Estimate:
     """The mean of [seed, item] differences with a hierarchical bootstrap's interval.
 
@@ -72,16 +71,9 @@ def bootstrap_estimate(
     """
     effect = paired_effect(differences, clusters, weights)
     if effect.item_degrees < 1 or float(effect.seed_degrees) < 1:
-        return estimate_of(effect, confidence=confidence)
+        return estimate_of(effect)
     means = bootstrap_means(differences, clusters, weights, rng=rng, num_resamples=num_resamples)
     counted = float(effect.seed_variance + effect.item_variance + effect.residual_variance)
     excess = math.sqrt(float(effect.variance) / counted) if counted > 0.0 else 1.0
-    half = float(effect.quantile(0.5 + confidence / 2.0)) * float(means.std(ddof=1)) * excess
-    value = float(effect.mean)
-    return Estimate(
-        value=value,
-        low=value - half,
-        high=value + half,
-        confidence=confidence,
-        method=f"hierarchical bootstrap, {num_resamples} resamples",
-    )
+    half = float(effect.quantile(0.5 + CONFIDENCE / 2.0)) * float(means.std(ddof=1)) * excess
+    return symmetric(float(effect.mean), half, method=f"hierarchical bootstrap, {num_resamples} resamples")

@@ -38,8 +38,13 @@ from scipy.special import ndtri
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import CONFIDENCE
+from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
 from assay.records.evaluation import Estimate
+
+Leading = Float64[np.ndarray, "*#leading"]
+"""One number for each checkpoint, campaign or the like; or one that broadcasts to them."""
+Level = float | Leading
+"""One-sided confidence."""
 
 
 class Effect(NamedTuple):
@@ -48,108 +53,72 @@ class Effect(NamedTuple):
     Unit: the score's own (a share of items, usually); variances are in its square and are of the mean.
     """
 
-    mean: Float64[np.ndarray, "*leading"]
-    seed_variance: Float64[np.ndarray, "*leading"]
+    mean: Leading
+    seed_variance: Leading
     """What redrawing the seeds would do; infinite with one seed, which can not say."""
-    item_variance: Float64[np.ndarray, "*leading"]
+    item_variance: Leading
     """What redrawing the items (clusters) would do, with these seeds."""
-    residual_variance: Float64[np.ndarray, "*leading"]
+    residual_variance: Leading
     """The seed-by-item part, that the two above both hold."""
-    seed_degrees: Float64[np.ndarray, "*#leading"]
+    seed_degrees: Leading
     """Degrees of freedom of the first: S - 1, or Welch's where seeds are not paired."""
     item_degrees: int
     """Clusters - 1, summed over benchmarks."""
 
     @property
-    def variance(self) -> Float64[np.ndarray, "*leading"]:
-        """Of `mean`, over seeds and items together."""
-        return crossed_variance(self.seed_variance, self.item_variance, self.residual_variance)
+    def variance(self) -> Leading:
+        """V of the module: of `mean`, over seeds and items together; infinite where a source can not say."""
+        variance: np.ndarray = np.maximum(self.seed_variance + self.items_alone, self.item_variance)
+        return variance
 
     @property
-    def standard_error(self) -> Float64[np.ndarray, "*leading"]:
+    def items_alone(self) -> Leading:
+        """The items' part without the residual; not below 0, infinite where there is one cluster."""
+        with np.errstate(invalid="ignore"):
+            alone = np.maximum(np.subtract(self.item_variance, self.residual_variance), 0.0)
+        return np.where(np.isinf(self.item_variance), np.inf, alone)
+
+    @property
+    def standard_error(self) -> Leading:
         """Square root of `variance`."""
         error: np.ndarray = np.sqrt(self.variance)
         return error
 
-    def quantile(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
-        """How many standard errors hold `level` of the luck on one side; see the module.
+    def quantile(self, level: Level) -> Leading:
+        """How many standard errors hold `level` of the luck on one side: q (W / V)^(1/2) of the module.
 
-        Infinite with one seed.
+        Infinite where no degree of freedom is left to a source (one seed); 1 where nothing varies at all.
         """
-        return crossed_quantile(
-            level,
-            seed_variance=self.seed_variance,
-            item_variance=self.item_variance,
-            residual_variance=self.residual_variance,
-            seed_degrees=self.seed_degrees,
-            item_degrees=self.item_degrees,
-        )
+        of_seeds, items, variance = np.asarray(self.seed_variance), self.items_alone, self.variance
+        normal = ndtri(level)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            from_seeds = student_t.ppf(level, np.maximum(self.seed_degrees, 1e-300)) - normal
+            from_items = student_t.ppf(level, np.maximum(self.item_degrees, 1e-300)) - normal
+            share, power = np.where(of_seeds > 0.0, of_seeds / (of_seeds + items), 0.0), share_power(level)
+            mixed = normal + share**power * from_seeds + (1.0 - share) ** power * from_items
+            narrowest = self.item_variance / student_t.ppf(0.5 + CONFIDENCE / 2.0, self.seed_degrees) ** 2
+            of_errors = mixed * np.sqrt(np.maximum(of_seeds + items, narrowest) / variance)
+        missing = (np.asarray(self.seed_degrees) <= 0) | (self.item_degrees <= 0)
+        return np.where(missing, np.inf, np.where(variance > 0.0, of_errors, 1.0))
 
-    def lower(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
+    def lower(self, level: Level) -> Leading:
         """The one-sided lower bound that the truth exceeds with probability `level`."""
-        bound: np.ndarray = self.mean - _half_width(self.quantile(level), self.standard_error)
+        bound: np.ndarray = self.mean - self.half_width(level)
         return bound
 
-    def upper(self, level: float | Float64[np.ndarray, "*#leading"]) -> Float64[np.ndarray, "*#leading"]:
+    def upper(self, level: Level) -> Leading:
         """The one-sided upper bound."""
-        bound: np.ndarray = self.mean + _half_width(self.quantile(level), self.standard_error)
+        bound: np.ndarray = self.mean + self.half_width(level)
         return bound
 
-    def at(self, index: int | tuple[int, ...]) -> "Effect":
-        """The effect at one place of the leading axes."""
-
-        def place(part: Float64[np.ndarray, "*leading"]) -> Float64[np.ndarray, "*place"]:
-            return np.asarray(part[index])
-
-        return Effect(
-            mean=place(self.mean),
-            seed_variance=place(self.seed_variance),
-            item_variance=place(self.item_variance),
-            residual_variance=place(self.residual_variance),
-            seed_degrees=place(self.seed_degrees),
-            item_degrees=self.item_degrees,
-        )
+    def half_width(self, level: Level) -> Leading:
+        """From the mean to a bound; infinite where quantile or error is, also where the other is 0."""
+        quantile, error = self.quantile(level), self.standard_error
+        finite = np.isfinite(quantile) & np.isfinite(error)
+        return np.where(finite, np.where(finite, quantile, 0.0) * np.where(finite, error, 0.0), np.inf)
 
 
-def crossed_variance(
-    seed_variance: Float64[np.ndarray, "*#leading"],
-    item_variance: float | Float64[np.ndarray, "*#leading"],
-    residual_variance: float | Float64[np.ndarray, "*#leading"],
-) -> Float64[np.ndarray, "*#leading"]:
-    """V of the module: of the mean, over seeds and items together; infinite where a source can not say."""
-    unbounded = seed_variance + _items_alone(item_variance, residual_variance)
-    variance: np.ndarray = np.maximum(unbounded, item_variance)
-    return variance
-
-
-def crossed_quantile(
-    level: float | Float64[np.ndarray, "*#leading"],
-    *,
-    seed_variance: Float64[np.ndarray, "*#leading"],
-    item_variance: float | Float64[np.ndarray, "*#leading"],
-    residual_variance: float | Float64[np.ndarray, "*#leading"],
-    seed_degrees: float | Float64[np.ndarray, "*#leading"],
-    item_degrees: float | Float64[np.ndarray, "*#leading"],
-) -> Float64[np.ndarray, "*#leading"]:
-    """How many times `crossed_variance`'s root holds `level` of the luck on one side: q (W / V)^(1/2).
-
-    Infinite where no degree of freedom is left to a source; 1 where nothing varies at all.
-    """
-    of_seeds, items = np.asarray(seed_variance), _items_alone(item_variance, residual_variance)
-    variance = crossed_variance(of_seeds, item_variance, residual_variance)
-    normal = ndtri(level)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        from_seeds = student_t.ppf(level, np.maximum(seed_degrees, 1e-300)) - normal
-        from_items = student_t.ppf(level, np.maximum(item_degrees, 1e-300)) - normal
-        share, power = np.where(of_seeds > 0.0, of_seeds / (of_seeds + items), 0.0), share_power(level)
-        mixed = normal + share**power * from_seeds + (1.0 - share) ** power * from_items
-        narrowest = item_variance / student_t.ppf(0.5 + CONFIDENCE / 2.0, seed_degrees) ** 2
-        of_errors = mixed * np.sqrt(np.maximum(of_seeds + items, narrowest) / variance)
-    missing = (np.asarray(seed_degrees) <= 0) | (np.asarray(item_degrees) <= 0)
-    return np.where(missing, np.inf, np.where(variance > 0.0, of_errors, 1.0))
-
-
-def share_power(level: float | Float64[np.ndarray, "*level"]) -> Float64[np.ndarray, "*level"]:
+def share_power(level: Level) -> Leading:
     """The power of a source's share in the quantile: 1.35 up to a one-sided level of 97.5%, then towards 1.
 
     Far out, where a gate of three seeds stands (99.8%), Student's tail is all that matters, and 1.35 would
@@ -184,18 +153,13 @@ def paired_effect(
     )
 
 
-def estimate_of(effect: Effect, *, confidence: float = CONFIDENCE) -> Estimate:
+def estimate_of(effect: Effect) -> Estimate:
     """The record of one effect (no leading axes) with its two-sided interval; none with one seed."""
-    value = float(effect.mean)
-    half = float(_half_width(effect.quantile(0.5 + confidence / 2.0), effect.standard_error))
+    half = float(effect.half_width(0.5 + CONFIDENCE / 2.0))
     if not np.isfinite(half):
         reason = "one seed" if float(effect.seed_degrees) <= 0 else "one item"
-        return Estimate(
-            value=value, confidence=confidence, method=f"crossed seeds x items: undefined, {reason}"
-        )
-    return Estimate(
-        value=value, low=value - half, high=value + half, confidence=confidence, method="crossed seeds x items"
-    )
+        return Estimate(value=float(effect.mean), method=f"crossed seeds x items: undefined, {reason}")
+    return symmetric(float(effect.mean), half, method="crossed seeds x items")
 
 
 def num_clusters(clusters: Shaped[np.ndarray, "item"] | None, num_items: int) -> int:
@@ -242,16 +206,6 @@ def clustered_variance(
     return variance
 
 
-def _items_alone(
-    item_variance: float | Float64[np.ndarray, "*#leading"],
-    residual_variance: float | Float64[np.ndarray, "*#leading"],
-) -> Float64[np.ndarray, "*#leading"]:
-    """The items' part without the residual; not below 0, infinite where there is one cluster."""
-    with np.errstate(invalid="ignore"):
-        alone = np.maximum(np.subtract(item_variance, residual_variance), 0.0)
-    return np.where(np.isinf(item_variance), np.inf, alone)
-
-
 def _over_seeds(
     scores: Float64[np.ndarray, "*leading seed item"],
     seed_means: Float64[np.ndarray, "*leading seed"],
@@ -267,13 +221,3 @@ def _over_seeds(
     residuals = scores - seed_means[..., None] - item_means[..., None, :] + mean[..., None, None]
     of_clusters = clustered_variance(residuals * share, clusters).sum(axis=-1) / (num_seeds * (num_seeds - 1))
     return seed_means.var(axis=-1, ddof=1) / num_seeds, of_clusters
-
-
-def _half_width(
-    quantile: Float64[np.ndarray, "*#leading"], standard_error: Float64[np.ndarray, "*#leading"]
-) -> Float64[np.ndarray, "*#leading"]:
-    """Their product; infinite where either is, also where the other is 0."""
-    infinite = ~(np.isfinite(quantile) & np.isfinite(standard_error))
-    return np.where(
-        infinite, np.inf, np.where(infinite, 0.0, quantile) * np.where(infinite, 0.0, standard_error)
-    )

@@ -6,7 +6,7 @@ error of any design:
 
     SE^2 = seed / S + item / n + residual / (S n)
 
-The test that will be made is one-sided at `level` with the quantile of `effect.crossed_quantile`; its power
+The test that will be made is one-sided at `level` with the quantile of `effect.Effect.quantile`; its power
 is integrated over the scatter of the estimated variances: with three seeds that is most of the story. More
 items do not replace seeds: as n grows the error stops at sqrt(seed / S), and the other way round.
 """
@@ -21,15 +21,11 @@ from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.effect import (
-    cluster_sums,
-    crossed_quantile,
-    crossed_variance,
-    paired_effect,
-)
+from assay.evaluation.evidence.effect import Effect, cluster_sums, paired_effect
 
 POWER = 0.80
 LEVEL = 0.95
+"""One-sided, of the test that will be made."""
 MAX_SEEDS = 200
 _CHI2_POINTS = 64
 
@@ -91,13 +87,12 @@ def power(
     *,
     num_seeds: int,
     num_items: int,
-    level: float = LEVEL,
 ) -> Float64[np.ndarray, "*effect"]:
-    """The chance that the lower bound at `level` of a design exceeds 0, if the gain is truly `effect`."""
+    """The chance that the lower bound of a design exceeds 0, if the gain is truly `effect`."""
     scatter = variance_scatter(components, num_seeds=num_seeds, num_items=num_items)
     if num_seeds < 2:
         return np.zeros(np.shape(effect))
-    bound = scatter.quantile(level) * np.sqrt(scatter.estimates)
+    bound = scatter.quantile(LEVEL) * scatter.standard_error
     truth = components.standard_error(num_seeds=num_seeds, num_items=num_items)
     if truth == 0.0:
         return (np.asarray(effect) > 0.0).astype(np.float64)
@@ -106,12 +101,7 @@ def power(
 
 
 def minimum_detectable_effect(
-    components: VarianceComponents,
-    *,
-    num_seeds: int,
-    num_items: int,
-    level: float = LEVEL,
-    wanted_power: float = POWER,
+    components: VarianceComponents, *, num_seeds: int, num_items: int, wanted_power: float = POWER
 ) -> float:
     """The smallest true gain that the design finds with `wanted_power`; infinite with one seed."""
     if num_seeds < 2:
@@ -121,7 +111,7 @@ def minimum_detectable_effect(
         return 0.0
 
     def shortfall(multiple: float) -> float:
-        found = power(multiple * unit, components, num_seeds=num_seeds, num_items=num_items, level=level)
+        found = power(multiple * unit, components, num_seeds=num_seeds, num_items=num_items)
         return float(found) - wanted_power
 
     highest = 8.0
@@ -131,98 +121,43 @@ def minimum_detectable_effect(
 
 
 def seeds_needed(
-    effect: float,
-    components: VarianceComponents,
-    *,
-    num_items: int,
-    level: float = LEVEL,
-    wanted_power: float = POWER,
+    effect: float, components: VarianceComponents, *, num_items: int, wanted_power: float = POWER
 ) -> int | None:
     """The fewest seed pairs that find `effect` with `wanted_power`.
 
-    None where no number does (up to 200): the items alone are too few; see `items_needed`.
+    None where no number does (up to 200): the items alone are too few.
     """
-
-    def is_enough(num_seeds: int) -> bool:
-        found = power(effect, components, num_seeds=num_seeds, num_items=num_items, level=level)
-        return float(found) >= wanted_power
-
-    return next((count for count in _seed_counts() if is_enough(count)), None)
+    for num_seeds in range(2, MAX_SEEDS + 1):
+        if float(power(effect, components, num_seeds=num_seeds, num_items=num_items)) >= wanted_power:
+            return num_seeds
+    return None
 
 
-def items_needed(
-    effect: float, *, discordance: float, level: float = LEVEL, wanted_power: float = POWER, sides: int = 2
-) -> int:
-    """Items on which two fixed models must be compared to find `effect` (a share): McNemar's test.
+def detectable_difference(num_items: int, *, discordance: float, wanted_power: float = POWER) -> float:
+    """The smallest difference of two fixed models that a benchmark of `num_items` items could find, two-sided.
 
-    n = (z_level + z_power)^2 (p - d^2) / d^2 with p the discordance; no claim about a method, only about
-    these two sets of weights. Raises `ConfigError` for an effect of 0, or above the discordance: two models
-    that answer one item in ten differently can not be two in ten apart.
+    McNemar's test of n items needs n = (z_level + z_power)^2 (p - d^2) / d^2 for a difference d, with p the
+    discordance; no claim about a method, only about these two sets of weights. Infinite where even the largest
+    possible difference, the discordance, would be missed too often.
     """
-    if not 0.0 < abs(effect) <= discordance:
-        raise ConfigError(
-            f"effect {effect} with discordance {discordance}: the effect must be above 0 and at most the "
-            "discordance, the share of items on which the two differ."
-        )
-    return math.ceil(_needed_square(level, wanted_power, sides) * (discordance - effect**2) / effect**2)
-
-
-def detectable_difference(
-    num_items: int, *, discordance: float, level: float = LEVEL, wanted_power: float = POWER, sides: int = 2
-) -> float:
-    """The smallest difference of two fixed models that a benchmark of `num_items` items could find.
-
-    Infinite where even the largest possible difference, the discordance, would be missed too often.
-    """
-    square = _needed_square(level, wanted_power, sides)
+    square = float(norm.ppf(1.0 - (1.0 - LEVEL) / 2) + norm.ppf(wanted_power)) ** 2
     difference = math.sqrt(square * discordance / (num_items + square))
     return difference if difference <= discordance else math.inf
 
 
-class VarianceScatter(NamedTuple):
-    """What variances a design will estimate: equally likely points of the seed part, beside the item part."""
+def variance_scatter(components: VarianceComponents, *, num_seeds: int, num_items: int) -> Effect:
+    """What a design will estimate of no effect: equally likely points of the seed part, beside the item part.
 
-    seed: Float64[np.ndarray, "point"]
-    item: float
-    residual: float
-    seed_degrees: int
-    item_degrees: int
-
-    @property
-    def estimates(self) -> Float64[np.ndarray, "point"]:
-        """Of the mean difference, as `Effect.variance` computes it."""
-        return crossed_variance(self.seed, self.item, self.residual)
-
-    def quantile(self, level: float) -> Float64[np.ndarray, "point"]:
-        """As `Effect.quantile`."""
-        return crossed_quantile(
-            level,
-            seed_variance=self.seed,
-            item_variance=self.item,
-            residual_variance=self.residual,
-            seed_degrees=self.seed_degrees,
-            item_degrees=self.item_degrees,
-        )
-
-
-def variance_scatter(components: VarianceComponents, *, num_seeds: int, num_items: int) -> VarianceScatter:
-    """The scatter of the seed part is a chi-square's; items are many, so theirs is left out."""
+    The scatter of the seed part is a chi-square's; items are many, so theirs is left out.
+    """
     degrees = max(num_seeds - 1, 1)
     points = chi2.ppf((np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS, degrees) / degrees
     residual = components.residual / (num_seeds * num_items)
-    return VarianceScatter(
-        seed=(components.seed / num_seeds + residual) * points,
-        item=components.item / num_items + residual,
-        residual=residual,
-        seed_degrees=num_seeds - 1,
+    return Effect(
+        mean=np.zeros(_CHI2_POINTS),
+        seed_variance=(components.seed / num_seeds + residual) * points,
+        item_variance=np.asarray(components.item / num_items + residual),
+        residual_variance=np.asarray(residual),
+        seed_degrees=np.asarray(num_seeds - 1.0),
         item_degrees=num_items - 1,
     )
-
-
-def _needed_square(level: float, wanted_power: float, sides: int) -> float:
-    quantile = norm.ppf(1.0 - (1.0 - level) / sides)
-    return float(quantile + norm.ppf(wanted_power)) ** 2
-
-
-def _seed_counts() -> range:
-    return range(2, MAX_SEEDS + 1)

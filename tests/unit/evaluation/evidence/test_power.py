@@ -15,7 +15,6 @@ from assay.evaluation.evidence.power import (
     VarianceComponents,
     components_from_discordance,
     detectable_difference,
-    items_needed,
     minimum_detectable_effect,
     power,
     seeds_needed,
@@ -29,8 +28,13 @@ COMPONENTS = VarianceComponents(seed=2e-4, item=0.2, residual=0.1)
     ("effect", "discordance", "items"),
     [(0.03, 0.3, 2609), (0.02, 0.3, 5879), (0.03, 0.15, 1301), (0.02, 0.15, 2936)],
 )
-def test_items_for_a_wanted_difference_of_two_models_are_mcnemars(effect, discordance, items):
-    assert items_needed(effect, discordance=discordance) == items
+def test_the_detectable_difference_of_two_models_is_mcnemars(effect, discordance, items):
+    assert detectable_difference(items, discordance=discordance) <= effect
+    assert detectable_difference(items - 1, discordance=discordance) > effect
+
+
+def mcnemars_items(effect, discordance):
+    return (1.959964 + 0.841621) ** 2 * (discordance - effect**2) / effect**2
 
 
 @given(st.integers(50, 100_000), st.floats(0.05, 1.0))
@@ -38,9 +42,9 @@ def test_items_for_a_wanted_difference_of_two_models_are_mcnemars(effect, discor
 def test_what_a_benchmark_could_find_needs_that_many_items(num_items, discordance):
     effect = detectable_difference(num_items, discordance=discordance)
     if math.isinf(effect):
-        assert items_needed(discordance, discordance=discordance) > num_items
+        assert mcnemars_items(discordance, discordance) > num_items
         return
-    assert items_needed(effect, discordance=discordance) in (num_items, num_items + 1)
+    assert mcnemars_items(effect, discordance) == pytest.approx(num_items, rel=1e-4)
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
@@ -82,9 +86,8 @@ def test_no_number_of_seeds_makes_up_for_missing_items():
     assert seeds_needed(0.02, COMPONENTS, num_items=300) is None
 
 
-def test_a_difference_above_the_discordance_is_refused():
-    with pytest.raises(ConfigError, match=r"effect 0.2 with discordance 0.1"):
-        items_needed(0.2, discordance=0.1)
+def test_a_difference_above_the_discordance_is_beyond_any_benchmark():
+    assert detectable_difference(10, discordance=0.1) == math.inf
 
 
 def test_one_seed_detects_nothing():
