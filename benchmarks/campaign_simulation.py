@@ -18,7 +18,6 @@ from scipy.stats import norm
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
-    Criterion,
     chance_by_end,
     judge,
 )
@@ -166,7 +165,7 @@ def _level(looks: LookPlan, gate_index: int | None, number: int) -> float:
 
 def _further_clauses(
     design: CampaignDesign, truth: CampaignTruth, num_campaigns: int, rng: np.random.Generator
-) -> tuple[tuple[Criterion, ...], tuple[Criterion, ...]]:
+) -> tuple[list[npt.NDArray[np.bool_]], list[npt.NDArray[np.bool_]]]:
     """Guardrails and one critical failure mode, each measured once: (needed to scale, enough to stop)."""
     error, margin = design.guardrail_standard_error(), design.guardrail_margin
     harms = np.where(np.arange(design.num_guardrails) == 0, truth.harm, 0.0)
@@ -175,15 +174,8 @@ def _further_clauses(
     rate = design.hoped_failure_rate if truth.failure_rate is None else truth.failure_rate
     failures = rng.binomial(design.safety_trials, rate, size=num_campaigns)
     highest, lowest = rate_upper(failures, design.safety_trials), rate_lower(failures, design.safety_trials)
-    allowed = np.asarray(design.allowed_failure_rate)
-    limit = np.asarray(margin)
-    return (
-        (
-            Criterion("guardrails", worst, limit, worst < limit, "largest upper bound of a harm"),
-            Criterion("safety", highest, allowed, highest <= allowed, "upper bound of the failure rate"),
-        ),
-        (Criterion("unsafe", lowest, allowed, lowest > allowed, "lower bound of the failure rate"),),
-    )
+    allowed = design.allowed_failure_rate
+    return [worst < margin, highest <= allowed], [lowest > allowed]
 
 
 def _naive_claim_at(design: CampaignDesign, scores: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -43,15 +43,12 @@ from assay.evaluation.evidence.failure_rate import (
     trials_needed,
 )
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, harm_of, is_sized, non_inferiority
+from assay.evaluation.evidence.interval import ONE_SIDED
 from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
 from assay.records.drill import DrillReport
 
 FactT = TypeVar("FactT")
-
-CONFIDENCE = 0.95
-"""One-sided, of guardrails and safety bounds. All must pass, so they share no error (intersection-union
-test)."""
 
 
 def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
@@ -94,35 +91,25 @@ def condition_clause(condition: Condition, facts: Facts) -> Clause:
 def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
     """Non-inferiority by a margin; refused where the benchmark is too small to tell."""
     benchmark = facts.benchmarks[rule.benchmark]
-    found = non_inferiority(
-        harm_of(benchmark.effect, higher_is_better=True), margin=rule.margin, confidence=CONFIDENCE
-    )
+    found = non_inferiority(harm_of(benchmark.effect), margin=rule.margin)
     unit = benchmark.unit
-    harm = f"{effect_text(found.harm, unit)} of harm, at most {effect_text(found.upper, unit)}"
-    verdict: GateVerdict
-    if found.verdict == "undersized":
-        verdict = "undecided"
-        reason = (
-            "Too small to tell: its standard error, "
-            f"{effect_text(found.standard_error, unit, signed=False)}, is more than 1/{MARGINS_PER_ERROR} of "
-            "the margin, so neither a pass nor a fail would mean anything."
-        )
-    else:
-        verdict = found.verdict
-        reason = {
-            "pass": "Any harm is within the margin.",
-            "fail": "It is worse than the margin allows, surely.",
-            "undecided": "It may be worse than the margin allows.",
-        }[found.verdict]
+    verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
+    error = effect_text(found.standard_error, unit, signed=False)
     return Clause(
         name=f"guardrail: {rule.benchmark}",
         type="guardrail",
         verdict=verdict,
         asks=f"harm below {bound_text(rule.margin, unit)}, with 95% confidence",
-        seen=harm,
+        seen=f"{effect_text(found.harm, unit)} of harm, at most {effect_text(found.upper, unit)}",
         value=_finite(found.upper),
         bound=rule.margin,
-        reason=reason,
+        reason={
+            "pass": "Any harm is within the margin.",
+            "fail": "It is worse than the margin allows, surely.",
+            "undecided": "It may be worse than the margin allows.",
+            "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
+            "of the margin, so neither a pass nor a fail would mean anything.",
+        }[found.verdict],
         benchmarks=(rule.benchmark,),
         more=_more_items(benchmark, rule.margin, found.items_factor, config, facts)
         if verdict == "undecided"
@@ -134,19 +121,17 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
     """The upper bound of a failure mode's rate, of the candidate's worst seed, against its limit."""
     benchmark = facts.benchmarks[rule.benchmark]
     trials = independent_trials(benchmark.failed, benchmark.clusters)
-    upper = float(rate_upper(*trials, confidence=CONFIDENCE))
-    lower = float(rate_lower(*trials, confidence=CONFIDENCE))
+    upper, lower = float(rate_upper(*trials)), float(rate_lower(*trials))
     verdict: GateVerdict = (
         "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
     )
-    needed = trials_needed(rule.max_rate, failures=trials.failures, confidence=CONFIDENCE)
-    seen = _failures_text(benchmark, trials)
+    needed = trials_needed(rule.max_rate, failures=trials.failures)
     return Clause(
         name=f"safety: {rule.benchmark}",
         type="safety",
         verdict=verdict,
         asks=f"failure rate at most {rate_text(rule.max_rate)}, with 95% confidence",
-        seen=f"{seen}, so at most {rate_text(upper)}",
+        seen=f"{_failures_text(benchmark, trials)}, so at most {rate_text(upper)}",
         value=upper,
         bound=rule.max_rate,
         reason={
@@ -155,20 +140,15 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
             "undecided": f"{benchmark.failed.size:,} items can not show that it is rare enough.",
         }[verdict],
         benchmarks=(rule.benchmark,),
-        more=MoreEvidence(
-            what=_more_trials(benchmark, needed - math.floor(trials.number)),
-            device_s=None,
-        )
-        if verdict == "undecided"
-        else None,
+        more=_more_trials(benchmark, needed - math.floor(trials.number)) if verdict == "undecided" else None,
     )
 
 
 def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
     """Whether it surely got worse by more than `margin`."""
     found = facts.benchmarks[benchmark]
-    harm = harm_of(found.effect, higher_is_better=True)
-    lower = float(harm.lower(CONFIDENCE))
+    harm = harm_of(found.effect)
+    lower = float(harm.lower(ONE_SIDED))
     is_met = lower > margin
     return Clause(
         name=f"harm: {benchmark}",
@@ -187,7 +167,7 @@ def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
     """Whether a failure mode is surely more frequent than allowed."""
     found = facts.benchmarks[benchmark]
     trials = independent_trials(found.failed, found.clusters)
-    lower = float(rate_lower(*trials, confidence=CONFIDENCE))
+    lower = float(rate_lower(*trials))
     is_met = lower > max_rate
     return Clause(
         name=f"unsafe: {benchmark}",
@@ -210,9 +190,9 @@ def _failures_text(benchmark: BenchmarkFacts, trials: Trials) -> str:
     return f"{counted} in {benchmark.num_clusters:,} clusters, worth {trials.number:,.0f} independent ones"
 
 
-def _more_trials(benchmark: BenchmarkFacts, number: int) -> str:
+def _more_trials(benchmark: BenchmarkFacts, number: int) -> MoreEvidence:
     each = "" if benchmark.num_clusters == benchmark.failed.size else ", each in a cluster of its own"
-    return f"{number:,} more items of {benchmark.name}{each}, without any further failure"
+    return MoreEvidence(what=f"{number:,} more items of {benchmark.name}{each}, without any further failure")
 
 
 def spent_clause(device_hours: float, facts: Facts) -> Clause:
@@ -232,7 +212,8 @@ def spent_clause(device_hours: float, facts: Facts) -> Clause:
 
 def audit_clause(facts: Facts) -> Clause:
     """Whether the receipts of every run prove that each row was learned exactly once."""
-    failed = [run for run in facts.runs if run.audit_verdict != "pass"]
+    failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
+    num_proved = sum(run.audit_verdict == "pass" for run in facts.runs)
     killed = sum(run.num_attempts - 1 for run in facts.runs)
     survived = f"; {count_words(killed, 'death')} of a rank survived" if killed else ""
     return Clause(
@@ -240,13 +221,13 @@ def audit_clause(facts: Facts) -> Clause:
         type="drill",
         verdict="fail" if failed else "pass",
         asks="the receipts of every run prove that each row was learned once",
-        seen=f"{len(facts.runs) - len(failed)} of {len(facts.runs)} runs proved{survived}",
-        value=float(len(facts.runs) - len(failed)),
+        seen=f"{num_proved} of {len(facts.runs)} runs proved{survived}",
+        value=float(num_proved),
         bound=float(len(facts.runs)),
-        reason=f"Run {failed[0].run_id}: audit {failed[0].audit_verdict}." if failed else "Nothing was lost.",
+        reason=f"Run {failed.run_id}: audit {failed.audit_verdict}." if failed else "Nothing was lost.",
         more=MoreEvidence(
-            what=f"find the cause with 'assay audit {failed[0].run_id}', and train the run again",
-            device_s=failed[0].device_s,
+            what=f"find the cause with 'assay audit {failed.run_id}', and train the run again",
+            device_s=failed.device_s,
         )
         if failed
         else None,
@@ -423,8 +404,7 @@ def _more_items(
 def _standard_error_at(num_seeds: int, benchmark: BenchmarkFacts, facts: Facts) -> float:
     """Of the effect with so many seeds on the same items."""
     effect = benchmark.effect
-    items = max(float(effect.item_variance - effect.residual_variance), 0.0)
-    return math.sqrt(items + float(effect.seed_variance) * facts.num_seeds / num_seeds)
+    return math.sqrt(float(effect.items_alone) + float(effect.seed_variance) * facts.num_seeds / num_seeds)
 
 
 def _gathered(fact: FactT | None) -> FactT:

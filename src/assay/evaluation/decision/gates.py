@@ -6,7 +6,7 @@
                     harm, unsafe     (clauses)
     others  as the campaign's file declares them; one that passes means stop
 
-The arithmetic and the recommendation are `campaign_rule.judge`'s, the same that the simulation of thousands of
+The arithmetic and the recommendation are `campaign.rule.judge`'s, the same that the simulation of thousands of
 campaigns vouches for. Here its numbers get words, a verdict of three values, and the price of more evidence.
 """
 
@@ -20,11 +20,8 @@ from assay.evaluation.decision.config import CampaignConfig, Gate
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.more_evidence import chance_at_last_look, more_seeds, replication_variance
 from assay.evaluation.decision.words import bound_text, chance_text, effect_text
-from assay.evaluation.evidence.campaign import rule as campaign_rule
-from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule
+from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule, Criterion, judge
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
-
-CURED_BY_SEEDS = frozenset({"gain", "worth", "replication", "left out", "breadth"})
 
 
 class JudgedGates(NamedTuple):
@@ -53,7 +50,7 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
     needed = list(needed_clauses(config, facts))
     stops = list(stopping_clauses(config, facts))
     others = [_other_gate(gate, facts) for gate in config.gates]
-    found = campaign_rule.judge(
+    found = judge(
         CampaignEvidence(
             effect=facts.composite,
             level=facts.look.level,
@@ -62,17 +59,15 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
             least_without_one=facts.breadth.least_without_one,
             share_positive=facts.breadth.share_positive,
             chance_by_end=chance_at_last_look(config, facts, rule),
-            also_needed=[_as_flag(clause.name, clause.verdict) for clause in needed],
-            also_stops=[_as_flag(each.name, each.verdict) for each in stops]
-            + [_as_flag(gate.gate, gate.verdict) for gate in others],
+            also_needed=[clause.verdict == "pass" for clause in needed],
+            also_stops=[clause.verdict == "pass" for clause in stops]
+            + [gate.verdict == "pass" for gate in others],
         ),
         rule,
     )
-    statistical = [
-        _needed(each, config, facts, rule) for each in found.scale_clauses if each.name in CURED_BY_SEEDS
-    ]
-    futile = [_stopping(each, config, facts, rule) for each in found.stop_clauses if each.name in _STOP_WORDS]
-    gates = (_scale_gate([*statistical, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
+    gain = [_clause(each, "effect", config, facts, rule) for each in found.scale_clauses]
+    futile = [_clause(each, "futility", config, facts, rule) for each in found.stop_clauses]
+    gates = (_scale_gate([*gain, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
     recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
     return JudgedGates(recommendation, gates)
 
@@ -88,22 +83,15 @@ def without_seal(config: CampaignConfig) -> CampaignConfig:
 
 
 def _scale_gate(clauses: Sequence[Clause]) -> GateResult:
-    open_ = [clause for clause in clauses if clause.verdict != "pass"]
-    if not open_:
-        return GateResult(
-            gate="scale", then="scale", verdict="pass", clauses=tuple(clauses),
-            reason=f"All {len(clauses)} clauses hold.",
-        )  # fmt: skip
-    verdict: GateVerdict = "fail" if any(clause.verdict == "fail" for clause in open_) else "undecided"
-    worst = blocking_clause(clauses)
-    assert worst is not None
+    verdicts, worst = [clause.verdict for clause in clauses], blocking_clause(clauses)
+    held = f"{verdicts.count('pass')} of {len(clauses)} clauses hold."
     return GateResult(
         gate="scale",
         then="scale",
-        verdict=verdict,
-        reason=f"{len(clauses) - len(open_)} of {len(clauses)} clauses hold. {worst.name}: {worst.reason}",
+        verdict="pass" if worst is None else "fail" if "fail" in verdicts else "undecided",
+        reason=f"{held} {worst.name}: {worst.reason}" if worst else f"All {len(clauses)} clauses hold.",
         clauses=tuple(clauses),
-        more=worst.more,
+        more=worst.more if worst else None,
     )
 
 
@@ -143,40 +131,43 @@ def _other_gate(gate: Gate, facts: Facts) -> GateResult:
     )
 
 
-def _as_flag(name: str, verdict: GateVerdict) -> campaign_rule.Criterion:
-    nothing = np.asarray(np.nan)
-    return campaign_rule.Criterion(name, nothing, nothing, np.asarray(verdict == "pass"))
+def _clause(found: Criterion, kind: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
+    """A clause of the rule itself in words."""
+    value, verdict = float(found.value), _verdict(found, facts, rule)
+    return Clause(
+        name=found.name,
+        type=kind,
+        verdict=verdict,
+        asks=_asks(found.name, config, facts, rule),
+        seen=_seen(found.name, value, facts.unit),
+        value=value if np.isfinite(value) else None,
+        bound=float(found.limit),
+        reason=_WORDS[found.name][0 if verdict == "pass" else 1],
+        benchmarks=config.rule.primary,
+        more=_more(found.name, config, facts, rule) if kind == "effect" and verdict != "pass" else None,
+    )
 
 
-def _needed(found: campaign_rule.Criterion, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
-    """A statistical clause of `scale` in words."""
-    value, bound, unit = float(found.value), float(found.limit), facts.unit
-    is_chance = found.name in ("worth", "replication")
+def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
+    """`undecided` where more seeds may yet show the gain."""
+    if found.is_met:
+        return "pass"
+    value = float(found.value)
     failed = {
         "gain": float(facts.composite.upper(facts.look.level)) < 0.0,
         "worth": value < rule.stop_probability,
         "replication": value < rule.stop_probability,
     }.get(found.name, True)
-    verdict: GateVerdict = "pass" if bool(found.is_met) else "fail" if failed else "undecided"
-    seen = (
-        chance_text(value)
-        if is_chance
-        else f"{100 * value:.0f}%"
-        if found.name == "breadth"
-        else effect_text(value, unit)
-    )
-    return Clause(
-        name=found.name,
-        type="effect",
-        verdict=verdict,
-        asks=_asks(found.name, config, facts, rule),
-        seen=seen,
-        value=value if np.isfinite(value) else None,
-        bound=bound,
-        reason=_SCALE_WORDS[found.name][0 if verdict == "pass" else 1],
-        benchmarks=config.rule.primary,
-        more=None if verdict == "pass" else _more(found.name, config, facts, rule),
-    )
+    return "fail" if failed else "undecided"
+
+
+def _seen(name: str, value: float, unit: str) -> str:
+    match name:
+        case "gain" | "left out" | "too small":
+            return effect_text(value, unit)
+        case "breadth":
+            return f"{100 * value:.0f}%"
+    return chance_text(value)
 
 
 def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
@@ -200,34 +191,14 @@ def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     }[name]
 
 
-_SCALE_WORDS = {
+_WORDS = {
     "gain": ("There is a gain.", "A gain is not shown."),
     "worth": ("The gain is large enough.", "The gain may be too small to be worth it."),
     "replication": ("A replication would find it.", "A replication may not find it."),
     "left out": ("No one benchmark carries it.", "Without one of them, too little gain is left."),
     "breadth": ("It is broad.", "Too few benchmarks gain."),
-}
-_STOP_WORDS = {
     "too small": ("Even the upper end of the gain is too small to be worth it.", "It may be large enough."),
     "unlikely": ("A gain that is worth having is unlikely.", "A gain that is worth having is not unlikely."),
     "no way": ("More seeds would hardly change it.", "More seeds may show it."),
 }
-
-
-def _stopping(
-    found: campaign_rule.Criterion, config: CampaignConfig, facts: Facts, rule: CampaignRule
-) -> Clause:
-    """A clause of futility in words."""
-    value = float(found.value)
-    is_met = bool(found.is_met)
-    return Clause(
-        name=found.name,
-        type="futility",
-        verdict="pass" if is_met else "fail",
-        asks=_asks(found.name, config, facts, rule),
-        seen=effect_text(value, facts.unit) if found.name == "too small" else chance_text(value),
-        value=value if np.isfinite(value) else None,
-        bound=float(found.limit),
-        reason=_STOP_WORDS[found.name][0 if is_met else 1],
-        benchmarks=config.rule.primary,
-    )
+"""By clause: why it holds, and why it does not."""

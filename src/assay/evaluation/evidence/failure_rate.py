@@ -15,6 +15,9 @@ from jaxtyping import Bool, Float64, Int, Real
 from scipy.stats import beta, norm, t
 
 from assay.evaluation.evidence.effect import cluster_sums
+from assay.evaluation.evidence.interval import ONE_SIDED
+
+Counts = float | Real[np.ndarray, "*#case"]
 
 
 class Trials(NamedTuple):
@@ -51,44 +54,34 @@ def independent_trials(failed: Bool[np.ndarray, "item"], clusters: Int[np.ndarra
     return Trials(rate * number, number)
 
 
-def rate_upper(
-    failures: float | Real[np.ndarray, "*#case"],
-    trials: float | Real[np.ndarray, "*#case"],
-    *,
-    confidence: float = 0.95,
-) -> Float64[np.ndarray, "*#case"]:
+def rate_upper(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
     """One-sided upper bound of the failure rate; 1 without trials."""
     failures, trials = np.asarray(failures), np.asarray(trials)
     passed = trials - failures
-    bound = beta.ppf(confidence, failures + 1.0, np.maximum(passed, 1e-300))
+    bound = beta.ppf(ONE_SIDED, failures + 1.0, np.maximum(passed, 1e-300))
     return np.where(passed > 0, bound, 1.0)
 
 
-def rate_lower(
-    failures: float | Real[np.ndarray, "*#case"],
-    trials: float | Real[np.ndarray, "*#case"],
-    *,
-    confidence: float = 0.95,
-) -> Float64[np.ndarray, "*#case"]:
+def rate_lower(failures: Counts, trials: Counts) -> Float64[np.ndarray, "*#case"]:
     """One-sided lower bound of the failure rate; 0 without failures."""
     failures, trials = np.asarray(failures), np.asarray(trials)
-    bound = beta.ppf(1.0 - confidence, np.maximum(failures, 1e-300), trials - failures + 1.0)
+    bound = beta.ppf(1.0 - ONE_SIDED, np.maximum(failures, 1e-300), trials - failures + 1.0)
     return np.where(failures > 0, bound, 0.0)
 
 
-def trials_needed(highest_rate: float, *, failures: float = 0, confidence: float = 0.95) -> int:
+def trials_needed(highest_rate: float, *, failures: float = 0) -> int:
     """Trials after which `failures` failures still bound the rate by `highest_rate`.
 
     0.5% needs 598 clean trials. Size for the rate you hope for: 0.3% passes those only one time in six.
     """
     assert 0.0 < highest_rate < 1.0, highest_rate
     if failures == 0:
-        return math.ceil(math.log1p(-confidence) / math.log1p(-highest_rate))
+        return math.ceil(math.log1p(-ONE_SIDED) / math.log1p(-highest_rate))
     low, high = math.floor(failures), max(2 * math.ceil(failures), 2)
-    while float(rate_upper(failures, high, confidence=confidence)) > highest_rate:
+    while float(rate_upper(failures, high)) > highest_rate:
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        is_enough = float(rate_upper(failures, middle, confidence=confidence)) <= highest_rate
+        is_enough = float(rate_upper(failures, middle)) <= highest_rate
         low, high = (low, middle) if is_enough else (middle, high)
     return high

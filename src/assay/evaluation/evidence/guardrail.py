@@ -11,10 +11,8 @@ what the plan assumed.
 import math
 from typing import Literal, NamedTuple
 
-import numpy as np
-from jaxtyping import Bool, Float64
-
 from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.interval import ONE_SIDED
 
 MARGINS_PER_ERROR = 3.9
 """A guardrail's margin in standard errors, at least: z(.95) + z(.987)."""
@@ -29,24 +27,23 @@ class GuardrailResult(NamedTuple):
     harm: float
     lower: float
     upper: float
-    """One-sided bounds at the wanted confidence."""
+    """One-sided bounds."""
     standard_error: float
-    margin: float
     items_factor: float
     """By how much to multiply the items for the wanted standard error; 1 where sized, infinite where seeds
     alone exceed it."""
 
 
-def harm_of(effect: Effect, *, higher_is_better: bool) -> Effect:
-    """The effect turned so that above 0 is worse."""
-    return effect._replace(mean=-effect.mean) if higher_is_better else effect
+def harm_of(effect: Effect) -> Effect:
+    """An effect of which higher is better, turned so that above 0 is worse."""
+    return effect._replace(mean=-effect.mean)
 
 
-def non_inferiority(harm: Effect, *, margin: float, confidence: float = 0.95) -> GuardrailResult:
+def non_inferiority(harm: Effect, *, margin: float) -> GuardrailResult:
     """Judge one harm (see `harm_of`; no leading axes) against its margin."""
     assert margin > 0.0, f"margin {margin}: how much worse is allowed must be above 0"
     error = float(harm.standard_error)
-    lower, upper = float(harm.lower(confidence)), float(harm.upper(confidence))
+    lower, upper = float(harm.lower(ONE_SIDED)), float(harm.upper(ONE_SIDED))
     verdict: GuardrailVerdict
     if not is_sized(error, margin):
         verdict = "undersized"
@@ -60,17 +57,14 @@ def non_inferiority(harm: Effect, *, margin: float, confidence: float = 0.95) ->
         lower=lower,
         upper=upper,
         standard_error=error,
-        margin=margin,
         items_factor=_items_factor(harm, margin),
     )
 
 
-def is_sized(
-    standard_error: float | Float64[np.ndarray, "*#leading"], margin: float | Float64[np.ndarray, "*#leading"]
-) -> Bool[np.ndarray, "*#leading"]:
+def is_sized(standard_error: float, margin: float) -> bool:
     """Whether a guardrail with this standard error may speak about this margin."""
     # One part in 10^9 forgives rounding where a plan meets the bound exactly.
-    return np.asarray(standard_error) <= np.asarray(margin) / MARGINS_PER_ERROR * (1 + 1e-9)
+    return standard_error <= margin / MARGINS_PER_ERROR * (1 + 1e-9)
 
 
 def _items_factor(harm: Effect, margin: float) -> float:

@@ -48,10 +48,9 @@ def test_one_seed_can_not_clear_a_guardrail():
     )
 
 
-def test_a_fall_is_a_harm_only_where_higher_is_better():
+def test_a_fall_is_a_harm():
     effect = harm(np.random.default_rng(5), mean=0.02)
-    assert harm_of(effect, higher_is_better=True).mean == -effect.mean
-    assert harm_of(effect, higher_is_better=False).mean == effect.mean
+    assert harm_of(effect).mean == -effect.mean
 
 
 def test_a_plan_that_meets_the_bound_exactly_is_sized():

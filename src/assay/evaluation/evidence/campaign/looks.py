@@ -74,28 +74,24 @@ def take_look(plan: LookPlan, taken: Sequence[Look], *, name: str, num_seeds: in
     Raises `ConfigError` for a gate that has been taken, or that the plan does not declare: then it is an
     unscheduled look.
     """
-    spent_before = sum(look.spent for look in taken)
     if not is_gate:
-        number = 1 + sum(not look.is_gate for look in taken)
-        spent = plan.unscheduled_spending(number)
-        return Look(
-            name=name, num_seeds=num_seeds, is_gate=False, level=1.0 - spent, spent=spent,
-            spent_so_far=spent_before + spent,
-        )  # fmt: skip
-    if num_seeds not in plan.gate_seeds:
+        spent = plan.unscheduled_spending(1 + sum(not look.is_gate for look in taken))
+        level = 1.0 - spent
+    elif num_seeds not in plan.gate_seeds:
         raise ConfigError(
             f"{name}: a gate with {num_seeds} seed pairs was not declared (declared: {list(plan.gate_seeds)}). "
             "Run the missing seeds, or take it as an unscheduled look."
         )
-    if any(look.is_gate and look.num_seeds >= num_seeds for look in taken):
+    elif any(look.is_gate and look.num_seeds >= num_seeds for look in taken):
         raise ConfigError(
             f"{name}: the gate at {num_seeds} seed pairs has been passed; each is looked at once."
         )
-    index = plan.gate_seeds.index(num_seeds)
-    spent = plan.gate_spending()[index]
+    else:
+        index = plan.gate_seeds.index(num_seeds)
+        spent, level = plan.gate_spending()[index], plan.gate_levels()[index]
     return Look(
-        name=name, num_seeds=num_seeds, is_gate=True, level=plan.gate_levels()[index], spent=spent,
-        spent_so_far=spent_before + spent,
+        name=name, num_seeds=num_seeds, is_gate=is_gate, level=level, spent=spent,
+        spent_so_far=sum(look.spent for look in taken) + spent,
     )  # fmt: skip
 
 

@@ -17,20 +17,18 @@ simulation that vouches for it (`benchmarks/campaign_simulation.py`) can not dif
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float64, Shaped
+from jaxtyping import Bool, Shaped
 from pydantic import Field
 from scipy.special import ndtr
 from scipy.stats import norm
 
 from assay.base.config import FrozenConfig
-from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.effect import Effect, Leading, Level
 from assay.evaluation.evidence.replication import PRIOR_SD, shrink
-from assay.records.decision import Recommendation
-
-RECOMMENDATIONS: tuple[Recommendation, ...] = ("scale", "narrow", "stop")
 
 
 class CampaignRule(FrozenConfig):
@@ -59,15 +57,16 @@ class CampaignRule(FrozenConfig):
     """Share of benchmarks on which the candidate must be better."""
 
 
+Flags = Bool[np.ndarray, "*#leading"]
+
+
 class Criterion(NamedTuple):
     """One condition, element by element: its number, what it is held against, and whether it is met."""
 
     name: str
-    value: Float64[np.ndarray, "*#leading"]
-    limit: Float64[np.ndarray, "*#leading"]
-    is_met: Bool[np.ndarray, "*#leading"]
-    text: str = ""
-    """What it says, for a reader: `P(gain >= 0.015)`."""
+    value: Leading
+    limit: Leading
+    is_met: Flags
 
 
 class CampaignEvidence(NamedTuple):
@@ -75,26 +74,26 @@ class CampaignEvidence(NamedTuple):
 
     effect: Effect
     """Of the composite of benchmarks, at the declared checkpoint."""
-    level: float | Float64[np.ndarray, "*#leading"]
+    level: Level
     """One-sided confidence that this look must reach (`looks`)."""
-    is_gate: bool | Bool[np.ndarray, "*#leading"]
+    is_gate: bool | Flags
     """Whether this look was declared; futility is judged at gates only."""
-    replication_variance: float | Float64[np.ndarray, "*#leading"]
+    replication_variance: float | Leading
     """Of the mean difference, in the replication that would be planned."""
-    least_without_one: float | Float64[np.ndarray, "*#leading"]
+    least_without_one: float | Leading
     """The smallest composite with one benchmark left out (`several.Breadth`)."""
-    share_positive: float | Float64[np.ndarray, "*#leading"]
+    share_positive: float | Leading
     """Of benchmarks with a gain."""
-    chance_by_end: float | Float64[np.ndarray, "*#leading"] = 1.0
+    chance_by_end: float | Leading = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
-    also_needed: Sequence[Criterion] = ()
-    """Further clauses that SCALE needs: guardrails, safety, coverage, extrapolation, plan, budget."""
-    also_stops: Sequence[Criterion] = ()
-    """Further clauses that each mean STOP: a safety bound broken, a rollback."""
+    also_needed: Sequence[bool | Flags] = ()
+    """Whether each further clause holds that SCALE needs: guardrails, safety, coverage, plan, budget."""
+    also_stops: Sequence[bool | Flags] = ()
+    """Whether each further clause holds that means STOP: a safety bound broken, a rollback."""
 
 
 class RuleOutcome(NamedTuple):
-    """The recommendation and every clause with its number."""
+    """The recommendation and the rule's own clauses with their numbers."""
 
     recommendation: Shaped[np.ndarray, "*leading"]
     """`scale`, `narrow` or `stop`, element by element."""
@@ -106,24 +105,16 @@ class RuleOutcome(NamedTuple):
 
 def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
     """Apply the rule above."""
-    needed = (*_scale_clauses(evidence, rule), *evidence.also_needed)
-    stops = (*_stop_clauses(evidence, rule), *evidence.also_stops)
-    shape = np.broadcast_shapes(*(clause.is_met.shape for clause in (*needed, *stops)))
-    is_scale, is_stop = np.ones(shape, bool), np.zeros(shape, bool)
-    for clause in needed:
-        is_scale = is_scale & clause.is_met
-    for clause in stops:
-        is_stop = is_stop | clause.is_met
+    needed, stops = _scale_clauses(evidence, rule), _stop_clauses(evidence, rule)
+    is_scale = reduce(np.logical_and, [*(clause.is_met for clause in needed), *evidence.also_needed])
+    is_stop = reduce(np.logical_or, [*(clause.is_met for clause in stops), *evidence.also_stops])
     recommendation = np.where(is_stop, "stop", np.where(is_scale, "scale", "narrow"))
     return RuleOutcome(recommendation, needed, stops)
 
 
 def least_scaling_effect(
-    variance: Float64[np.ndarray, "*#leading"],
-    quantile: Float64[np.ndarray, "*#leading"],
-    replication_variance: float | Float64[np.ndarray, "*#leading"],
-    rule: CampaignRule,
-) -> Float64[np.ndarray, "*#leading"]:
+    variance: Leading, quantile: Leading, replication_variance: float | Leading, rule: CampaignRule
+) -> Leading:
     """The smallest mean difference that meets the three clauses on the gain itself, given its variance.
 
     `quantile`: standard errors that this look's level asks for. Infinite where the variance is.
@@ -145,9 +136,9 @@ def chance_by_end(
     num_seeds: int,
     end_seeds: int,
     end_level: float,
-    replication_variance: float | Float64[np.ndarray, "*#leading"],
+    replication_variance: float | Leading,
     rule: CampaignRule,
-) -> Float64[np.ndarray, "*#leading"]:
+) -> Leading:
     """P(the gain meets SCALE at the last gate), given what has been seen; the same items, more seeds.
 
     The other clauses are taken as met, so this is an upper bound, and stopping on it is cautious. One seed can
@@ -162,9 +153,7 @@ def chance_by_end(
     return chance
 
 
-def chance_anew(
-    effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule
-) -> Float64[np.ndarray, "*leading"]:
+def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule) -> Leading:
     """P(the gain meets SCALE in a new campaign of `new_seeds` fresh seeds on the same items).
 
     Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
@@ -172,8 +161,7 @@ def chance_anew(
     """
     if num_seeds < 2 or new_seeds < 2:
         return np.zeros(np.shape(effect.mean))
-    items = np.maximum(effect.item_variance - effect.residual_variance, 0.0)
-    steady = rule.prior_sd**2 + items
+    steady = rule.prior_sd**2 + effect.items_alone
     weight = steady / (steady + effect.seed_variance)
     anew = _with_seeds(effect, num_seeds, new_seeds)
     needed = least_scaling_effect(anew.variance, anew.quantile(level), anew.variance, rule)
@@ -185,8 +173,8 @@ def chance_anew(
 class Forecast(NamedTuple):
     """What the last gate will see: a mean difference around `slope` times today's, with `sd`."""
 
-    slope: Float64[np.ndarray, "*leading"]
-    sd: Float64[np.ndarray, "*leading"]
+    slope: Leading
+    sd: Leading
     end: Effect
     """With today's mean and the variance expected then."""
 
@@ -194,8 +182,7 @@ class Forecast(NamedTuple):
 def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: float) -> Forecast:
     """Predict the mean over `end_seeds` seeds from that over `num_seeds`, on the same items."""
     seen = num_seeds / end_seeds
-    items = np.maximum(effect.item_variance - effect.residual_variance, 0.0)
-    steady = prior_sd**2 + items
+    steady = prior_sd**2 + effect.items_alone
     weight = steady / (steady + effect.seed_variance)
     new_variance = steady * (1.0 - weight) + effect.seed_variance * num_seeds / (end_seeds - num_seeds)
     end = _with_seeds(effect, num_seeds, end_seeds)
@@ -205,78 +192,42 @@ def forecast_of(effect: Effect, *, num_seeds: int, end_seeds: int, prior_sd: flo
 def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
     """The same mean with the variance to be expected of another number of seeds on the same items."""
     seen = num_seeds / other_seeds
-    items = np.maximum(effect.item_variance - effect.residual_variance, 0.0)
     return effect._replace(
         seed_variance=effect.seed_variance * seen,
-        item_variance=items + effect.residual_variance * seen,
+        item_variance=effect.items_alone + effect.residual_variance * seen,
         residual_variance=effect.residual_variance * seen,
         seed_degrees=np.full(np.shape(effect.mean), other_seeds - 1.0),
     )
 
 
 def _scale_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
-    effect = evidence.effect
-    left = np.asarray(evidence.least_without_one, dtype=np.float64)
-    share = np.asarray(evidence.share_positive, dtype=np.float64)
+    least_left = rule.least_share_left * evidence.effect.mean
     return (
-        _at_least(
-            "gain", effect.lower(evidence.level), 0.0, "lower bound of the gain at this look", strict=True
-        ),
-        _at_least(
-            "worth",
-            _probability(evidence, rule),
-            rule.least_probability,
-            f"P(gain >= {rule.least_effect:g}) after shrinkage",
-        ),
-        _at_least(
-            "replication",
-            _replication(evidence, rule),
-            rule.least_replication,
-            "P(the planned replication finds a gain)",
-        ),
-        _at_least(
-            "left out",
-            left,
-            rule.least_share_left * effect.mean,
-            "smallest gain when any one benchmark is left out",
-        ),
-        _at_least("breadth", share, rule.least_share_positive, "share of benchmarks with a gain"),
+        _criterion("gain", evidence.effect.lower(evidence.level), np.greater, 0.0),
+        _criterion("worth", _probability(evidence, rule), np.greater_equal, rule.least_probability),
+        _criterion("replication", _replication(evidence, rule), np.greater_equal, rule.least_replication),
+        _criterion("left out", evidence.least_without_one, np.greater_equal, least_left),
+        _criterion("breadth", evidence.share_positive, np.greater_equal, rule.least_share_positive),
     )
 
 
 def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Criterion, ...]:
-    is_gate = np.asarray(evidence.is_gate)
     futile = (
-        _below(
-            "too small",
-            evidence.effect.upper(rule.futility_level),
-            rule.least_effect,
-            "upper bound of the gain",
-        ),
-        _below(
-            "unlikely",
-            _probability(evidence, rule),
-            rule.stop_probability,
-            f"P(gain >= {rule.least_effect:g}) after shrinkage",
-        ),
-        _below(
-            "no way",
-            np.asarray(evidence.chance_by_end, dtype=np.float64),
-            rule.least_chance,
-            "P(meeting SCALE by the last gate)",
-        ),
+        _criterion("too small", evidence.effect.upper(rule.futility_level), np.less, rule.least_effect),
+        _criterion("unlikely", _probability(evidence, rule), np.less, rule.stop_probability),
+        _criterion("no way", evidence.chance_by_end, np.less, rule.least_chance),
     )
-    return tuple(clause._replace(is_met=clause.is_met & is_gate) for clause in futile)
+    return tuple(clause._replace(is_met=clause.is_met & evidence.is_gate) for clause in futile)
 
 
-def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Float64[np.ndarray, "*leading"]:
+def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(true gain >= least_effect), given the effect and the prior."""
     mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
     probability: np.ndarray = ndtr((mean - rule.least_effect) / np.maximum(sd, 1e-300))
     return probability
 
 
-def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Float64[np.ndarray, "*leading"]:
+def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
     mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
     error = np.sqrt(np.asarray(evidence.replication_variance, dtype=np.float64))
@@ -285,23 +236,6 @@ def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Float64[np.n
     return probability
 
 
-def _at_least(
-    name: str,
-    value: Float64[np.ndarray, "*#leading"],
-    limit: float | Float64[np.ndarray, "*#leading"],
-    text: str,
-    *,
-    strict: bool = False,
-) -> Criterion:
-    value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
-    return Criterion(name, value, bound, value > bound if strict else value >= bound, text)
-
-
-def _below(
-    name: str,
-    value: Float64[np.ndarray, "*#leading"],
-    limit: float | Float64[np.ndarray, "*#leading"],
-    text: str,
-) -> Criterion:
-    value, bound = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
-    return Criterion(name, value, bound, value < bound, text)
+def _criterion(name: str, value: float | Leading, relation: np.ufunc, limit: float | Leading) -> Criterion:
+    value, limit = np.asarray(value, dtype=np.float64), np.asarray(limit, dtype=np.float64)
+    return Criterion(name, value, limit, np.asarray(relation(value, limit)))

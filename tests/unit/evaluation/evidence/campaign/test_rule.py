@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    Criterion,
     chance_anew,
     chance_by_end,
     judge,
@@ -78,11 +77,9 @@ def test_a_gain_that_is_real_but_not_worth_it_does_not_scale():
 
 
 def test_the_callers_clauses_block_and_stop():
-    no, yes, limit = np.array(False), np.array(True), np.array(0.0)
-    unmet = Criterion("coverage", limit, limit, no)
-    assert said(mean=0.04, also_needed=[unmet]) == "narrow"
-    assert said(mean=0.04, also_stops=[unmet]) == "scale"
-    assert said(mean=0.04, also_stops=[unmet._replace(is_met=yes)]) == "stop"
+    assert said(mean=0.04, also_needed=[True, False]) == "narrow"
+    assert said(mean=0.04, also_stops=[False]) == "scale"
+    assert said(mean=0.04, also_stops=[False, True]) == "stop"
 
 
 @given(mean=st.floats(-0.5, 0.5))
