@@ -13,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 from assay.evaluation.evidence.campaign.looks import LookPlan, take_look
-from assay.evaluation.evidence.classifier.classifier import slice_metrics
 from assay.evaluation.evidence.classifier.compare import compare_auc, compare_slices
 from assay.evaluation.evidence.classifier.curves import roc_curve, score_histogram
-from assay.evaluation.evidence.classifier.metrics import classifier_metrics
-from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
+from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.records.audit import AuditReport
 from assay.records.campaign import CampaignRun
 from assay.records.commit import Commit, LogEntry, RunFinished

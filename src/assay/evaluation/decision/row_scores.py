@@ -29,8 +29,7 @@ from assay.evaluation.evidence.benchmark_items import (
     summarise,
 )
 from assay.evaluation.evidence.classifier.auc import placements
-from assay.evaluation.evidence.classifier.predictions import scores_of
-from assay.evaluation.evidence.classifier.rows import ScoredRows
+from assay.evaluation.evidence.classifier.rows import ScoredRows, scores_of
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import AUC, AnyEvaluation, ClassifierEvaluation, Metric
 

@@ -22,7 +22,7 @@ from jaxtyping import Float64
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import normal_quantile
+from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile, symmetric
 from assay.records.commit import Commit
 from assay.records.evaluation import Estimate
 from assay.records.run import Run
@@ -30,9 +30,6 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits
 from assay.store.metrics.curves import Curve, metric_series
 from assay.training.recipe import recipe_of
-
-CONFIDENCE = 0.95
-
 
 _EVERY_POINT = 1_000_000_000
 _ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "layout")
@@ -104,9 +101,7 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     )
 
 
-def compare_code_lengths(
-    pairs: Sequence[tuple[CodeLength, CodeLength]], *, confidence: float = CONFIDENCE
-) -> Estimate:
+def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Estimate:
     """Bits per row that the candidate saves (positive) over its baseline, over the steps that both have.
 
     Each pair is (baseline, candidate). With one pair the interval is over rows, with more over pairs. Raises
@@ -116,20 +111,16 @@ def compare_code_lengths(
         raise DataError("no pair of runs to compare; give a baseline and a candidate.")
     savings = [_saved_bits(*pair) for pair in pairs]
     means = np.array([float(saved.sum()) / float(rows.sum()) for saved, rows in savings])
+    middle = float(means.mean())
     if len(pairs) == 1:
         saved, rows = savings[0]
         # Of a ratio: each step's deviation from its rows' share of the mean.
         error = np.sqrt(newey_west(saved - means[0] * rows)) / float(rows.sum())
-        margin = normal_quantile(confidence) * float(error)
         method = f"Newey-West over {len(rows)} steps of one pair; the seed's luck is not in it"
-    else:
-        quantile = float(student_t.ppf(0.5 + confidence / 2.0, len(pairs) - 1))
-        margin = quantile * float(means.std(ddof=1)) / float(np.sqrt(len(pairs)))
-        method = f"t over {len(pairs)} pairs of runs"
-    middle = float(means.mean())
-    return Estimate(
-        value=middle, low=middle - margin, high=middle + margin, confidence=confidence, method=method
-    )
+        return symmetric(middle, normal_quantile() * float(error), method=method)
+    quantile = float(student_t.ppf(0.5 + CONFIDENCE / 2.0, len(pairs) - 1))
+    margin = quantile * float(means.std(ddof=1)) / float(np.sqrt(len(pairs)))
+    return symmetric(middle, margin, method=f"t over {len(pairs)} pairs of runs")
 
 
 def newey_west(deviations: Float64[np.ndarray, "step"]) -> float:

@@ -11,10 +11,9 @@ import pyarrow as pa
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
-from assay.evaluation.evidence.classifier.classifier import slice_metrics
 from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
-from assay.evaluation.evidence.classifier.metrics import classifier_metrics
-from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
+from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.evaluation.evidence.mean_scores import (
     compare_score_slices,
     compare_scores,

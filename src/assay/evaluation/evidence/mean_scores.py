@@ -12,9 +12,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
-from assay.evaluation.evidence.interval import CONFIDENCE
-from assay.evaluation.evidence.predictions import ROW_ID, require_same_rows
-from assay.evaluation.evidence.slices import slices_of
+from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
+from assay.evaluation.evidence.predictions import require_same_rows
+from assay.evaluation.evidence.slices import metadata_slices, slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import (
     Estimate,
@@ -25,19 +25,15 @@ from assay.records.evaluation import (
     ScoreSlice,
 )
 
-MIN_ROWS = 50
-"""A slice with fewer has no interval worth showing."""
 
-
-def mean_estimate(values: Float64[np.ndarray, "row"], *, confidence: float = CONFIDENCE) -> Estimate:
+def mean_estimate(values: Float64[np.ndarray, "row"]) -> Estimate:
     """The mean with Student's interval; without one for a single row."""
     mean = float(values.mean())
     if values.size < 2:
-        return Estimate(value=mean, confidence=confidence, method="normal theory (t): undefined, one row")
-    quantile = float(stats.t.ppf(0.5 + confidence / 2, values.size - 1))
-    reach = quantile * float(values.std(ddof=1)) / np.sqrt(values.size)
-    return Estimate(
-        value=mean, low=mean - reach, high=mean + reach, confidence=confidence, method="normal theory (t)"
+        return Estimate(value=mean, method="normal theory (t): undefined, one row")
+    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, values.size - 1))
+    return symmetric(
+        mean, quantile * float(values.std(ddof=1)) / np.sqrt(values.size), method="normal theory (t)"
     )
 
 
@@ -57,8 +53,7 @@ def score_slices(table: Any, metrics: Sequence[Metric]) -> tuple[ScoreSlice, ...
         ScoreSlice(
             column=each.column, value=each.value, metrics=score_metrics(table.filter(each.chosen), metrics)
         )
-        for name in _metadata(table, metrics)
-        for each in slices_of(name, table[name])
+        for each in metadata_slices(table, scores=_names(metrics))
     )
 
 
@@ -95,22 +90,9 @@ def compare_scores(
 def compare_score_slices(
     baseline: Any, candidate: Any, metrics: Sequence[Metric]
 ) -> tuple[SliceDifference, ...]:
-    """The paired difference of the first score in each slice of each metadata column of the baseline's table.
-
-    Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
-    """
+    """The paired difference of the first score in each slice; see `slice_differences`."""
     differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
-    return tuple(
-        SliceDifference(
-            each.column,
-            each.value,
-            num_rows,
-            _paired(differences[each.chosen]) if num_rows >= MIN_ROWS else None,
-        )
-        for name in _metadata(baseline, metrics)
-        for each in slices_of(name, baseline[name])
-        if (num_rows := int(np.count_nonzero(each.chosen)))
-    )
+    return slice_differences(baseline, lambda chosen: _paired(differences[chosen]), scores=_names(metrics))
 
 
 def _paired(differences: Float64[np.ndarray, "row"]) -> Estimate:
@@ -122,6 +104,5 @@ def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     return np.asarray(table[metric.name].to_numpy(), np.float64)
 
 
-def _metadata(table: Any, metrics: Sequence[Metric]) -> list[str]:
-    scores = {ROW_ID, *(metric.name for metric in metrics)}
-    return [name for name in table.column_names if name not in scores]
+def _names(metrics: Sequence[Metric]) -> list[str]:
+    return [metric.name for metric in metrics]

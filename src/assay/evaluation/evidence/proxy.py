@@ -52,7 +52,6 @@ def proxy_advice(
     *,
     rng: np.random.Generator,
     wanted_accuracy: float = 0.80,
-    confidence: float = CONFIDENCE,
     num_resamples: int = NUM_RESAMPLES,
 ) -> ProxyAdvice:
     """Judge each scale against the largest, from scores[recipe, seed] by scale; higher is better.
@@ -63,9 +62,7 @@ def proxy_advice(
     checked = _checked(scores)
     target_scale = max(checked)
     target = checked.pop(target_scale)
-    scales = tuple(
-        _proxy_scale(scale, checked[scale], target, rng, confidence, num_resamples) for scale in sorted(checked)
-    )
+    scales = tuple(_proxy_scale(scale, checked[scale], target, rng, num_resamples) for scale in sorted(checked))
     good = [each for each in scales if (each.decision_accuracy.low or 0.0) >= wanted_accuracy]
     return ProxyAdvice(scales, target_scale, good[0] if good else None)
 
@@ -94,7 +91,6 @@ def _proxy_scale(
     small: Float64[np.ndarray, "recipe seed"],
     large: Float64[np.ndarray, "recipe large_seed"],
     rng: np.random.Generator,
-    confidence: float,
     num_resamples: int,
 ) -> ProxyScale:
     accuracies, correlations = [], []
@@ -104,13 +100,12 @@ def _proxy_scale(
         accuracies.append(_pair_mean(_agreement(few, many), recipes))
         correlations.append(_spearman(few, many))
     method = f"bootstrap over recipes and seeds, {num_resamples} resamples"
-    accuracy, correlation = decision_accuracy(small, large), rank_correlation(small, large)
     return ProxyScale(
         scale=scale,
         num_recipes=small.shape[0],
         num_seeds=small.shape[1],
-        decision_accuracy=_estimate(accuracy, np.concatenate(accuracies), confidence, method),
-        rank_correlation=_estimate(correlation, np.concatenate(correlations), confidence, method),
+        decision_accuracy=_estimate(decision_accuracy(small, large), np.concatenate(accuracies), method),
+        rank_correlation=_estimate(rank_correlation(small, large), np.concatenate(correlations), method),
     )
 
 
@@ -158,9 +153,9 @@ def _spearman(
     return correlation
 
 
-def _estimate(value: float, draws: Float64[np.ndarray, "resample"], confidence: float, method: str) -> Estimate:
-    low, high = np.quantile(draws, [0.5 - confidence / 2, 0.5 + confidence / 2])
-    return Estimate(value=value, low=float(low), high=float(high), confidence=confidence, method=method)
+def _estimate(value: float, draws: Float64[np.ndarray, "resample"], method: str) -> Estimate:
+    low, high = np.quantile(draws, [0.5 - CONFIDENCE / 2, 0.5 + CONFIDENCE / 2])
+    return Estimate(value=value, low=float(low), high=float(high), method=method)
 
 
 def _chunks(num_resamples: int, num_recipes: int) -> Sequence[int]:

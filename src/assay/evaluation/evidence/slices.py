@@ -4,7 +4,7 @@ Text by value (the 20 most frequent, the rest together), numbers by quartile, nu
 slice that is not shown can not be missed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +13,14 @@ import pyarrow.compute as pc
 from jaxtyping import Bool
 
 from assay.base.units import count_text
+from assay.evaluation.evidence.predictions import ROW_ID
+from assay.evaluation.evidence.verdict import SliceDifference
+from assay.records.evaluation import Estimate
 
 MISSING = "(missing)"
 MAX_VALUES = 20
+MIN_ROWS = 50
+"""A slice with fewer has no interval worth showing: the normal approximations behind it do not hold."""
 
 
 class Slice(NamedTuple):
@@ -24,6 +29,28 @@ class Slice(NamedTuple):
     column: str
     value: str
     chosen: Bool[np.ndarray, "row"]
+
+
+def metadata_slices(table: Any, *, scores: Collection[str]) -> Iterator[Slice]:
+    """The slices of each column of metadata: those that are neither the row's id nor one of its `scores`."""
+    for name in table.column_names:
+        if name != ROW_ID and name not in scores:
+            yield from slices_of(name, table[name])
+
+
+def slice_differences(
+    baseline: Any, difference: Callable[[Bool[np.ndarray, "row"]], Estimate | None], *, scores: Collection[str]
+) -> tuple[SliceDifference, ...]:
+    """The paired difference in each slice of the baseline's table.
+
+    Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
+    """
+    found = []
+    for each in metadata_slices(baseline, scores=scores):
+        num_rows = int(np.count_nonzero(each.chosen))
+        estimate = difference(each.chosen) if num_rows >= MIN_ROWS else None
+        found.append(SliceDifference(each.column, each.value, num_rows, estimate))
+    return tuple(found)
 
 
 def slices_of(column: str, values: Any) -> Iterator[Slice]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
-from assay.evaluation.evidence.classifier.predictions import scores_of
+from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.evaluation.evidence.predictions import predictions_of
 from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.views.curves import RunCurves, run_curves

@@ -20,7 +20,7 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
-from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile
+from assay.evaluation.evidence.interval import normal_quantile, symmetric
 from assay.records.evaluation import Estimate
 
 
@@ -52,7 +52,7 @@ def auc(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
     return placements(scored_rows(labels, probabilities, source="the scored rows")).auc
 
 
-def auc_estimate(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimate | None:
+def auc_estimate(rows: ScoredRows) -> Estimate | None:
     """AUC with DeLong's interval on the logit scale; None where a class is absent.
 
     The interval is None where DeLong's variance can not be had (one row of a class) or says nothing (classes
@@ -62,18 +62,13 @@ def auc_estimate(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimat
         return None
     placed = placements(rows)
     if min(placed.of_positives.size, placed.of_negatives.size) < 2:
-        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, one row of a class")
+        return Estimate(value=placed.auc, method="DeLong: undefined, one row of a class")
     if placed.auc in (0.0, 1.0):
-        return Estimate(value=placed.auc, confidence=confidence, method="DeLong: undefined, perfect separation")
-    low, high = logit_interval(
-        placed.auc, _variance(placed.of_positives, placed.of_negatives), confidence=confidence
-    )
-    return Estimate(value=placed.auc, low=low, high=high, confidence=confidence, method="DeLong")
+        return Estimate(value=placed.auc, method="DeLong: undefined, perfect separation")
+    return on_logit_scale(placed.auc, _variance(placed.of_positives, placed.of_negatives), method="DeLong")
 
 
-def auc_difference(
-    baseline: ScoredRows, candidate: ScoredRows, *, confidence: float = CONFIDENCE
-) -> Estimate | None:
+def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | None:
     """Candidate's AUC minus the baseline's on the same rows, with the paired DeLong interval.
 
     Both must list the same rows in the same order. None where a class is absent; the interval is None where
@@ -87,24 +82,17 @@ def auc_difference(
     of_negatives = after.of_negatives - before.of_negatives
     difference = float(after.auc - before.auc)
     if min(of_positives.size, of_negatives.size) < 2 and (of_positives.any() or of_negatives.any()):
-        return Estimate(
-            value=difference, confidence=confidence, method="paired DeLong: undefined, one row of a class"
-        )
+        return Estimate(value=difference, method="paired DeLong: undefined, one row of a class")
     # The variance of a difference is the variance of the differences of placements: no covariance needed.
-    margin = normal_quantile(confidence) * float(np.sqrt(_variance(of_positives, of_negatives)))
-    return Estimate(
-        value=difference,
-        low=max(-1.0, difference - margin),
-        high=min(1.0, difference + margin),
-        confidence=confidence,
-        method="paired DeLong",
-    )
+    margin = normal_quantile() * float(np.sqrt(_variance(of_positives, of_negatives)))
+    return symmetric(difference, margin, method="paired DeLong", lowest=-1.0, highest=1.0)
 
 
-def logit_interval(share: float, variance: float, *, confidence: float) -> tuple[float, float]:
-    """Interval of a share strictly inside (0, 1), symmetric on the logit scale."""
-    margin = normal_quantile(confidence) * np.sqrt(variance) / (share * (1.0 - share))
-    return float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
+def on_logit_scale(share: float, variance: float, *, method: str) -> Estimate:
+    """A share strictly inside (0, 1) with its interval, symmetric on the logit scale."""
+    margin = normal_quantile() * np.sqrt(variance) / (share * (1.0 - share))
+    low, high = float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
+    return Estimate(value=share, low=low, high=high, method=method)
 
 
 def _variance(

@@ -6,17 +6,14 @@ The rule is that of `verdict_of`: a candidate may lose `allowed_loss` of AUC (on
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.auc import auc_difference, placements
-from assay.evaluation.evidence.classifier.metrics import MIN_ROWS_TO_RANK
-from assay.evaluation.evidence.classifier.predictions import SCORE_COLUMNS, scores_of
-from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.predictions import require_same_rows
-from assay.evaluation.evidence.slices import slices_of
+from assay.evaluation.evidence.classifier.rows import scores_of
+from assay.evaluation.evidence.predictions import BINARY_COLUMNS, require_same_rows
+from assay.evaluation.evidence.slices import slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
-from assay.records.evaluation import AucComparison, Estimate
+from assay.records.evaluation import AucComparison
 
 ALLOWED_AUC_LOSS = 0.01
 
@@ -59,25 +56,14 @@ def compare_auc(
 
 
 def compare_slices(baseline: Any, candidate: Any) -> tuple[SliceDifference, ...]:
-    """The paired difference of AUC in each slice of each metadata column, as the baseline's table has them.
-
-    Not corrected for looking at many slices: with 95% intervals, one in twenty misses its truth.
-    """
+    """The paired difference of AUC in each slice; see `slice_differences`."""
     before = scores_of(baseline, source="baseline predictions")
     after = scores_of(candidate, source="candidate predictions")
-    metadata = [name for name in baseline.column_names if name not in SCORE_COLUMNS]
-    return tuple(
-        SliceDifference(each.column, each.value, num_rows, _difference(before, after, each.chosen))
-        for name in metadata
-        for each in slices_of(name, baseline[name])
-        if (num_rows := int(np.count_nonzero(each.chosen)))
+    return slice_differences(
+        baseline,
+        lambda chosen: auc_difference(before.where(chosen), after.where(chosen)),
+        scores=BINARY_COLUMNS,
     )
-
-
-def _difference(before: ScoredRows, after: ScoredRows, chosen: Bool[np.ndarray, "row"]) -> Estimate | None:
-    if np.count_nonzero(chosen) < MIN_ROWS_TO_RANK:
-        return None
-    return auc_difference(before.where(chosen), after.where(chosen))
 
 
 def _require_same_labels(baseline: Any, candidate: Any, names: str) -> None:

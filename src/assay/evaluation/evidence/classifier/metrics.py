@@ -1,4 +1,4 @@
-"""Average precision, log-loss and calibration of scored rows, each in O(n log n).
+"""What a classifier is worth: average precision, log-loss and calibration of its rows, each in O(n log n).
 
 Average precision is the mean, over the positives, of the precision at that positive's score. Its interval is
 the infinitesimal jackknife (Jaeckel 1972; Efron 1982): the derivative of the statistic by each row's weight
@@ -6,18 +6,19 @@ is that row's influence, and the sum of the squared influences is the variance o
 bootstrap over rows converges to, without the thousand resamples and without their noise.
 """
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float64, Int, Num
 
-from assay.evaluation.evidence.classifier.auc import auc_estimate, logit_interval
+from assay.evaluation.evidence.classifier.auc import auc_estimate, on_logit_scale
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile
-from assay.records.evaluation import CalibrationBin, ClassifierMetrics, Estimate
+from assay.evaluation.evidence.interval import normal_quantile, symmetric
+from assay.evaluation.evidence.predictions import BINARY_COLUMNS
+from assay.evaluation.evidence.slices import MIN_ROWS, metadata_slices
+from assay.records.evaluation import CalibrationBin, ClassifierMetrics, Estimate, SliceMetrics
 
 CALIBRATION_BINS = 10
-
-MIN_ROWS_TO_RANK = 50
-"""Below this, the normal approximations behind the intervals of AUC and AP do not hold."""
 
 
 def classifier_metrics(rows: ScoredRows, *, min_rows_to_rank: int = 0) -> ClassifierMetrics:
@@ -35,7 +36,19 @@ def classifier_metrics(rows: ScoredRows, *, min_rows_to_rank: int = 0) -> Classi
     )
 
 
-def average_precision(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimate | None:
+def slice_metrics(table: Any, rows: ScoredRows) -> tuple[SliceMetrics, ...]:
+    """Metrics of each slice of a table of predictions. A small slice is listed without AUC and AP."""
+    return tuple(
+        SliceMetrics(
+            column=each.column,
+            value=each.value,
+            metrics=classifier_metrics(rows.where(each.chosen), min_rows_to_rank=MIN_ROWS),
+        )
+        for each in metadata_slices(table, scores=BINARY_COLUMNS)
+    )
+
+
+def average_precision(rows: ScoredRows) -> Estimate | None:
     """Average precision with its interval on the logit scale; None where a class is absent.
 
     Rows of equal score share one threshold, as in scikit-learn. The interval is None where a class has one
@@ -50,13 +63,12 @@ def average_precision(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Es
     precision = true_positives / predicted
     value = float(precision[ordered.is_positive].mean())
     if min(rows.num_positive, rows.num_rows - rows.num_positive) < 2 or value >= 1.0:
-        return Estimate(value=value, confidence=confidence, method="infinitesimal jackknife: undefined")
+        return Estimate(value=value, method="infinitesimal jackknife: undefined")
     variance = _influence_variance(ordered, last_of_tie, precision, predicted)
-    low, high = logit_interval(value, variance, confidence=confidence)
-    return Estimate(value=value, low=low, high=high, confidence=confidence, method="infinitesimal jackknife")
+    return on_logit_scale(value, variance, method="infinitesimal jackknife")
 
 
-def log_loss(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimate:
+def log_loss(rows: ScoredRows) -> Estimate:
     """Mean negative log-likelihood in nats, with the normal interval of a mean.
 
     Probabilities are kept one float64 step away from 0 and 1, so a sure mistake costs 36 nats, not infinity.
@@ -66,24 +78,18 @@ def log_loss(rows: ScoredRows, *, confidence: float = CONFIDENCE) -> Estimate:
     losses = -np.log(np.where(rows.is_positive, probabilities, 1.0 - probabilities))
     value = float(losses.mean())
     if rows.num_rows < 2:
-        return Estimate(value=value, confidence=confidence, method="normal: undefined, one row")
-    margin = normal_quantile(confidence) * float(losses.std(ddof=1) / np.sqrt(rows.num_rows))
-    return Estimate(
-        value=value,
-        low=max(0.0, value - margin),
-        high=value + margin,
-        confidence=confidence,
-        method="normal",
-    )
+        return Estimate(value=value, method="normal: undefined, one row")
+    margin = normal_quantile() * float(losses.std(ddof=1) / np.sqrt(rows.num_rows))
+    return symmetric(value, margin, method="normal", lowest=0.0)
 
 
-def calibration_bins(rows: ScoredRows, *, num_bins: int = CALIBRATION_BINS) -> tuple[CalibrationBin, ...]:
+def calibration_bins(rows: ScoredRows) -> tuple[CalibrationBin, ...]:
     """Equal-count bins by probability, lowest first; rows of equal probability stay together.
 
-    So there are fewer than `num_bins` bins where many rows share a probability.
+    So there are fewer than `CALIBRATION_BINS` where many rows share a probability.
     """
     ordered = rows.where(np.argsort(rows.probabilities, kind="stable"))
-    wanted = (np.arange(1, num_bins + 1) * rows.num_rows) // num_bins
+    wanted = (np.arange(1, CALIBRATION_BINS + 1) * rows.num_rows) // CALIBRATION_BINS
     last = _last_of_tie(ordered.probabilities)
     ends = np.unique(last[np.maximum(wanted, 1) - 1] + 1)
     starts = np.concatenate([[0], ends[:-1]])

@@ -1,6 +1,6 @@
 """Labels and scores that have been checked once, so that no metric checks them again."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,3 +65,8 @@ def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: 
             "diverged, or they are logits."
         )
     return ScoredRows(label_values.astype(bool), scores)
+
+
+def scores_of(table: Any, *, source: str) -> ScoredRows:
+    """The checked labels and probabilities of a table of predictions."""
+    return scored_rows(table["label"].to_numpy(), table["probability"].to_numpy(), source=source)
