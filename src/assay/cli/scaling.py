@@ -85,10 +85,11 @@ def fit(
     is as wide as that needed. A target further out than any such test is refused with what is supported
     instead: exit code 2, after the rest is printed.
     """
+    from assay.evaluation.evidence.scaling.downstream import Task
     from assay.evaluation.evidence.scaling.extrapolate import check_bands as checked
     from assay.evaluation.evidence.scaling.fit import LEAST_ABSOLUTE_DELTA
     from assay.evaluation.evidence.scaling.forms import form_named
-    from assay.evaluation.evidence.scaling.study import Task, study
+    from assay.evaluation.evidence.scaling.study import study
 
     used_delta = LEAST_ABSOLUTE_DELTA if least_absolute else delta
     points = _points(sources, score_column).without_highest_losses(drop_highest)
@@ -211,10 +212,8 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
         ]
         click.echo("  " + "  ".join(cells))
     if found.task is not None:
-        curve = found.task.curve
-        click.echo(
-            f"  score: half of the way from {curve.chance:g} to {curve.ceiling:g} at loss {curve.midpoint:.4g}"
-        )
+        (chance, ceiling), midpoint, _ = found.task.curve
+        click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
     if found.tested is not None:
         factor = found.tested.multiplier(found.confidence)
         limit = scale.max() * math.exp(found.tested.longest_reach)

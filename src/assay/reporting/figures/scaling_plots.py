@@ -49,7 +49,7 @@ def loss_chart(study: ScalingStudy, *, width: int, label: str) -> str:
     )
     shade = ""
     if study.tested is not None:
-        _, lows, highs = study.band(curve)
+        lows, highs = study.band(curve)
         shade = area.band(log_xs.tolist(), lows, highs, "band s1")
     dots = [
         area.dot(math.log10(at), loss, "s3", r=2.6, told=f"{power_text(at)}: {loss:.4f}")

@@ -27,9 +27,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int
-from scipy.stats import norm
 
 from assay.base.errors import DataError
+from assay.evaluation.evidence.interval import normal_quantile
 
 NUM_ORIGINS = 8
 FIRST_ORIGIN, LAST_ORIGIN = 0.25, 0.9
@@ -80,6 +80,10 @@ class BackTest(NamedTuple):
         of_origins = [float(np.quantile(score, confidence)) for score in scores]
         return max(float(np.quantile(of_origins, confidence)), LEAST_MULTIPLIER * normal_quantile(confidence))
 
+    def half_width(self, claim: Claim, reach: float, confidence: float) -> float:
+        """Of the band around the one point that is claimed, at this reach."""
+        return self.multiplier(confidence) * float(band_scale(claim.errors, np.array([reach]))[0])
+
 
 def band_scale(
     errors: Float64[np.ndarray, "point"], reaches: Float64[np.ndarray, "point"]
@@ -87,11 +91,6 @@ def band_scale(
     """The claimed error times sqrt(1 + h); inside the data h is 0."""
     scale: np.ndarray = errors * np.sqrt(1.0 + np.maximum(reaches, 0.0))
     return scale
-
-
-def normal_quantile(confidence: float) -> float:
-    """Half-width of a two-sided interval in standard errors: 1.645 for 0.90."""
-    return float(norm.ppf(0.5 + confidence / 2.0))
 
 
 def back_test(

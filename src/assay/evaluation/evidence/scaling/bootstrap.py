@@ -9,15 +9,15 @@ by 5% between two sets of 4,000 resamples.
 """
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Int64
 
+from assay.evaluation.evidence.interval import CONFIDENCE
 from assay.evaluation.evidence.scaling.fit import ScalingFit, falling_deltas
-from assay.evaluation.evidence.scaling.solver import minimise
+from assay.evaluation.evidence.scaling.solver import Thetas, minimise
 from assay.records.evaluation import Estimate
 from assay.records.scaling import LawParameter, ScalingLaw
 
 NUM_RESAMPLES = 1000
-CONFIDENCE = 0.95
 _FIRST_DELTA = 1e-2
 
 
@@ -31,9 +31,7 @@ def resample_counts(
     return counts
 
 
-def bootstrap(
-    fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]
-) -> Float64[np.ndarray, "resample parameter"]:
+def bootstrap(fit: ScalingFit, counts: Int64[np.ndarray, "resample point"]) -> Thetas:
     """[resample, parameter]: theta fitted to each resample, around the fit's own centre."""
     return minimise(
         fit.features,
@@ -44,42 +42,28 @@ def bootstrap(
     )
 
 
-def resampled(
-    fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0
-) -> Float64[np.ndarray, "resample parameter"]:
+def resampled(fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> Thetas:
     """`bootstrap` with resamples that are a function of the seed."""
     return bootstrap(fit, resample_counts(fit.points.groups, num_resamples, np.random.default_rng(seed)))
 
 
-def standard_errors(fit: ScalingFit, replicates: Float64[np.ndarray, "resample parameter"]) -> dict[str, float]:
+def standard_errors(fit: ScalingFit, replicates: Thetas) -> dict[str, float]:
     """By parameter: the standard deviation over the resamples."""
     deviations = fit.form.natural(replicates, fit.centre).std(axis=0, ddof=1)
     return dict(zip(fit.form.parameter_names, deviations.tolist(), strict=True))
 
 
-def scaling_law(
-    fit: ScalingFit,
-    replicates: Float64[np.ndarray, "resample parameter"],
-    *,
-    seed: int = 0,
-    confidence: float = CONFIDENCE,
-) -> ScalingLaw:
+def scaling_law(fit: ScalingFit, replicates: Thetas, *, seed: int = 0) -> ScalingLaw:
     """The record of a fit: each parameter with its standard error and percentile interval."""
     natural = fit.form.natural(replicates, fit.centre)
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     lows, highs = np.quantile(natural, [tail, 1 - tail], axis=0)
     errors = standard_errors(fit, replicates)
     method = f"percentile bootstrap, {len(replicates)} resamples"
     parameters = tuple(
         LawParameter(
             name=name,
-            estimate=Estimate(
-                value=value,
-                low=float(lows[index]),
-                high=float(highs[index]),
-                confidence=confidence,
-                method=method,
-            ),
+            estimate=Estimate(value=value, low=float(lows[index]), high=float(highs[index]), method=method),
             standard_error=errors[name],
         )
         for index, (name, value) in enumerate(fit.parameters().items())

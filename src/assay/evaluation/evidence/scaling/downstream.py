@@ -18,17 +18,16 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from assay.base.errors import ConfigError, DataError
+from assay.evaluation.evidence.interval import symmetric
 from assay.evaluation.evidence.scaling.backtest import (
     BackTest,
     Claim,
     back_test,
-    band_scale,
     half_width_68,
     residual_scale,
 )
 from assay.evaluation.evidence.scaling.bootstrap import bootstrap, resample_counts
 from assay.evaluation.evidence.scaling.extrapolate import (
-    CONFIDENCE,
     ORIGIN_RESAMPLES,
     ORIGIN_STARTS,
     supported_reach,
@@ -36,19 +35,25 @@ from assay.evaluation.evidence.scaling.extrapolate import (
 )
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import ScalingForm
-from assay.evaluation.evidence.scaling.points import ScalingPoints
+from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
 from assay.records.evaluation import Estimate
 
 _SHAPES = ("midpoint", "log slope")
 
 
-class TaskCurve(NamedTuple):
-    """A task's score as a function of loss."""
+class Task(NamedTuple):
+    """What is known of a downstream task beforehand."""
 
     chance: float
     """Score of guessing."""
-    ceiling: float
+    ceiling: float = 1.0
     """The best score that there is."""
+
+
+class TaskCurve(NamedTuple):
+    """A task's score as a function of loss."""
+
+    task: Task
     midpoint: float
     """Loss at which half of the way from chance to ceiling is done."""
     slope: float
@@ -57,7 +62,7 @@ class TaskCurve(NamedTuple):
     def score(self, losses: Float64[np.ndarray, "point"]) -> Float64[np.ndarray, "point"]:
         """[point]: between chance and ceiling, higher for lower loss."""
         rise: np.ndarray = expit(-self.slope * (losses - self.midpoint))
-        return self.chance + (self.ceiling - self.chance) * rise
+        return self.task.chance + (self.task.ceiling - self.task.chance) * rise
 
 
 class TaskFit(NamedTuple):
@@ -66,49 +71,45 @@ class TaskFit(NamedTuple):
     law: ScalingFit
     curve: TaskCurve
 
-    def score(self, variables: Mapping[str, Float64[np.ndarray, "point"]]) -> Float64[np.ndarray, "point"]:
+    def score(self, variables: Variables) -> Float64[np.ndarray, "point"]:
         """[point]: the score at other points."""
         return self.curve.score(np.exp(self.law.log_loss(variables)))
 
 
-def fit_task(law: ScalingFit, *, chance: float, ceiling: float = 1.0) -> TaskFit:
+def fit_task(law: ScalingFit, task: Task) -> TaskFit:
     """Fit the sigmoid to the law's own points, which must have scores.
 
     Raises `ConfigError` for a chance and ceiling that are no range, `DataError` where the scores do not
     follow the loss.
     """
-    if not 0.0 <= chance < ceiling <= 1.0:
-        raise ConfigError(f"chance={chance:g}, ceiling={ceiling:g}: expected 0 <= chance < ceiling <= 1.")
+    if not 0.0 <= task.chance < task.ceiling <= 1.0:
+        raise ConfigError(
+            f"chance={task.chance:g}, ceiling={task.ceiling:g}: expected 0 <= chance < ceiling <= 1."
+        )
     points = law.points
     if points.scores is None:
         raise DataError("the points have no scores. Name the column that holds the task's accuracy.")
-    curve = _fit_curve(points.loss, points.scores, np.ones(points.num_points), chance=chance, ceiling=ceiling)
+    curve = _fit_curve(points, np.ones(points.num_points), task)
     fitted = curve.score(points.loss)
     noise = float(np.std(points.scores - fitted))
     if np.ptp(fitted) < 2.0 * noise:
         raise DataError(
             f"the scores lie between {points.scores.min():.3f} and {points.scores.max():.3f} (chance is "
-            f"{chance:g}) and hardly follow the loss: the curve rises by {np.ptp(fitted):.3f}, the scores "
+            f"{task.chance:g}) and hardly follow the loss: the curve rises by {np.ptp(fitted):.3f}, the scores "
             f"scatter by {noise:.3f}. Score more items, or add runs that are above chance."
         )
     return TaskFit(law, curve)
 
 
 def back_test_task(
-    points: ScalingPoints,
-    form: ScalingForm,
-    *,
-    delta: float,
-    chance: float,
-    ceiling: float = 1.0,
-    seed: int = 0,
+    points: ScalingPoints, form: ScalingForm, task: Task, *, delta: float, seed: int = 0
 ) -> BackTest:
     """The record of both steps together on these points, in units of the score."""
     form.check(points)
 
     def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
         law = fit_scaling_law(points.where(below), form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
-        curve = _fit_curve_of(law, np.ones(len(below)), chance=chance, ceiling=ceiling)
+        curve = _fit_curve(law.points, np.ones(len(below)), task)
         counts = resample_counts(law.points.groups, ORIGIN_RESAMPLES, np.random.default_rng(seed))
         return _claim_of(TaskFit(law, curve), counts, bootstrap(law, counts), points.where(above).variables)
 
@@ -118,12 +119,7 @@ def back_test_task(
 
 
 def extrapolate_task(
-    fit: TaskFit,
-    tested: BackTest,
-    target: Mapping[str, float],
-    *,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
+    fit: TaskFit, tested: BackTest, target: Mapping[str, float], *, confidence: float, seed: int = 0
 ) -> Estimate:
     """The score of one new run at `target`; refused where the points do not reach so far, as the loss is."""
     form = fit.law.form
@@ -132,14 +128,13 @@ def extrapolate_task(
     counts = resample_counts(fit.law.points.groups, ORIGIN_RESAMPLES, np.random.default_rng(seed))
     variables = {name: np.array([value]) for name, value in at.items()}
     claimed = _claim_of(fit, counts, bootstrap(fit.law, counts), variables)
-    half_width = tested.multiplier(confidence) * float(band_scale(claimed.errors, np.array([reach]))[0])
-    middle = float(claimed.predicted[0])
-    return Estimate(
-        value=middle,
-        low=max(0.0, middle - half_width),
-        high=min(1.0, middle + half_width),
+    return symmetric(
+        float(claimed.predicted[0]),
+        tested.half_width(claimed, reach, confidence),
         confidence=confidence,
         method=f"loss, then sigmoid; back-test at {len(tested.origins)} origins",
+        lowest=0.0,
+        highest=1.0,
     )
 
 
@@ -154,7 +149,7 @@ def _claim_of(
     losses = np.exp(fit.law.log_losses(variables, thetas))
     replicates = np.array(
         [
-            _fit_curve_of(fit.law, count, chance=curve.chance, ceiling=curve.ceiling, near=curve).score(loss)
+            _fit_curve(points, count, curve.task, near=curve).score(loss)
             for count, loss in zip(counts, losses, strict=True)
         ]
     )
@@ -166,33 +161,17 @@ def _claim_of(
     return Claim(fit.score(variables), np.hypot(from_parameters, residual), from_parameters)
 
 
-def _fit_curve_of(
-    law: ScalingFit,
-    weights: Real[np.ndarray, "point"],
-    *,
-    chance: float,
-    ceiling: float,
-    near: TaskCurve | None = None,
-) -> TaskCurve:
-    assert law.points.scores is not None, "a task is fitted to points with scores"
-    return _fit_curve(law.points.loss, law.points.scores, weights, chance=chance, ceiling=ceiling, near=near)
-
-
 def _fit_curve(
-    losses: Float64[np.ndarray, "point"],
-    scores: Float64[np.ndarray, "point"],
-    weights: Real[np.ndarray, "point"],
-    *,
-    chance: float,
-    ceiling: float,
-    near: TaskCurve | None = None,
+    points: ScalingPoints, weights: Real[np.ndarray, "point"], task: Task, *, near: TaskCurve | None = None
 ) -> TaskCurve:
     """Weighted least squares over midpoint and log slope, from several starts (one, where it is near)."""
+    losses, scores = points.loss, points.scores
+    assert scores is not None, "a task is fitted to points with scores"
     roots = np.sqrt(weights)
     spread = max(float(np.ptp(losses)), 1e-9)
 
     def curve_of(shape: Float64[np.ndarray, "shape"]) -> TaskCurve:
-        return TaskCurve(chance, ceiling, float(shape[0]), float(np.exp(np.clip(shape[1], -20.0, 20.0))))
+        return TaskCurve(task, float(shape[0]), float(np.exp(np.clip(shape[1], -20.0, 20.0))))
 
     def misfit(shape: Float64[np.ndarray, "shape"]) -> Float64[np.ndarray, "point"]:
         misses: np.ndarray = roots * (curve_of(shape).score(losses) - scores)

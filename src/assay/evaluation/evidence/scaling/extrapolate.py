@@ -9,23 +9,24 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Int
 
 from assay.base.errors import ConfigError, DataError
 from assay.base.units import count_text, power_text
+from assay.evaluation.evidence.interval import normal_quantile
 from assay.evaluation.evidence.scaling.backtest import (
     BackTest,
     Claim,
     back_test,
     band_scale,
     half_width_68,
-    normal_quantile,
     residual_scale,
 )
 from assay.evaluation.evidence.scaling.bootstrap import resampled
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import ScalingForm
-from assay.evaluation.evidence.scaling.points import ScalingPoints, completed_target
+from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables, completed_target
+from assay.evaluation.evidence.scaling.solver import Thetas
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
 
@@ -51,24 +52,17 @@ def back_test_law(points: ScalingPoints, form: ScalingForm, *, delta: float, see
     return back_test(scale, np.log(points.loss), claim, least_points=form.least_points)
 
 
-def claim_of(
-    fit: ScalingFit,
-    replicates: Float64[np.ndarray, "resample parameter"],
-    variables: Mapping[str, Float64[np.ndarray, "point"]],
-) -> Claim:
+def claim_of(fit: ScalingFit, replicates: Thetas, variables: Variables) -> Claim:
     """The log loss of other points, with the standard errors that the fit claims."""
-    residual = residual_scale(
-        fit.residuals(),
-        fit.points.variables[fit.form.scale],
-        num_parameters=len(fit.form.parameter_names),
-    )
+    scale, num_parameters = fit.points.variables[fit.form.scale], len(fit.form.parameter_names)
+    residual = residual_scale(fit.residuals(), scale, num_parameters=num_parameters)
     from_parameters = half_width_68(fit.log_losses(variables, replicates))
     return Claim(fit.log_loss(variables), np.hypot(from_parameters, residual), from_parameters)
 
 
 def extrapolate(
     fit: ScalingFit,
-    replicates: Float64[np.ndarray, "resample parameter"],
+    replicates: Thetas,
     tested: BackTest,
     law: ScalingLaw,
     target: Mapping[str, float],
@@ -79,10 +73,7 @@ def extrapolate(
     at = target_of(fit.form, target)
     reach = supported_reach(fit.points, fit.form, tested, at)
     claimed = claim_of(fit, replicates, {name: np.array([value]) for name, value in at.items()})
-    scale = band_scale(claimed.errors, np.array([reach]))[0]
-    multiplier = tested.multiplier(confidence)
-    half_width = multiplier * float(scale)
-    middle = float(claimed.predicted[0])
+    middle, half_width = float(claimed.predicted[0]), tested.half_width(claimed, reach, confidence)
     return ScalingPrediction(
         law_sha256=law.digest(),
         target={name: at[name] for name in sorted({*fit.form.variables, fit.form.scale})},
@@ -91,7 +82,8 @@ def extrapolate(
             low=float(np.exp(middle - half_width)),
             high=float(np.exp(middle + half_width)),
             confidence=confidence,
-            method=f"back-test at {len(tested.origins)} origins: {multiplier:.2f} s sqrt(1 + h)",
+            method=f"back-test at {len(tested.origins)} origins: "
+            f"{tested.multiplier(confidence):.2f} s sqrt(1 + h)",
         ),
         times_beyond_data=float(np.exp(reach)),
         times_supported=float(np.exp(tested.longest_reach)),
@@ -168,12 +160,12 @@ def check_bands(
     a band is calibrated on never includes what it is checked on.
     """
     order = np.argsort(points.variables[form.scale], kind="stable")
-    tallies = []
+    counted = []
     for share in CHECKED_SHARES:
         known = points.where(order[: int(share * points.num_points)])
         rest = points.where(order[int(share * points.num_points) :])
-        tallies.append(_coverage_of(known, rest, form, delta=delta, confidence=confidence, seed=seed))
-    counted = [tally for tally in tallies if tally.num_predictions]
+        if tally := _coverage_of(known, rest, form, delta=delta, confidence=confidence, seed=seed):
+            counted.append(tally)
     return BandCheck(
         confidence=confidence,
         num_predictions=sum(tally.num_predictions for tally in counted),
@@ -184,25 +176,20 @@ def check_bands(
 
 
 def _coverage_of(
-    known: ScalingPoints,
-    rest: ScalingPoints,
-    form: ScalingForm,
-    *,
-    delta: float,
-    confidence: float,
-    seed: int,
-) -> _Tally:
+    known: ScalingPoints, rest: ScalingPoints, form: ScalingForm, *, delta: float, confidence: float, seed: int
+) -> _Tally | None:
     tested = back_test_law(known, form, delta=delta, seed=seed)
     fit = fit_scaling_law(known, form, delta=delta, num_starts=ORIGIN_STARTS, seed=seed)
     claimed = claim_of(fit, resampled(fit, num_resamples=ORIGIN_RESAMPLES, seed=seed), rest.variables)
     reaches = np.log(rest.variables[form.scale] / known.variables[form.scale].max())
     supported = reaches <= tested.longest_reach
-    errors = np.abs(np.log(rest.loss) - claimed.predicted)[supported]
-    widths = tested.multiplier(confidence) * band_scale(claimed.errors, reaches)[supported]
-    plain = normal_quantile(confidence)
+    if not supported.any():
+        return None
+    errors, plain = np.abs(np.log(rest.loss) - claimed.predicted), normal_quantile(confidence)
+    widths = tested.multiplier(confidence) * band_scale(claimed.errors, reaches)
     return _Tally(
-        calibrated=float(np.mean(errors <= widths)) if len(errors) else 0.0,
-        uncalibrated=float(np.mean(errors <= plain * claimed.errors[supported])) if len(errors) else 0.0,
-        bootstrap=float(np.mean(errors <= plain * claimed.bootstrap_errors[supported])) if len(errors) else 0.0,
-        num_predictions=len(errors),
+        calibrated=float(np.mean((errors <= widths)[supported])),
+        uncalibrated=float(np.mean((errors <= plain * claimed.errors)[supported])),
+        bootstrap=float(np.mean((errors <= plain * claimed.bootstrap_errors)[supported])),
+        num_predictions=int(np.count_nonzero(supported)),
     )

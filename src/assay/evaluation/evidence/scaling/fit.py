@@ -12,8 +12,15 @@ import numpy as np
 from jaxtyping import Float64
 
 from assay.evaluation.evidence.scaling.forms import FORMS, ScalingForm
-from assay.evaluation.evidence.scaling.points import ScalingPoints
-from assay.evaluation.evidence.scaling.solver import log_sum_exp, minimise, objectives
+from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
+from assay.evaluation.evidence.scaling.solver import (
+    Features,
+    PerFit,
+    Thetas,
+    log_sum_exp,
+    minimise,
+    objectives,
+)
 
 HUBER_DELTA = 1e-3
 LEAST_ABSOLUTE_DELTA = 1e-7
@@ -37,7 +44,7 @@ class ScalingFit:
     """Sum of Huber losses."""
 
     @property
-    def features(self) -> Float64[np.ndarray, "point term parameter"]:
+    def features(self) -> Features:
         """Of the fitted points."""
         return self.form.features(self.points.variables, self.centre)
 
@@ -51,16 +58,12 @@ class ScalingFit:
         residuals: np.ndarray = np.log(self.points.loss) - self.log_loss(self.points.variables)
         return residuals
 
-    def log_loss(self, variables: Mapping[str, Float64[np.ndarray, "point"]]) -> Float64[np.ndarray, "point"]:
+    def log_loss(self, variables: Variables) -> Float64[np.ndarray, "point"]:
         """[point]: the law's log loss at other points."""
         only: np.ndarray = self.log_losses(variables, self.theta[None])[0]
         return only
 
-    def log_losses(
-        self,
-        variables: Mapping[str, Float64[np.ndarray, "point"]],
-        thetas: Float64[np.ndarray, "fit parameter"],
-    ) -> Float64[np.ndarray, "fit point"]:
+    def log_losses(self, variables: Variables, thetas: Thetas) -> PerFit:
         """[fit, point]: the same for many thetas, e.g. of a bootstrap."""
         return log_sum_exp(self.form.features(variables, self.centre), thetas)
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float64
 
 from assay.base.errors import ConfigError, DataError
-from assay.evaluation.evidence.scaling.points import ScalingPoints
+from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
+from assay.evaluation.evidence.scaling.solver import Features, Thetas
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ class ScalingForm:
         uncorrelated, which is what lets a fit converge from anywhere."""
         return {name: float(np.log(points.variables[name]).mean()) for name in self.variables}
 
-    def features(
-        self, variables: Mapping[str, Float64[np.ndarray, "point"]], centre: Mapping[str, float]
-    ) -> Float64[np.ndarray, "point term parameter"]:
+    def features(self, variables: Variables, centre: Mapping[str, float]) -> Features:
         """The tensor whose product with theta is each term's logarithm."""
         names = self.parameter_names
         num_points = len(variables[self.variables[0]])
@@ -79,9 +77,7 @@ class ScalingForm:
                 features[:, index, names.index(term.exponent)] = -logs
         return features
 
-    def natural(
-        self, thetas: Float64[np.ndarray, "fit parameter"], centre: Mapping[str, float]
-    ) -> Float64[np.ndarray, "fit parameter"]:
+    def natural(self, thetas: Thetas, centre: Mapping[str, float]) -> Thetas:
         """[fit, parameter] -> coefficients and exponents as they stand in the formula."""
         names = self.parameter_names
         values = thetas.copy()

@@ -18,8 +18,8 @@ from jaxtyping import Float64, Int
 
 from assay.base.errors import DataError
 from assay.base.units import power_text
-from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, back_test, band_scale
-from assay.records.evaluation import Estimate
+from assay.evaluation.evidence.interval import symmetric
+from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, back_test
 from assay.records.scaling import GainForecast
 
 CONFIDENCE = 0.60
@@ -51,19 +51,15 @@ def forecast_gain(rungs: Sequence[Rung], *, scale_name: str, target: float) -> G
     tested = _back_test(scales, gains)
     reach = _supported_reach(scales, tested, target, scale_name)
     claimed = _claim(scales, gains, np.array([target]))
-    middle = float(claimed.predicted[0])
-    multiplier = tested.multiplier(CONFIDENCE)
-    half = multiplier * float(band_scale(claimed.errors, np.array([reach]))[0])
     return GainForecast(
         scale=scale_name,
         target=target,
-        gain=Estimate(
-            value=middle,
-            low=middle - half,
-            high=middle + half,
+        gain=symmetric(
+            float(claimed.predicted[0]),
+            tested.half_width(claimed, reach, CONFIDENCE),
             confidence=CONFIDENCE,
             method=f"line over log {scale_name}, back-test at {len(tested.origins)} origins: "
-            f"{multiplier:.2f} s sqrt(1 + h)",
+            f"{tested.multiplier(CONFIDENCE):.2f} s sqrt(1 + h)",
         ),
         sources=tuple(rung.source for rung in rungs),
         scales=tuple(rung.scale for rung in rungs),

@@ -18,6 +18,9 @@ from jaxtyping import Bool, Float64, Int, Int64
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
 
+Variables = Mapping[str, Float64[np.ndarray, "point"]]
+"""By name: `parameters`, `tokens`, `compute`."""
+
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 VARIABLES = ("parameters", "tokens", "compute")
 _HEADINGS = {
@@ -34,8 +37,7 @@ class ScalingPoints:
     """Runs and their losses; arrays of one length, all numbers positive and finite."""
 
     loss: Float64[np.ndarray, "point"]
-    variables: Mapping[str, Float64[np.ndarray, "point"]]
-    """By name: `parameters`, `tokens`, `compute`."""
+    variables: Variables
     groups: Int64[np.ndarray, "point"]
     """[point]: points with the same number are no independent evidence."""
     scores: Float64[np.ndarray, "point"] | None = None

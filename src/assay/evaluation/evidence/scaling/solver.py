@@ -21,6 +21,10 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float64
 
+Features = Float64[np.ndarray, "point term parameter"]
+Thetas = Float64[np.ndarray, "fit parameter"]
+PerFit = Float64[np.ndarray, "fit point"]
+
 CHUNK_FITS = 256
 """Fits in one batch: 256 of 240 points work on arrays of 2 MB, which stay in the processor's cache."""
 MAX_ITERATIONS = 60
@@ -30,13 +34,13 @@ _LEAST_DAMPING, _MOST_DAMPING = 1e-12, 1e8
 
 
 def minimise(
-    features: Float64[np.ndarray, "point term parameter"],
+    features: Features,
     log_losses: npt.ArrayLike,
     weights: npt.ArrayLike,
-    starts: Float64[np.ndarray, "fit parameter"],
+    starts: Thetas,
     *,
     deltas: tuple[float, ...],
-) -> Float64[np.ndarray, "fit parameter"]:
+) -> Thetas:
     """[fit, parameter]: a local minimum of each fit's weighted sum of Huber losses at the last of `deltas`.
 
     `log_losses` and `weights` are [point] for all fits or [fit, point]. A fit that gets no better stays where
@@ -53,9 +57,7 @@ def minimise(
     return thetas
 
 
-def log_sum_exp(
-    features: Float64[np.ndarray, "point term parameter"], thetas: Float64[np.ndarray, "fit parameter"]
-) -> Float64[np.ndarray, "fit point"]:
+def log_sum_exp(features: Features, thetas: Thetas) -> PerFit:
     """[fit, point]: the model's log loss."""
     top, shares = _shares(features, thetas)
     total: np.ndarray = top + np.log(_sum_of_terms(shares))
@@ -63,10 +65,10 @@ def log_sum_exp(
 
 
 def objectives(
-    features: Float64[np.ndarray, "point term parameter"],
+    features: Features,
     log_losses: Float64[np.ndarray, "*#fits point"],
     weights: Float64[np.ndarray, "*#fits point"],
-    thetas: Float64[np.ndarray, "fit parameter"],
+    thetas: Thetas,
     delta: float,
 ) -> Float64[np.ndarray, "fit"]:
     """[fit]: weighted sum of Huber losses."""
@@ -78,18 +80,14 @@ class _Local(NamedTuple):
     """What is known of the objective at a batch's thetas."""
 
     objective: Float64[np.ndarray, "fit"]
-    gradient: Float64[np.ndarray, "fit parameter"]
+    gradient: Thetas
     hessian: Float64[np.ndarray, "fit parameter parameter"]
     reweighted: Float64[np.ndarray, "fit parameter parameter"]
 
 
 def _minimise_batch(
-    features: Float64[np.ndarray, "point term parameter"],
-    targets: Float64[np.ndarray, "fit point"],
-    weights: Float64[np.ndarray, "fit point"],
-    starts: Float64[np.ndarray, "fit parameter"],
-    delta: float,
-) -> Float64[np.ndarray, "fit parameter"]:
+    features: Features, targets: PerFit, weights: PerFit, starts: Thetas, delta: float
+) -> Thetas:
     thetas = starts.copy()
     damping = np.full(len(thetas), 1e-2)
     live = np.arange(len(thetas))
@@ -111,7 +109,7 @@ def _minimise_batch(
     return thetas
 
 
-def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Float64[np.ndarray, "fit parameter"]:
+def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Thetas:
     num_parameters = here.gradient.shape[1]
     # A term that no point sees any more leaves a zero row; a trace of the mean keeps the matrix regular.
     ridge = 1e-9 * np.trace(here.reweighted, axis1=1, axis2=2)[:, None, None] / num_parameters
@@ -125,13 +123,7 @@ def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Float64[n
     return step
 
 
-def _local(
-    features: Float64[np.ndarray, "point term parameter"],
-    targets: Float64[np.ndarray, "fit point"],
-    weights: Float64[np.ndarray, "fit point"],
-    thetas: Float64[np.ndarray, "fit parameter"],
-    delta: float,
-) -> _Local:
+def _local(features: Features, targets: PerFit, weights: PerFit, thetas: Thetas, delta: float) -> _Local:
     num_points, num_terms, num_parameters = features.shape
     top, shares = _shares(features, thetas)
     total = _sum_of_terms(shares)
@@ -153,9 +145,7 @@ def _local(
     )
 
 
-def _shares(
-    features: Float64[np.ndarray, "point term parameter"], thetas: Float64[np.ndarray, "fit parameter"]
-) -> tuple[Float64[np.ndarray, "fit point"], Float64[np.ndarray, "fit point term"]]:
+def _shares(features: Features, thetas: Thetas) -> tuple[PerFit, Float64[np.ndarray, "fit point term"]]:
     """Each point's largest term as a logarithm [fit, point], and all terms over it [fit, point, term]."""
     num_points, num_terms, num_parameters = features.shape
     terms = (thetas @ features.reshape(-1, num_parameters).T).reshape(-1, num_points, num_terms)
@@ -164,13 +154,13 @@ def _shares(
     return top, np.exp(terms - top[..., None])
 
 
-def _sum_of_terms(shares: Float64[np.ndarray, "fit point term"]) -> Float64[np.ndarray, "fit point"]:
+def _sum_of_terms(shares: Float64[np.ndarray, "fit point term"]) -> PerFit:
     total: np.ndarray = reduce(np.add, np.moveaxis(shares, -1, 0))
     return total
 
 
 def _huber_sum(
-    residuals: Float64[np.ndarray, "fit point"], weights: Float64[np.ndarray, "*#fits point"], delta: float
+    residuals: PerFit, weights: Float64[np.ndarray, "*#fits point"], delta: float
 ) -> Float64[np.ndarray, "fit"]:
     sizes = np.abs(residuals)
     losses = np.where(sizes <= delta, 0.5 * sizes * sizes, delta * (sizes - 0.5 * delta))

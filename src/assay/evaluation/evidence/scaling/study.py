@@ -13,14 +13,18 @@ from jaxtyping import Float64
 from assay.base.errors import AssayError
 from assay.evaluation.evidence.scaling.backtest import BackTest, band_scale
 from assay.evaluation.evidence.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling_law
-from assay.evaluation.evidence.scaling.downstream import TaskFit, back_test_task, extrapolate_task, fit_task
+from assay.evaluation.evidence.scaling.downstream import (
+    Task,
+    TaskFit,
+    back_test_task,
+    extrapolate_task,
+    fit_task,
+)
 from assay.evaluation.evidence.scaling.extrapolate import CONFIDENCE, back_test_law, claim_of, extrapolate
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA, ScalingFit, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import ScalingForm
-from assay.evaluation.evidence.scaling.points import (
-    FLOP_PER_PARAMETER_AND_TOKEN,
-    ScalingPoints,
-)
+from assay.evaluation.evidence.scaling.points import FLOP_PER_PARAMETER_AND_TOKEN, ScalingPoints, Variables
+from assay.evaluation.evidence.scaling.solver import Thetas
 from assay.records.evaluation import Estimate
 from assay.records.scaling import ScalingLaw, ScalingPrediction
 
@@ -41,7 +45,7 @@ class ScalingStudy:
     """A law, and what follows from it."""
 
     fit: ScalingFit
-    replicates: Float64[np.ndarray, "resample parameter"]
+    replicates: Thetas
     law: ScalingLaw
     tested: BackTest | None
     """None where there are too few points for one; then every target is refused with `untested`."""
@@ -65,25 +69,14 @@ class ScalingStudy:
         )
         return {"parameters": parameters, "tokens": budget / parameters, "compute": compute}
 
-    def band(
-        self, variables: Mapping[str, Float64[np.ndarray, "point"]]
-    ) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
-        """Loss, and the calibrated band's two ends, at some points within reach."""
+    def band(self, variables: Variables) -> tuple[Float64[np.ndarray, "point"], Float64[np.ndarray, "point"]]:
+        """The two ends of the calibrated band of the loss, at some points within reach."""
         assert self.tested is not None, "without a back-test there is no band"
         claimed = claim_of(self.fit, self.replicates, variables)
-        form = self.fit.form
-        reaches = np.log(variables[form.scale] / self.fit.points.variables[form.scale].max())
+        scale = self.fit.form.scale
+        reaches = np.log(variables[scale] / self.fit.points.variables[scale].max())
         widths = self.tested.multiplier(self.confidence) * band_scale(claimed.errors, reaches)
-        middle = claimed.predicted
-        return np.exp(middle), np.exp(middle - widths), np.exp(middle + widths)
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is known of a downstream task beforehand."""
-
-    chance: float
-    ceiling: float = 1.0
+        return np.exp(claimed.predicted - widths), np.exp(claimed.predicted + widths)
 
 
 def study(
@@ -104,14 +97,12 @@ def study(
     fit = fit_scaling_law(points, form, delta=delta, seed=seed)
     replicates = resampled(fit, num_resamples=num_resamples, seed=seed)
     law = scaling_law(fit, replicates, seed=seed)
-    task_fit = None if task is None else fit_task(fit, chance=task.chance, ceiling=task.ceiling)
+    task_fit = None if task is None else fit_task(fit, task)
     tested = task_tested = untested = None
     try:
         tested = back_test_law(points, form, delta=delta, seed=seed)
         if task is not None:
-            task_tested = back_test_task(
-                points, form, delta=delta, chance=task.chance, ceiling=task.ceiling, seed=seed
-            )
+            task_tested = back_test_task(points, form, task, delta=delta, seed=seed)
     except AssayError as error:
         untested = error
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from assay.base.errors import ConfigError, DataError
-from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, Origin, back_test, normal_quantile
+from assay.evaluation.evidence.interval import normal_quantile
+from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, Origin, back_test
 from assay.evaluation.evidence.scaling.extrapolate import check_bands
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA
 from assay.evaluation.evidence.scaling.forms import FORMS
