@@ -9,8 +9,7 @@ score of 0: a broken grader and a bad model must not look alike.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.scoring.formula import Formula
@@ -46,10 +45,6 @@ class Grade(NamedTuple):
     label: str | None = None
     """Of a label model."""
 
-    def passed(self, threshold: float | None) -> bool | None:
-        """Whether the score reaches the threshold (1 where there is none); None without a score."""
-        return None if self.score is None else self.score >= (1.0 if threshold is None else threshold)
-
 
 class Tools(NamedTuple):
     """What some graders need besides the sample."""
@@ -75,7 +70,7 @@ def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class GraderRunner:
-    """One grader, ready to judge; a context manager, for a python grader keeps a process."""
+    """One grader, ready to judge; to be closed, for a python grader keeps a process."""
 
     def __init__(self, grader: Grader, tools: Tools = Tools()) -> None:  # noqa: B008
         """`ConfigError` where the grader needs a judge or an embedder that `tools` has not."""
@@ -86,12 +81,8 @@ class GraderRunner:
         for single in singles:
             self._check(single)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End the processes of python graders."""
         for process in self._processes.values():
             process.close()
 

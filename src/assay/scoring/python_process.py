@@ -20,8 +20,7 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.scoring.item_failure import ItemFailure
@@ -47,7 +46,7 @@ class PythonAnswer(NamedTuple):
 
 
 class PythonProcess:
-    """Runs one grader's source; a context manager, and not to be shared between threads."""
+    """Runs one grader's source; to be closed, and not to be shared between threads."""
 
     def __init__(self, source: str, limits: Limits = Limits()) -> None:  # noqa: B008
         """`ConfigError` where the source is too long, no Python, or defines no `grade`."""
@@ -56,14 +55,6 @@ class PythonProcess:
         self._limits = limits
         self._child: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def grade(self, sample: Mapping[str, Any], item: Mapping[str, Any]) -> PythonAnswer:
         """The score of one sample, or why there is none."""
@@ -82,16 +73,12 @@ class PythonProcess:
             timer.cancel()
         if line is not None:
             return _answer(line)
-        how = self._stop()
+        how = self.close()
         if is_late.is_set():
             late = f"no score within {self._limits.seconds:g} s"
             return PythonAnswer(None, ItemFailure("python_timeout", late))
         ended = ItemFailure("python_grader_server_error", f"the grader's process ended ({how})")
         return PythonAnswer(None, ended)
-
-    def close(self) -> None:
-        """End the child."""
-        self._stop()
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._folder = tempfile.TemporaryDirectory(prefix="assay-grader-")
@@ -110,7 +97,7 @@ class PythonProcess:
         self._child.stdin.write(json.dumps({**settings, "source": self._source}).encode() + b"\n")
         return self._child
 
-    def _stop(self) -> str:
+    def close(self) -> str:
         """Kill the child with all that it started; how it had ended, in words."""
         child, self._child = self._child, None
         if child is None:

@@ -1,5 +1,7 @@
 """Graders in the API's schemas."""
 
+from contextlib import closing
+
 import pytest
 
 from assay.base.config import FrozenConfig, LoadedConfig, validated
@@ -20,7 +22,7 @@ def grader_of(tree):
 
 
 def grade(tree, output="Paris", tools=Tools(), **item):  # noqa: B008
-    with GraderRunner(grader_of(tree), tools) as runner:
+    with closing(GraderRunner(grader_of(tree), tools)) as runner:
         return runner.grade([sample_values(output, {"answer": "paris", **item})])[0]
 
 

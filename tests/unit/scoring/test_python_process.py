@@ -1,6 +1,7 @@
 """A user's grader, kept in its place."""
 
 import time
+from contextlib import closing
 
 import pytest
 
@@ -11,7 +12,7 @@ SMALL = Limits(memory_bytes=512 << 20, seconds=1.0)
 
 
 def graded(body: str, limits: Limits = SMALL) -> PythonAnswer:
-    with PythonProcess(f"def grade(sample, item):\n    {body}", limits) as process:
+    with closing(PythonProcess(f"def grade(sample, item):\n    {body}", limits)) as process:
         return process.grade({"output_text": "4"}, {"x": 2})
 
 
@@ -41,7 +42,7 @@ def test_what_a_grader_may_not_do_is_a_named_failure_of_its_sample(body, failure
 
 def test_a_grader_that_hangs_is_stopped_and_the_next_sample_has_a_fresh_one():
     source = "def grade(sample, item):\n    while item['hang']: pass\n    return 1"
-    with PythonProcess(source, Limits(seconds=0.5)) as process:
+    with closing(PythonProcess(source, Limits(seconds=0.5))) as process:
         began = time.monotonic()
         assert process.grade({}, {"hang": True}).failure.kind == "python_timeout"
         assert time.monotonic() - began < 3
@@ -49,7 +50,9 @@ def test_a_grader_that_hangs_is_stopped_and_the_next_sample_has_a_fresh_one():
 
 
 def test_a_source_that_breaks_on_import_fails_each_sample_with_the_reason():
-    with PythonProcess("raise RuntimeError('no')\ndef grade(sample, item): return 1", SMALL) as process:
+    with closing(
+        PythonProcess("raise RuntimeError('no')\ndef grade(sample, item): return 1", SMALL)
+    ) as process:
         for _ in range(2):
             assert process.grade({}, {}).failure == ("python_grader_runtime_error", "RuntimeError: no")
 

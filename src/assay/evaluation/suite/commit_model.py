@@ -1,6 +1,5 @@
 """A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from assay.data.loader.batch import MicroBatch
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Classification
-from assay.evaluation.suite.scorer import Identity
+from assay.evaluation.suite.scorer import Identity, Scorer
 from assay.evaluation.suite.version import classification_version
-from assay.records.benchmark import Contamination
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
@@ -51,8 +49,11 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
     return model.eval()
 
 
-class ClassificationScorer:
-    """Held-out rows by micro-batches, cut as in training; `chunk_items` rows or more are a chunk."""
+class ClassificationScorer(Scorer):
+    """Held-out rows by micro-batches, cut as in training; `chunk_items` rows or more are a chunk.
+
+    Which of them are copies of training rows, `assay data split` says.
+    """
 
     def __init__(self, config: Classification, run: Run, model: nn.Module) -> None:
         """Opens the run's dataset at its own split."""
@@ -68,6 +69,7 @@ class ClassificationScorer:
         self._loader = Loader(view, recipe.loader, tuple(columns))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)
+        self.num_chunks = -(-self._loader.steps_per_epoch // self._steps)
         self.identity = Identity(
             benchmark=config.name,
             benchmark_sha256=sha256_of_json([view.fingerprint, split.model_dump(mode="json")]),
@@ -76,11 +78,6 @@ class ClassificationScorer:
             unit="share" if config.score == "correct" else "nats",
             higher_is_better=config.score == "correct",
         )
-
-    @property
-    def num_chunks(self) -> int:
-        """See `Scorer`."""
-        return -(-self._loader.steps_per_epoch // self._steps)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
@@ -96,18 +93,6 @@ class ClassificationScorer:
             for item in self._scores(batch)
         ]
 
-    @property
-    def training_fingerprint(self) -> None:
-        """None is searched."""
-        return None
-
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """`assay data split` says which held-out rows are copies of training rows."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to give back."""
-
     @torch.inference_mode()
     def _scores(self, batch: MicroBatch) -> list[ItemScore]:
         device = next(self._model.parameters()).device
@@ -119,14 +104,11 @@ class ClassificationScorer:
             of_label = np.where(labels == 1, probabilities, 1 - probabilities)
             scores = -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
         ids = [str(row) for row in batch.row_ids.tolist()]
-        clusters = ids if self._cluster_column is None else self._clusters(batch)
+        by = self._cluster_column
+        clusters = ids if by is None else [str(value) for value in batch.columns[by].to_pylist()]
         return [
             ItemScore(item_id, cluster, score, details=f'{{"probability":{probability!r}}}')
             for item_id, cluster, score, probability in zip(
                 ids, clusters, scores.tolist(), probabilities.tolist(), strict=True
             )
         ]
-
-    def _clusters(self, batch: MicroBatch) -> list[str]:
-        assert self._cluster_column is not None, "rows have no clusters"
-        return [str(value) for value in batch.columns[self._cluster_column].to_pylist()]

@@ -12,7 +12,7 @@ from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import BitsPerByte, MultipleChoice
 from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination
 from assay.evaluation.suite.items import checked_choices, read_documents, read_items
-from assay.evaluation.suite.scorer import Identity, chunk_ranges
+from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import bits_per_byte_version, multiple_choice_version
 from assay.records.benchmark import Contamination
 from assay.training.model.local_model import TextBits
@@ -30,7 +30,7 @@ class LikelihoodModel(Protocol):
         ...
 
 
-class MultipleChoiceScorer:
+class MultipleChoiceScorer(Scorer):
     """1 where the right choice is the likeliest, else 0; of equals, the first counts."""
 
     def __init__(self, config: MultipleChoice, folder: Path, model: LikelihoodModel) -> None:
@@ -41,29 +41,13 @@ class MultipleChoiceScorer:
         self._normalise = config.normalise
         self._model = model
         self._chunks = chunk_ranges(len(self._items), config.chunk_items)
+        self.num_chunks = len(self._chunks)
         version = multiple_choice_version(config, self._items, self._path)
         self.identity = Identity(benchmark=config.name, **version, higher_is_better=True)
-
-    @property
-    def num_chunks(self) -> int:
-        """See `Scorer`."""
-        return len(self._chunks)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
         return [self._score(index) for index in self._chunks[chunk]]
-
-    @property
-    def training_fingerprint(self) -> None:
-        """None is searched."""
-        return None
-
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """Not known for prompts."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _score(self, index: int) -> ItemScore:
         item, choices = self._items[index], self._choices[index]
@@ -87,7 +71,7 @@ class MultipleChoiceScorer:
         return bits
 
 
-class BitsPerByteScorer:
+class BitsPerByteScorer(Scorer):
     """A file is a chunk, its blocks are items."""
 
     def __init__(
@@ -98,17 +82,14 @@ class BitsPerByteScorer:
         self._config = config
         self._model = model
         self._training_text = training_text
+        self.num_chunks = len(self._documents)
+        self.training_fingerprint = training_text.fingerprint if training_text else None
         self.identity = Identity(
             benchmark=config.name,
             **bits_per_byte_version(config, self._documents),
             unit="bits per byte",
             higher_is_better=False,
         )
-
-    @property
-    def num_chunks(self) -> int:
-        """See `Scorer`."""
-        return len(self._documents)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
@@ -124,11 +105,6 @@ class BitsPerByteScorer:
             for index, size in enumerate(np.diff(blocks).tolist())
         ]
 
-    @property
-    def training_fingerprint(self) -> str | None:
-        """See `Scorer`."""
-        return None if self._training_text is None else self._training_text.fingerprint
-
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
         """Which blocks' n-grams the training text holds; None where no training text was named."""
         if self._training_text is None:
@@ -142,9 +118,6 @@ class BitsPerByteScorer:
             for document in self._documents
         ]
         return contamination(held_out, items, self._training_text, ngram=self._config.ngram)
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
 
 def _block_borders(num_bytes: int, block_bytes: int) -> npt.NDArray[np.int64]:

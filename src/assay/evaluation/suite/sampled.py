@@ -4,7 +4,6 @@ A prompt that gets no completion is a failure of the machinery. A completion tha
 has a score, and the grader says which.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,8 @@ from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
 from assay.evaluation.suite.items import conversation, read_items
-from assay.evaluation.suite.scorer import Identity, chunk_ranges
+from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import generation_version, registry_version
-from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
@@ -31,7 +29,7 @@ from assay.scoring.registry.registry import Registry, RegistryEval, as_chat
 from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sampling
 
 
-class GenerationScorer:
+class GenerationScorer(Scorer):
     """Completions judged by a grader of the API's."""
 
     def __init__(self, config: Generation, folder: Path, model: Sampler, tools: Tools) -> None:
@@ -43,6 +41,7 @@ class GenerationScorer:
         self._model = model
         self._grader = GraderRunner(config.grader, tools)
         self._chunks = chunk_ranges(len(self._items), config.chunk_items)
+        self.num_chunks = len(self._chunks)
         judges = {model: judge.name for model, judge in sorted(tools.judges.items())}
         self.identity = Identity(
             benchmark=config.name,
@@ -50,11 +49,6 @@ class GenerationScorer:
             **generation_version(config, self._items, self._prompts),
             higher_is_better=config.higher_is_better,
         )
-
-    @property
-    def num_chunks(self) -> int:
-        """See `Scorer`."""
-        return len(self._chunks)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
@@ -69,18 +63,9 @@ class GenerationScorer:
         grades = dict(zip(samples, self._grader.grade(list(samples.values())), strict=True))
         return [self._item_score(index, said[index], grades.get(index)) for index in indices]
 
-    @property
-    def training_fingerprint(self) -> None:
-        """None is searched."""
-        return None
-
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """Not known for prompts."""
-        return None
-
     def close(self) -> None:
         """End the grader's processes."""
-        self._grader.__exit__(None, None, None)
+        self._grader.close()
 
     def _item_score(self, index: int, answer: Completion | SamplerError, grade: Grade | None) -> ItemScore:
         item = self._items[index]
@@ -100,7 +85,7 @@ class GenerationScorer:
         )
 
 
-class RegistryScorer:
+class RegistryScorer(Scorer):
     """Completions judged by the rule of a registry's class."""
 
     def __init__(self, config: RegistryBenchmark, folder: Path, model: Sampler, tools: Tools) -> None:
@@ -109,6 +94,7 @@ class RegistryScorer:
         self._model = model
         self._judge = tools.judges.get("*") or model
         self._chunks = chunk_ranges(len(self._eval.samples), config.chunk_items)
+        self.num_chunks = len(self._chunks)
         rule = [self._eval.rule, self._judge.name if self._eval.spec else None]
         self.identity = Identity(
             benchmark=config.name,
@@ -117,11 +103,6 @@ class RegistryScorer:
             higher_is_better=True,
         )
 
-    @property
-    def num_chunks(self) -> int:
-        """See `Scorer`."""
-        return len(self._chunks)
-
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
         indices = list(self._chunks[chunk])
@@ -129,18 +110,6 @@ class RegistryScorer:
             return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
         answers = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
         return [self._item_score(index, answer) for index, answer in zip(indices, answers, strict=True)]
-
-    @property
-    def training_fingerprint(self) -> None:
-        """None is searched."""
-        return None
-
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """Not known for prompts."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to give back."""
 
     def _item_score(self, index: int, answer: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)

@@ -30,32 +30,24 @@ class Identity(NamedTuple):
 class Scorer(Protocol):
     """One benchmark on one checkpoint."""
 
-    @property
-    def identity(self) -> Identity:
-        """Known before anything is scored."""
-        ...
-
-    @property
-    def num_chunks(self) -> int:
-        """Chunks are numbered from 0."""
-        ...
-
-    @property
-    def training_fingerprint(self) -> str | None:
-        """Of the training data that `contamination` searches; None where it searches none."""
-        ...
+    identity: Identity
+    """Known before anything is scored."""
+    num_chunks: int
+    """Chunks are numbered from 0."""
+    training_fingerprint: str | None = None
+    """Of the training data that `contamination` searches; None where it searches none."""
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """The scores of a chunk's items; an item that the machinery fails is a failure in its place."""
         ...
 
-    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
-        """How much of the benchmark was trained on; None where there is no way to tell."""
-        ...
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
+        """How much of the benchmark was trained on; None where there is no way to tell, as of prompts."""
+        return None
 
     def close(self) -> None:
         """Give back processes and the like."""
-        ...
+        return
 
 
 def chunk_ranges(num_items: int, chunk_items: int) -> list[range]:
