@@ -4,8 +4,8 @@ The same objects judge benchmarks and pay rewards, so that what is trained for a
 apart. These classes only say what a grader is; `assay.scoring.grade` applies it.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
@@ -17,18 +17,19 @@ from assay.scoring.python_process import check_source
 from assay.scoring.template import check_template
 from assay.scoring.text_similarity import Measure
 
+CheckedT = TypeVar("CheckedT")
+
 
 def _checked_template(value: Any) -> Any:
     return _as_value_error(check_template, value) if isinstance(value, str) else value
 
 
-def _as_value_error(check: Any, value: Any) -> Any:
+def _as_value_error(check: Callable[[str], CheckedT], value: str) -> CheckedT:
     """Pydantic gathers `ValueError`s; ours are for people."""
     try:
-        check(value)
+        return check(value)
     except ConfigError as error:
         raise ValueError(str(error)) from error
-    return value
 
 
 Template = Annotated[str, BeforeValidator(_checked_template)]
@@ -176,10 +177,7 @@ class Multi(FrozenConfig):
 
     @model_validator(mode="after")
     def _formula_uses_its_graders(self) -> "Multi":
-        try:
-            formula = Formula(self.calculate_output)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
+        formula = _as_value_error(Formula, self.calculate_output)
         if strange := formula.names - set(self.graders):
             raise ValueError(
                 f"calculate_output uses {sorted(strange)}, not among the graders {sorted(self.graders)}"

@@ -102,26 +102,26 @@ class HttpSampler:
                 "Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', 'none')}",
             },
         )
-        for attempt in range(self._max_retries + 1):
-            failure = self._failure_or_answer(request)
-            if not isinstance(failure, SamplerError):
-                return failure[0]
-            if failure.kind == "request" or attempt == self._max_retries:
-                raise failure
+        for attempt in range(self._max_retries):
+            try:
+                return self._answer(request)
+            except SamplerError as error:
+                if error.kind == "request":
+                    raise
             self._clock.sleep_s(FIRST_PAUSE_S * 2**attempt)
-        raise AssertionError("unreachable: the last attempt returns or raises")
+        return self._answer(request)
 
-    def _failure_or_answer(self, request: urllib.request.Request) -> tuple[Any] | SamplerError:
+    def _answer(self, request: urllib.request.Request) -> Any:
         where = request.full_url
         try:
             with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
-                return (json.loads(response.read()),)
+                return json.loads(response.read())
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read()[:300].decode(errors="replace")
             kind: SamplerErrorKind = "server" if error.code in RETRIED else "request"
-            return SamplerError(kind, f"{where} answered {error.code}: {said}")
-        except TimeoutError:
-            return SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s")
+            raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
+        except TimeoutError as error:
+            raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
         except (OSError, ValueError) as error:
-            return SamplerError("server", f"{where} can not be reached or read: {error}")
+            raise SamplerError("server", f"{where} can not be reached or read: {error}") from error

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from rapidfuzz import fuzz
+from rapidfuzz.distance import LCSseq
 
 Measure = Literal[
     "fuzzy_match", "bleu", "gleu", "meteor", "cosine",
@@ -33,7 +34,7 @@ def similarity(measure: Measure, text: str, reference: str) -> float:
     if measure == "meteor":
         return meteor(words, expected)
     if measure == "rouge_l":
-        return _f1(_longest_common_subsequence(words, expected), len(words), len(expected))
+        return _f1(LCSseq.similarity(words, expected), len(words), len(expected))
     assert measure.startswith("rouge_"), f"'{measure}' is not a measure of texts alone"
     return rouge(words, expected, int(measure.removeprefix("rouge_")))
 
@@ -101,17 +102,6 @@ def _f1(matches: int, num_found: int, num_expected: int) -> float:
     if num_found == 0 or num_expected == 0:
         return float(num_found == num_expected)
     return 2 * matches / (num_found + num_expected)
-
-
-def _longest_common_subsequence(first: Sequence[str], second: Sequence[str]) -> int:
-    row = [0] * (len(second) + 1)
-    for word in first:
-        diagonal = 0
-        for column, other in enumerate(second, start=1):
-            above = row[column]
-            row[column] = diagonal + 1 if word == other else max(above, row[column - 1])
-            diagonal = above
-    return row[-1]
 
 
 def _alignment(words: Sequence[str], reference: Sequence[str]) -> list[tuple[int, int]]:

@@ -21,8 +21,10 @@ from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore, items_table, summarise
 from assay.evaluation.suite.scorer import Identity
 from assay.scoring.item_failure import ItemFailure
+from assay.scoring.json_lines import json_lines
 
 _MEAN_TOLERANCE = 1e-6
+_HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
 
 
@@ -80,6 +82,7 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
     task = match["task"]
     summary_path = path.with_name(f"results_{match['date']}.json")
     summary = json.loads(summary_path.read_text(encoding="utf-8")) if summary_path.is_file() else {}
+    version = (summary.get("versions") or {}).get(task)
     filters = sorted({str(sample.get("filter", "none")) for sample in samples})
     found = []
     for name in filters:
@@ -92,15 +95,9 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
         identity = Identity(
             benchmark=_plain(task + suffix),
             benchmark_sha256=_digest_of(mine, "doc_hash", "target_hash"),
-            grader_sha256=sha256_of_json(
-                ["lm-evaluation-harness", task, chosen, name, _version(summary, task)]
-            ),
+            grader_sha256=sha256_of_json(["lm-evaluation-harness", task, chosen, name, version]),
             prompt_sha256=_digest_of(mine, "prompt_hash"),
-            unit="bits per byte"
-            if chosen == "bits_per_byte"
-            else "share"
-            if chosen.startswith("acc")
-            else chosen,
+            unit="share" if chosen.startswith("acc") else _HARNESS_UNITS.get(chosen, chosen),
             higher_is_better=better is not False,
         )
         found.append(Imported(identity, items, str(summary.get("model_name", "")), "lm-evaluation-harness"))
@@ -133,10 +130,6 @@ def _first_scalar(sample: Mapping[str, Any], path: Path) -> str:
         if isinstance(sample.get(name), int | float) or name == "bits_per_byte":
             return name
     raise ConfigError(f"{path}: none of the metrics {', '.join(names) or '(none)'} is a number per item.")
-
-
-def _version(summary: Mapping[str, Any], task: str) -> Any:
-    return (summary.get("versions") or {}).get(task)
 
 
 def _from_inspect_archive(path: Path, scorer: str | None) -> Imported:
@@ -193,6 +186,10 @@ def _inspect_item(sample: Mapping[str, Any], scorer: str, *, has_epochs: bool, p
     return ItemScore(item_id, cluster, value, answer=_short(score.get("answer")))
 
 
+_INSPECT_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
+_INSPECT_ANSWERS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+
+
 def _inspect_value(value: Any, path: Path) -> float:
     """As inspect's `value_to_float`: C, P, I, N are 1, 0.5, 0, 0; yes, true, no, false; numbers; else 0."""
     if isinstance(value, list | dict):
@@ -200,13 +197,10 @@ def _inspect_value(value: Any, path: Path) -> float:
             f"{path}: a score is a {type(value).__name__}, not one number. Import another --metric."
         )
     if isinstance(value, str):
-        if (known := {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}.get(value)) is not None:
+        if (known := _INSPECT_GRADES.get(value, _INSPECT_ANSWERS.get(value.lower()))) is not None:
             return known
-        lower = value.lower()
-        if lower in ("yes", "true", "no", "false"):
-            return float(lower in ("yes", "true"))
         try:
-            number = float(lower)
+            number = float(value)
         except ValueError:
             return 0.0
         return number if math.isfinite(number) else 0.0
@@ -244,21 +238,8 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
     return Imported(identity, list(items.values()), model, "openai-evals")
 
 
-def _json_lines(path: Path) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is not JSON: {error}.") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: line {number} is no JSON object.")
-        rows.append(row)
-    if not rows:
-        raise DataError(f"{path}: no lines in it.")
-    return rows
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    return list(json_lines(path.read_text(encoding="utf-8"), path, of_what="lines").values())
 
 
 def _require_same_mean(items: Sequence[ItemScore], theirs: float | None, where: str) -> None:
@@ -279,10 +260,6 @@ def _plain(name: str) -> str:
 
 
 def _short(value: Any) -> str | None:
-    return (
-        None
-        if value is None
-        else value
-        if isinstance(value, str)
-        else json.dumps(value, ensure_ascii=False)[:2000]
-    )
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)[:2000]

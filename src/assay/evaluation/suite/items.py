@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from assay.base.errors import DataError
 from assay.evaluation.suite.config import BitsPerByte
 from assay.evaluation.suite.contents import held_out_files
+from assay.scoring.json_lines import json_lines
 from assay.scoring.sampler import Message
 
 
@@ -32,22 +33,13 @@ def read_items(path: Path) -> list[Item]:
     """Every line of a JSONL file; `id` is the line's number and `cluster` the id, where they are not given."""
     if not path.is_file():
         raise DataError(f"{path}: no such file. Name the benchmark's items, a JSONL file.")
-    items: list[Item] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is not JSON: {error}.") from error
-        if not isinstance(fields, dict):
-            raise DataError(f"{path}: line {number} is no JSON object.")
+    items: dict[str, Item] = {}
+    for number, fields in json_lines(path.read_text(encoding="utf-8"), path, of_what="items").items():
         item_id = str(fields.get("id", f"{number:06d}"))
-        items.append(Item(item_id, str(fields.get("cluster", item_id)), fields))
-    if not items:
-        raise DataError(f"{path}: no items in it.")
-    _refuse_repeats(items, path)
-    return items
+        if item_id in items:
+            raise DataError(f"{path}: id '{item_id}' occurs twice. Give each item an id of its own.")
+        items[item_id] = Item(item_id, str(fields.get("cluster", item_id)), fields)
+    return list(items.values())
 
 
 def conversation(item: Item, path: Path) -> list[Message]:
@@ -98,11 +90,3 @@ def read_documents(config: BitsPerByte, folder: Path) -> list[HeldOutText]:
     if not documents:
         raise DataError(f"benchmark '{config.name}': the {len(paths)} files that match are empty.")
     return documents
-
-
-def _refuse_repeats(items: list[Item], path: Path) -> None:
-    seen: set[str] = set()
-    for item in items:
-        if item.item_id in seen:
-            raise DataError(f"{path}: id '{item.item_id}' occurs twice. Give each item an id of its own.")
-        seen.add(item.item_id)

@@ -5,7 +5,6 @@ prompt is added again for every sample (the list is changed in place); here each
 """
 
 import string
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -173,22 +172,6 @@ def chat_as_text(chat: Sequence[Mapping[str, str]]) -> str:
         role = turn.get("name", turn.get("role", ""))
         lines.append(f"{prefixes.get(role, role.capitalize() + ': ')}{turn['content']}\n")
     return "".join(lines).lstrip()
-
-
-def summary(judgements: Sequence[ModelGrade], true_choices: Sequence[str | None]) -> dict[str, float]:
-    """`counts/CHOICE`, `score` where the spec has scores, `metascore` where the samples say the choice."""
-    metrics: dict[str, float] = {
-        f"counts/{choice}": count for choice, count in Counter(each.choice for each in judgements).items()
-    }
-    scores = [each.score for each in judgements if each.score is not None]
-    if scores:
-        metrics["score"] = sum(scores) / len(scores)
-    known = [
-        (each.choice, true) for each, true in zip(judgements, true_choices, strict=True) if true is not None
-    ]
-    if known:
-        metrics["metascore"] = sum(choice == true for choice, true in known) / len(known)
-    return metrics
 
 
 def _score(choice: str, choices: Sequence[str], scores: Mapping[str, float] | str | None) -> float | None:

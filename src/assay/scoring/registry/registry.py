@@ -11,16 +11,16 @@ The class is a name for a rule, and is never imported. An eval of another class 
 
 import difflib
 import gzip
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import yaml
 from pydantic import ValidationError
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
+from assay.scoring.json_lines import json_lines
 from assay.scoring.registry.model_graded import ModelGradedSpec
 from assay.scoring.sampler import Message, Sampling
 
@@ -44,6 +44,7 @@ _ARGUMENTS: dict[Rule, frozenset[str]] = {
         }
     ),
 }  # fmt: skip
+_MAX_TOKENS: dict[Rule, int] = {"Match": 500, "FuzzyMatch": 100, "JsonMatch": 512, "ModelBasedClassify": 1024}
 
 
 class RegistryEval(NamedTuple):
@@ -65,16 +66,10 @@ class RegistryEval(NamedTuple):
 
     def sampling(self) -> Sampling:
         """How its class asks for completions. Includes leaves the temperature to the API: 1."""
-        match self.rule:
-            case "Match":
-                return Sampling(temperature=0.0, max_tokens=int(self.args.get("max_tokens", 500)))
-            case "Includes":
-                return Sampling(temperature=1.0, max_tokens=500, seed=0)
-            case "FuzzyMatch":
-                return Sampling(temperature=0.0, max_tokens=int(self.args.get("max_tokens", 100)))
-            case "JsonMatch":
-                return Sampling(temperature=0.0, max_tokens=int(self.args.get("max_tokens", 512)))
-        return Sampling(max_tokens=int((self.args.get("sample_kwargs") or {}).get("max_tokens", 1024)))
+        if self.rule == "Includes":
+            return Sampling(temperature=1.0, max_tokens=500, seed=0)
+        given = (self.args.get("sample_kwargs") or {}) if self.rule == "ModelBasedClassify" else self.args
+        return Sampling(max_tokens=int(given.get("max_tokens", _MAX_TOKENS[self.rule])))
 
     def prompt(self, index: int) -> list[Message]:
         """What the model is asked for sample `index`; a plain text is a system message, as in the original."""
@@ -118,10 +113,6 @@ class Registry:
         self._folder = folder
         self._evals = _entries(folder / "evals")
         self._specs = _entries(folder / "modelgraded")
-
-    def names(self) -> list[str]:
-        """Every eval that this registry defines, aliases too."""
-        return sorted(self._evals)
 
     def eval(self, name: str) -> RegistryEval:
         """An eval by its name or an alias of it."""
@@ -204,18 +195,7 @@ def _jsonl(path: Path) -> tuple[Mapping[str, Any], ...]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file.")
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    rows = []
-    for number, line in enumerate(data.decode("utf-8").splitlines(), start=1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{path}: line {number} is not JSON: {error}.") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{path}: line {number} is no JSON object.")
-        rows.append(cast(Mapping[str, Any], row))
-    if not rows:
-        raise DataError(f"{path}: no samples in it.")
-    return tuple(rows)
+    return tuple(json_lines(data.decode("utf-8"), path, of_what="samples").values())
 
 
 def _check_samples(
