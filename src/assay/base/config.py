@@ -52,7 +52,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     origins = {key: str(path) for key in _dotted_keys(values)}
     for override in overrides:
         key, value = parse_override(override)
-        _set_dotted(values, key, value)
+        set_dotted(values, key, value, where="in the file")
         origins[key] = "command line"
     return LoadedConfig(values, origins)
 
@@ -89,6 +89,11 @@ def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, 
     except ValidationError as error:
         by = f", written by assay {wrote}" if wrote else ""
         raise ConfigError(f"{where}{by}: {stored_problem(error, wrote=wrote)}.") from error
+
+
+def first_repeated(names: Sequence[str]) -> str | None:
+    """The first of some names that occurs again; None where all differ."""
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def given_text(value: Any) -> str:
@@ -141,12 +146,13 @@ def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _set_dotted(tree: dict[str, Any], dotted_key: str, value: Any) -> None:
+def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str) -> None:
+    """Lay one value into a tree; `ConfigError` for a key below what is a value `where`."""
     *parents, last = dotted_key.split(".")
     for parent in parents:
         branch = tree.setdefault(parent, {})
         if not isinstance(branch, dict):
-            raise ConfigError(f"{dotted_key}: '{parent}' is a value in the file, not a group of keys.")
+            raise ConfigError(f"{dotted_key}: '{parent}' is a value {where}, not a group of keys.")
         tree = branch
     tree[last] = value
 

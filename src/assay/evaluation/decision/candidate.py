@@ -8,12 +8,13 @@ as `a.b=value` overrides are, so that a patch means what it would mean on the co
 """
 
 from collections.abc import Mapping
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from assay.base.config import LoadedConfig, read_config_file
+from assay.base.config import LoadedConfig, read_config_file, set_dotted
 from assay.base.errors import ConfigError
 from assay.records.decision import KnownGood
 from assay.training.recipe import Recipe
@@ -48,14 +49,11 @@ def stored_recipe(tree: Mapping[str, Any]) -> LoadedConfig:
 
 def patched(recipe: LoadedConfig, patch: Mapping[str, Any], *, arm: str, seed: int) -> LoadedConfig:
     """The recipe of one arm with one seed; `seed` is the model's and the order's, so arms are paired by it."""
-    values = _copied(recipe.values)
-    origins = dict(recipe.origins)
-    for key, value in patch.items():
-        _lay(values, key, value, arm=arm)
-        origins[key] = f"candidate {arm}"
-    for key in ("seed", "loader.seed"):
-        _lay(values, key, seed, arm=arm)
-        origins[key] = f"seed {seed}"
+    values, origins = deepcopy(recipe.values), dict(recipe.origins)
+    seeds = {"seed": seed, "loader.seed": seed}
+    for key, value in {**patch, **seeds}.items():
+        set_dotted(values, key, value, where=f"in the recipe of candidate '{arm}'")
+        origins[key] = f"seed {seed}" if key in seeds else f"candidate {arm}"
     return LoadedConfig(values, origins)
 
 
@@ -67,17 +65,3 @@ def warning_of_patch(arm: str, patch: Mapping[str, Any]) -> str | None:
         f"candidate '{arm}' changes {len(patch)} keys at once ({', '.join(patch)}): its effect cannot be "
         "credited to any one of them. Make a candidate of each."
     )
-
-
-def _lay(tree: dict[str, Any], dotted_key: str, value: Any, *, arm: str) -> None:
-    *parents, last = dotted_key.split(".")
-    for parent in parents:
-        branch = tree.setdefault(parent, {})
-        if not isinstance(branch, dict):
-            raise ConfigError(f"candidate '{arm}': {dotted_key}: '{parent}' is a value, not a group of keys.")
-        tree = branch
-    tree[last] = value
-
-
-def _copied(value: Any) -> Any:
-    return {key: _copied(each) for key, each in value.items()} if isinstance(value, dict) else value

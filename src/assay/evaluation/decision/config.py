@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig
+from assay.base.config import FrozenConfig, first_repeated
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
@@ -361,8 +361,15 @@ class CampaignConfig(FrozenConfig):
             ("benchmark", [each.name for each in self.benchmarks]),
             ("gate", ["scale", "stop", *(each.name for each in self.gates)]),
         ):
-            if repeated := next((name for name in names if names.count(name) > 1), None):
+            if repeated := first_repeated(names):
                 raise ValueError(f"two {kind}s have the name '{repeated}'")
+        for part, names in (
+            ("primary", list(self.rule.primary)),
+            ("guardrails", [each.benchmark for each in self.rule.guardrails]),
+            ("safety", [each.benchmark for each in self.rule.safety]),
+        ):
+            if repeated := first_repeated(names):
+                raise ValueError(f"rule.{part} names benchmark '{repeated}' twice; once is enough")
         return self
 
     @model_validator(mode="after")
@@ -376,25 +383,12 @@ class CampaignConfig(FrozenConfig):
         return self
 
     @model_validator(mode="after")
-    def _a_benchmark_has_each_part_once(self) -> "CampaignConfig":
-        for part, names in (
-            ("primary", list(self.rule.primary)),
-            ("guardrails", [each.benchmark for each in self.rule.guardrails]),
-            ("safety", [each.benchmark for each in self.rule.safety]),
-        ):
-            if repeated := next((name for name in names if names.count(name) > 1), None):
-                raise ValueError(f"rule.{part} names benchmark '{repeated}' twice; once is enough")
-        return self
-
-    @model_validator(mode="after")
     def _failures_can_be_counted(self) -> "CampaignConfig":
         counted = {each.benchmark for each in self.rule.safety} | {
             each.benchmark for gate in self.gates for each in gate.conditions if isinstance(each, RateCondition)
         }
         for each in self.benchmarks:
-            if not isinstance(each, PredictionsBenchmark) or each.name not in counted:
-                continue
-            if each.score != "correct":
+            if isinstance(each, PredictionsBenchmark) and each.name in counted and each.score != "correct":
                 raise ValueError(
                     f"benchmark '{each.name}' has score: {each.score}, which is never 1, so every item would "
                     "count as a failure. A failure rate needs score: correct"
@@ -436,10 +430,7 @@ class CampaignConfig(FrozenConfig):
 
 def _named_benchmarks(config: CampaignConfig) -> list[str]:
     """Those that the rule or a gate looks at, at every look."""
-    rule = config.rule
-    named = [*rule.primary]
-    named += [each.benchmark for each in rule.guardrails]
-    named += [each.benchmark for each in rule.safety]
-    for gate in config.gates:
-        named += [each.benchmark for each in gate.conditions if not isinstance(each, SpentCondition)]
-    return named
+    conditions = [each for gate in config.gates for each in gate.conditions]
+    looked_at = [each for each in conditions if not isinstance(each, SpentCondition)]
+    parts = (*config.rule.guardrails, *config.rule.safety, *looked_at)
+    return [*config.rule.primary, *(each.benchmark for each in parts)]

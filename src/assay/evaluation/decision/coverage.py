@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from assay.base.config import FrozenConfig, read_config_file, validated
+from assay.base.config import FrozenConfig, first_repeated, read_config_file, validated
 from assay.base.errors import ConfigError
 from assay.evaluation.suite.config import Suite
 from assay.evaluation.suite.version import PresentSuite
@@ -46,9 +46,8 @@ class CoverageConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "CoverageConfig":
-        names = [mode.name for mode in self.failure_modes]
-        if len(set(names)) < len(names):
-            raise ValueError("a failure mode is listed twice")
+        if twice := first_repeated([mode.name for mode in self.failure_modes]):
+            raise ValueError(f"failure mode '{twice}' is listed twice")
         return self
 
 
@@ -85,14 +84,13 @@ def coverage(
             for benchmark in present.suite.benchmarks
             if mode.name in benchmark.failure_modes
         )
-        is_hole = not any(cell.state == "covered" for cell in cells)
         modes.append(
             CoveredMode(
                 name=mode.name,
                 owner=mode.owner,
                 least_effect=mode.least_effect,
                 cells=cells,
-                is_hole=is_hole,
+                is_hole=not any(cell.state == "covered" for cell in cells),
             )
         )
     return Coverage(modes=tuple(modes), power=config.power)

@@ -6,6 +6,7 @@ what flips is listed.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,8 +36,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     candidate = config.candidate(facts.candidate)
     blocking = blocking_clause(found.scale.clauses) if found.recommendation == "narrow" else None
     cheapest = blocking.more if blocking is not None else None
-    effect = estimate_of(facts.composite)
-    changes = list(variations(config, facts, recommendation=found.recommendation))
+    verdict = _verdict(facts, found, blocking)
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
     warning = warning_of_patch(candidate.name, candidate.patch)
     return Decision(
@@ -47,13 +47,13 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         because=candidate.because,
         patch=candidate.patch,
         recommendation=found.recommendation,
-        sentence=_sentence(facts, found, blocking),
-        decided_by=_decided_by(found, blocking),
+        sentence=verdict.sentence,
+        decided_by=verdict.decided_by,
         is_final=_is_final(config, facts, found),
         look=facts.look,
         look_number=1 + config.all_looks.index(facts.num_seeds) if facts.look.is_gate else 0,
         num_looks=len(config.all_looks),
-        effect=effect,
+        effect=estimate_of(facts.composite),
         unit=facts.unit,
         least_effect=config.rule.least_effect,
         effects=tuple(_effect_record(each) for each in _measured(facts)),
@@ -64,7 +64,7 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         spent_s=facts.spent_s,
         next_s=_next_s(found, cheapest),
         budget_s=facts.budget_s,
-        would_change=tuple(changes),
+        would_change=tuple(variations(config, facts, recommendation=found.recommendation)),
         risks=tuple(risks(config, facts, found.recommendation)),
         dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
         warnings=(warning,) if warning else (),
@@ -89,32 +89,28 @@ def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
 
 
-def _decided_by(found: JudgedGates, blocking: Clause | None) -> str:
-    if found.recommendation == "scale":
-        return "gate scale"
-    stopped = found.passed_stop()
-    if found.recommendation == "stop" and stopped is not None:
-        return f"gate {stopped[0].gate}: {stopped[1].name}"
-    assert blocking is not None
-    return f"gate scale: {blocking.name}"
+class _Verdict(NamedTuple):
+    sentence: str
+    decided_by: str
 
 
-def _sentence(facts: Facts, found: JudgedGates, blocking: Clause | None) -> str:
+def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verdict:
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
     over = f"over {count_words(facts.num_seeds, 'seed')}"
     if found.recommendation == "scale":
-        return (
-            f"Scale {name}: it gains {gain} {over}, and {found.scale.reason[0].lower()}{found.scale.reason[1:]}"
-        )
+        return _Verdict(f"Scale {name}: it gains {gain} {over}, and {_lower(found.scale.reason)}", "gate scale")
     if found.recommendation == "stop":
         stopped = found.passed_stop()
         assert stopped is not None
-        verb = "Roll back" if stopped[0].then == "rollback" else "Stop"
-        return f"{verb} {name}: {_lower(stopped[1].reason)} Its effect is {gain} {over}."
+        gate, clause = stopped
+        verb = "Roll back" if gate.then == "rollback" else "Stop"
+        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}."
+        return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
     assert blocking is not None
     cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more else ""
     reason = _lower(blocking.reason).removesuffix(".")
-    return f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
+    sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
+    return _Verdict(sentence, f"gate scale: {blocking.name}")
 
 
 def _lower(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from assay.base.config import FrozenConfig, read_config_file, validated
+from assay.base.config import FrozenConfig, first_repeated, read_config_file, validated
 from assay.base.digest import sha256_of_json
 from assay.scoring.graders import Grader
 from assay.scoring.sampler import Sampling
@@ -132,9 +132,7 @@ class Suite(FrozenConfig):
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Suite":
-        names = [benchmark.name for benchmark in self.benchmarks]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
+        if twice := first_repeated([benchmark.name for benchmark in self.benchmarks]):
             raise ValueError(f"two benchmarks are named '{twice}'")
         return self
 
