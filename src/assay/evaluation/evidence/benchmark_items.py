@@ -66,7 +66,6 @@ class ScoreMatrix(NamedTuple):
     """[item]: index of its cluster, from 0."""
     weights: Float64[np.ndarray, "item"]
     """[item]: 1, or e.g. its bytes."""
-    seeds: tuple[int, ...]
     num_dropped: int
     """Items that some checkpoint failed to score."""
 
@@ -78,12 +77,7 @@ def items_table(items: Sequence[ItemScore]) -> pa.Table:
     repeated = next((a for a, b in itertools.pairwise(ids) if a == b), None)
     if repeated is not None:
         raise DataError(f"item '{repeated}' is listed more than once. Give each item an id of its own.")
-    rows = [_row(item) for item in ordered]
-    columns = [[row[name] for row in rows] for name in ITEM_SCHEMA.names]
-    return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, ITEM_SCHEMA, strict=True)],
-        schema=ITEM_SCHEMA,
-    )
+    return pa.Table.from_pylist([_row(item) for item in ordered], schema=ITEM_SCHEMA)
 
 
 def items_of(table: pa.Table) -> list[ItemScore]:
@@ -179,7 +173,6 @@ def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMa
         item_ids=tuple(np.array(ids, dtype=object)[kept].tolist()),
         clusters=_cluster_indices(first["cluster"])[kept],
         weights=first["weight"].to_numpy()[kept],
-        seeds=tuple(result.seed for result, _ in results),
         num_dropped=int((~kept).sum()),
     )
 
@@ -222,7 +215,7 @@ def summarise(table: pa.Table) -> Summary:
         reach = quantile * error
         method = f"{clustered}normal theory (t)"
         estimate = Estimate(value=mean, low=mean - reach, high=mean + reach, method=method)
-    return Summary(estimate, detectable_effect(scores, clusters, weights), num_failed)
+    return Summary(estimate, detectable_effect(scores, error), num_failed)
 
 
 def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, float]:
@@ -259,31 +252,22 @@ def clustered_standard_error(
     return math.sqrt(float(np.sum(sums**2)) * count / (count - 1)) / float(weights.sum()), count
 
 
-def detectable_effect(
-    scores: Float64[np.ndarray, "item"],
-    clusters: Int[np.ndarray, "item"],
-    weights: Float64[np.ndarray, "item"],
-    *,
-    power: float = 0.8,
-    confidence: float = 0.95,
-    correlation: float = 0.0,
-) -> DetectableEffect | None:
-    """The smallest difference between two checkpoints that these items would show; None with one cluster.
+def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> DetectableEffect:
+    """The smallest difference between two checkpoints that items would show; `error` is that of their mean.
 
-    (z_{(1+confidence)/2} + z_power) * SE * sqrt(2 (1 - correlation)). Where all scores are 0 or 1 the variance
-    is at least that of a rate with two more successes and two more failures (Agresti & Coull 1998), so that a
-    benchmark on which nothing has gone wrong yet is not taken for one that would notice everything.
+    (z_{(1+confidence)/2} + z_power) * SE * sqrt(2), as if the luck of the two were unrelated. Where all scores
+    are 0 or 1 the variance is at least that of a rate with two more successes and two more failures (Agresti &
+    Coull 1998), so that a benchmark on which nothing has gone wrong yet is not taken for one that would notice
+    everything.
     """
-    error, _ = clustered_standard_error(scores, clusters, weights)
-    if error is None:
-        return None
     if _are_shares(scores):
         count, successes = len(scores), float(scores.sum())
         rate = (successes + 2) / (count + 4)
         error = max(error, math.sqrt(rate * (1 - rate) / (count + 4)))
+    power, confidence = 0.8, 0.95
     quantiles = stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(power)
-    effect = float(quantiles) * error * math.sqrt(2 * (1 - correlation))
-    return DetectableEffect(effect=effect, power=power, confidence=confidence, correlation=correlation)
+    effect = float(quantiles) * error * math.sqrt(2)
+    return DetectableEffect(effect=effect, power=power, confidence=confidence, correlation=0.0)
 
 
 def _are_shares(scores: Float64[np.ndarray, "item"]) -> bool:
