@@ -45,7 +45,7 @@ def learning_rate(config: OptimizerConfig, *, step: int, num_steps: int) -> floa
 def _decayed(schedule: ScheduleConfig, step: int, num_steps: int) -> float:
     if schedule.type == "constant":
         return 1.0
-    progress = (step - schedule.warmup_steps) / max(1, num_steps - schedule.warmup_steps)
+    progress = (step - schedule.warmup_steps) / (num_steps - schedule.warmup_steps)
     falling = 1 - progress if schedule.type == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return schedule.final_fraction + (1 - schedule.final_fraction) * falling
 

@@ -3,6 +3,7 @@
 The reference computes each lane by itself, adds its passes in their order, and brackets the lanes by number.
 """
 
+import warnings
 from collections.abc import Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -245,3 +246,25 @@ def test_a_pass_apart_is_no_part_of_the_step(tmp_path: Path) -> None:
         assert most == 4
         for gradient, wanted in zip(gradients, expected(ONE_PASS, 0), strict=True):
             np.testing.assert_array_equal(gradient, wanted)
+
+
+class Viewed(Network):
+    """Returns another shape of what it has computed, as a head does that takes one token of each row."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows).view(1)
+
+
+def warned(ranks: Ranks) -> list[str]:
+    """What is said while a step is made."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lane_sum = ShardedLaneSum(Viewed(), ranks)
+        lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=True).of_rank(ranks.rank)
+        backward(lane_sum, lanes, ONE_PASS, 0)
+        lane_sum.step_is_done()
+    return [str(warning.message) for warning in caught if warning.category is UserWarning]
+
+
+def test_who_reads_the_output_is_not_warned_of_what_a_method_never_does(tmp_path: Path) -> None:
+    assert on_ranks(2, warned, tmp_path, shards_weights=True) == [[], []]

@@ -28,6 +28,11 @@ def test_the_checking_rank_may_be_the_wrong_one() -> None:
     assert outvoted([(0, RIGHT), (1, WRONG), (0, RIGHT), (1, WRONG), (2, RIGHT)]) == ([1], True)
 
 
+def test_suspects_are_named_in_the_order_of_their_ranks() -> None:
+    votes = [(8, WRONG), (1, WRONG), *((rank, RIGHT) for rank in (0, 2, 3))]
+    assert outvoted(votes) == ([1, 8], True)
+
+
 def test_two_ranks_that_each_insist_are_both_suspects_and_nobody_is_sure() -> None:
     assert outvoted([(0, WRONG), (1, RIGHT), (0, WRONG), (1, RIGHT)]) == ([0, 1], False)
 
