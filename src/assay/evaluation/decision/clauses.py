@@ -25,6 +25,7 @@ from assay.evaluation.decision.config import (
 )
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
+from assay.evaluation.decision.more_evidence import seeds_to_look
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -386,15 +387,9 @@ def _more_items(
     benchmark: BenchmarkFacts, margin: float, items_factor: float, config: CampaignConfig, facts: Facts
 ) -> MoreEvidence:
     """What would let a guardrail speak: a declared look at which it is precise enough, or else more items."""
-    later = [seeds for seeds in config.all_looks if seeds > facts.num_seeds]
-    sized = [seeds for seeds in later if is_sized(_standard_error_at(seeds, benchmark, facts), margin)]
-    if sized:
-        extra = sized[0] - facts.num_seeds
-        return MoreEvidence(
-            what=f"{count_words(extra, 'more seed')} of both arms, to the look at {sized[0]}",
-            num_seeds=extra,
-            device_s=extra * facts.pair_s,
-        )
+    for look in config.all_looks:
+        if look > facts.num_seeds and is_sized(_standard_error_at(look, benchmark, facts), margin):
+            return seeds_to_look(look, facts)
     if math.isfinite(items_factor) and items_factor > 1.0:
         extra = math.ceil((items_factor - 1.0) * benchmark.differences.shape[1])
         return MoreEvidence(what=f"{extra:,} more items of {benchmark.name}, scored with the same checkpoints")

@@ -43,14 +43,19 @@ def more_seeds(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> More
     }
     if ahead:
         seeds = next((seeds for seeds, chance in ahead.items() if chance >= WORTH_TRYING), max(ahead))
-        extra = seeds - facts.num_seeds
-        return MoreEvidence(
-            what=f"{count_words(extra, 'more seed')} of both arms, to the look at {seeds}",
-            num_seeds=extra,
-            device_s=extra * facts.pair_s,
-            chance=ahead[seeds],
-        )
+        return seeds_to_look(seeds, facts, chance=ahead[seeds])
     return _new_campaign(config, facts, rule)
+
+
+def seeds_to_look(look: int, facts: Facts, *, chance: float | None = None) -> MoreEvidence:
+    """The seeds that are missing to the look at `look` of them."""
+    extra = look - facts.num_seeds
+    return MoreEvidence(
+        what=f"{count_words(extra, 'more seed')} of both arms, to the look at {look}",
+        num_seeds=extra,
+        device_s=extra * facts.pair_s,
+        chance=chance,
+    )
 
 
 def _new_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:

@@ -49,26 +49,15 @@ class Belief(NamedTuple):
 
     def probability_above(self, least: float) -> float:
         """P(true effect > least); exact for grid cells, linear inside one."""
-        return 1.0 - float(np.interp(least, self._edges(), self._cumulative()))
-
-    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """The central credible interval."""
-        ends = np.interp([0.5 - confidence / 2, 0.5 + confidence / 2], self._cumulative(), self._edges())
-        return float(ends[0]), float(ends[1])
+        half = (self.grid[1] - self.grid[0]) / 2.0
+        edges = np.append(self.grid - half, self.grid[-1] + half)
+        total = np.append(0.0, np.cumsum(self.weights))
+        return 1.0 - float(np.interp(least, edges, total / total[-1]))
 
     def replication_probability(self, standard_error: float, *, level: float = 0.95) -> float:
         """The chance that a new experiment of this standard error finds a gain at one-sided `level`."""
         passes = ndtr(self.grid / standard_error - norm.ppf(level))
         return float(passes @ self.weights)
-
-    def _edges(self) -> Float64[np.ndarray, "edge"]:
-        half = (self.grid[1] - self.grid[0]) / 2.0
-        return np.append(self.grid - half, self.grid[-1] + half)
-
-    def _cumulative(self) -> Float64[np.ndarray, "edge"]:
-        total = np.append(0.0, np.cumsum(self.weights))
-        share: np.ndarray = total / total[-1]
-        return share
 
 
 def shrink(

@@ -13,6 +13,7 @@ Two workers on one checkpoint (a lease that ran out on a slow one) put the same 
 """
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -207,11 +208,7 @@ def _with_contamination(
 
 def count_failures(items: Sequence[ItemScore]) -> dict[str, int]:
     """Kind of failure -> items."""
-    counts: dict[str, int] = {}
-    for item in items:
-        if item.failure is not None:
-            counts[item.failure.kind] = counts.get(item.failure.kind, 0) + 1
-    return counts
+    return dict(Counter(item.failure.kind for item in items if item.failure is not None))
 
 
 def _done_key(step: int, weights_digest: str, suite_sha256: str) -> str:
