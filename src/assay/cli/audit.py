@@ -4,6 +4,8 @@ import sys
 
 import click
 
+from assay.cli.given import given_home
+
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
@@ -18,11 +20,10 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
     from assay.store.findings import keep_audit
-    from assay.store.home import Home
     from assay.store.objects import open_store
     from assay.training.audit import audit_run
 
-    home = Home.from_environment()
+    home = given_home()
     with home.open_ledger() as ledger:
         run = existing_run(home, ledger.run(run_id).run_id)
         report = audit_run(run, CommitLog(open_store(run.store_url)), check_shards=not quick)

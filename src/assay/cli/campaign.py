@@ -5,15 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.clock import SystemClock
+from assay.cli.given import FILE, given_home
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
     from assay.records.decision import Decision
-    from assay.reporting.views.campaign_list import CampaignLine
 
 KEYS_HEAD = (
     "# Campaigns, key by key",
@@ -21,7 +20,6 @@ KEYS_HEAD = (
     "A campaign is a YAML file (see decide.md); `a.b=value` on the command line overrides it; unknown keys are",
     "refused. This page is what `assay campaign keys` prints.",
 )
-COLOURS = {"scale": "green", "narrow": "yellow", "stop": "red"}
 
 
 @click.group()
@@ -34,7 +32,7 @@ def campaign() -> None:
 
 
 @campaign.command("run")
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("file", type=FILE)
 @click.argument("overrides", nargs=-1)
 @click.option("--check", is_flag=True, help="Check the file, its recipe and its data; start nothing.")
 @click.option(
@@ -58,14 +56,12 @@ def run(
     Runs that are trained in the background or by Slurm need nobody who waits: when this command is killed they
     go on, and when it is run again it waits for those that it finds, wherever they were started.
     """
-    from assay.base.clock import SystemClock
     from assay.cli.screens.progress import ProgressBar
     from assay.launch.campaign.arms import absent_files, check_arms
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
     from assay.launch.campaign.train import InThisProcess, Workplace
-    from assay.store.home import Home
 
     if place.on == "allocation" or place.dry_run:
         raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
@@ -83,7 +79,7 @@ def run(
             "device-hours. Nothing was started."
         )
         return
-    home = Home.from_environment()
+    home = given_home()
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
     with home.open_ledger() as ledger:
         launcher = place.launcher(home, ()) or InThisProcess(home, ledger, ProgressBar, SystemClock())
@@ -120,12 +116,11 @@ def list_(as_json: bool) -> None:
     Read from the ledger, so a team that shares one sees everybody's. 'assay runs --rebuild' writes it anew
     from the folders.
     """
-    from assay.cli.screens.terminal import stdout
+    from assay.cli.screens.lists import print_campaigns
     from assay.reporting.views.campaign_list import campaign_lines
     from assay.reporting.views.view import json_list
-    from assay.store.home import Home
 
-    home = Home.from_environment()
+    home = given_home()
     ledger = home.find_ledger()
     lines = campaign_lines(ledger) if ledger else []
     if ledger:
@@ -135,7 +130,7 @@ def list_(as_json: bool) -> None:
     elif not lines:
         click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
     else:
-        stdout().print(_list_table(lines))
+        print_campaigns(lines)
 
 
 @campaign.command("show")
@@ -145,14 +140,14 @@ def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.memo import newest_decisions
-    from assay.store.home import Home
 
-    opened = find_campaign(Home.from_environment(), name)
+    opened = find_campaign(given_home(), name)
     print_decisions(list(newest_decisions(opened).values()), as_json=as_json)
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     """Each decision with its gates: a line per clause."""
+    from assay.cli.screens.terminal import RECOMMENDATION_STYLES
     from assay.reporting.views.view import json_list
 
     if as_json:
@@ -161,46 +156,11 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     if not decisions:
         click.echo("No decision yet: the first declared look is still to come.")
     for decision in decisions:
-        click.secho(
-            f"{decision.recommendation.upper()}  {decision.candidate}",
-            fg=COLOURS[decision.recommendation],
-            bold=True,
-        )
+        word = decision.recommendation
+        click.secho(f"{word.upper()}  {decision.candidate}", fg=RECOMMENDATION_STYLES[word], bold=True)
         click.echo(f"  {decision.sentence}")
         for gate in decision.gates:
             click.echo(f"  gate {gate.gate}: {gate.verdict}")
             for clause in gate.clauses:
                 mark = {"pass": "✓", "fail": "✕", "undecided": "○"}[clause.verdict]
                 click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks})")
-
-
-def _list_table(lines: "Sequence[CampaignLine]") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    from assay.base.clock import utc_text
-    from assay.base.units import duration_text
-    from assay.evaluation.decision.words import interval_words
-    from assay.records.evaluation import Estimate
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("campaign", "candidate", "decision", "effect"):
-        table.add_column(title, no_wrap=True)
-    for title in ("seeds", "device time", "declared (UTC)"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for line in lines:
-        declared = utc_text(line.created)[:16].replace("T", " ")
-        if line.recommendation is None or line.effect is None or line.confidence is None:
-            table.add_row(line.campaign, "", "no look yet", "", "", "", declared)
-            continue
-        effect = Estimate(value=line.effect, low=line.low, high=line.high, confidence=line.confidence)
-        table.add_row(
-            line.campaign,
-            line.candidate or "",
-            Text(line.recommendation + ("" if line.is_final else ", open"), style=COLOURS[line.recommendation]),
-            interval_words(effect, line.unit or ""),
-            str(line.seeds),
-            duration_text(3600.0 * (line.device_hours or 0.0)),
-            declared,
-        )
-    return table

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.cli.given import FILE, given_home
+
 if TYPE_CHECKING:
     from assay.reporting.views.comparison import ComparisonView
 
@@ -23,9 +25,7 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
     "any other metric: 0]",
 )
 @click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Page to write; by default comparison.html in the first candidate's folder.",
+    "--out", type=FILE, help="Page to write; by default comparison.html in the first candidate's folder."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(
@@ -40,9 +40,8 @@ def compare(
     from assay.reporting.pages.render import render_comparison_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
-    from assay.store.home import Home
 
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
     written = Path(found[0].page)

@@ -1,15 +1,15 @@
 """`assay data`: adopt, build, describe, split and compare datasets."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-if TYPE_CHECKING:
-    from assay.data.dataset.index import Progress
-    from assay.records.dataset import DatasetManifest
+from assay.cli.given import FOLDER, PATH
 
-BAR = 40
+if TYPE_CHECKING:
+    from assay.records.dataset import DatasetManifest
 
 
 @click.group()
@@ -20,10 +20,7 @@ def data() -> None:
 @data.command()
 @click.argument("source")
 @click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    help="Folder of the manifest; the shards stay where they are.",
+    "--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are."
 )
 @click.option("--name", help="For people; by default the source's last part.")
 @click.option("--no-label", is_flag=True, help="The rows need no 'label' column.")
@@ -36,19 +33,23 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     missing rates. Any file that training could not read is an error now. Files and folders whose name begins
     with _ or . are left out, as Spark does.
     """
+    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.index import index_dataset
 
     manifest = index_dataset(
-        source, out, name=name, needs_label=not no_label, workers=workers, progress=_progress("indexing")
+        source,
+        out,
+        name=name,
+        needs_label=not no_label,
+        workers=workers,
+        progress=partial(show_progress, "indexing", unit=" shards"),
     )
     _print(manifest, out, as_json=as_json)
 
 
 @data.command()
-@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of the dataset."
-)
+@click.argument("sources", nargs=-1, required=True, type=PATH)
+@click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
 @click.option("--tokenizer", required=True, help="A tokenizer.json, or a folder that holds one.")
 @click.option("--text", default="text", show_default=True, help="Field with the text.")
 @click.option("--label", default="label", show_default=True, help="Field with the label, 0 or 1.")
@@ -70,6 +71,7 @@ def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **f
     All rows are checked first. If the build is interrupted, the same command goes on where it stopped.
     """
     from assay.base.config import LoadedConfig, validated
+    from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.build import build_dataset
     from assay.data.dataset.fields import BuildConfig
 
@@ -83,14 +85,14 @@ def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **f
         out,
         validated(BuildConfig, LoadedConfig(values, {})),
         workers=workers,
-        checking=_progress("checking"),
-        progress=_progress("building"),
+        checking=partial(show_progress, "checking", unit=" shards"),
+        progress=partial(show_progress, "building", unit=" shards"),
     )
     _print(manifest, out, as_json=as_json)
 
 
 @data.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def show(dataset: Path, as_json: bool) -> None:
     """What DATASET (a manifest's folder) holds."""
@@ -100,7 +102,7 @@ def show(dataset: Path, as_json: bool) -> None:
 
 
 @data.command()
-@click.argument("dataset", type=click.Path(path_type=Path))
+@click.argument("dataset", type=PATH)
 @click.option("--by", "column", help="Column that decides.  [default: shard_id; created_at with --from]")
 @click.option(
     "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
@@ -152,8 +154,8 @@ def split(
 
 
 @data.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=PATH)
+@click.argument("after", type=PATH)
 @click.option("--rows", "by_row", is_flag=True, help="Compare row by row, too; reads both datasets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
 def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
@@ -170,19 +172,6 @@ def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:
         click.echo(found.to_json())
     else:
         print_diff(found)
-
-
-def _progress(verb: str) -> "Progress":
-    import sys
-
-    def show_progress(done: int, total: int) -> None:
-        if total and sys.stderr.isatty():
-            filled = BAR * done // total
-            end = "\n" if done == total else ""
-            bar = f"{'━' * filled}{' ' * (BAR - filled)}"
-            click.echo(f"\r{verb} {bar} {done:,}/{total:,} shards{end}", nl=False, err=True)
-
-    return show_progress
 
 
 def _print(manifest: "DatasetManifest", folder: Path, *, as_json: bool) -> None:

@@ -2,6 +2,9 @@
 
 import click
 
+from assay.base.clock import SystemClock
+from assay.cli.given import given_home
+
 
 @click.command()
 @click.argument("campaign")
@@ -18,14 +21,12 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     Nobody edits a verdict: a decision on record that does not follow from the results any more is refused
     with exit code 1. Trains nothing; 'assay campaign run' does.
     """
-    from assay.base.clock import SystemClock
     from assay.cli.campaign import print_decisions
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.look import decide_again, look_now
     from assay.launch.campaign.memo import write_memo
-    from assay.store.home import Home
 
-    home = Home.from_environment()
+    home = given_home()
     opened = find_campaign(home, campaign)
     with home.open_ledger() as ledger:
         decide_again(opened, ledger, clock=SystemClock())

@@ -1,9 +1,13 @@
 """`assay demo`: the main job on real data that every machine has."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from assay.base.units import count_text, duration_text
+from assay.cli.given import FOLDER, given_home
 
 if TYPE_CHECKING:
     from assay.launch.demo import DemoResult
@@ -12,11 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("overrides", nargs=-1)
 @click.option("--functions", default=20_000, show_default=True, help="Rows of the dataset, before the split.")
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the dataset and the report; by default runs/demo.",
-)
+@click.option("--out", type=FOLDER, help="Folder for the dataset and the report; by default runs/demo.")
 def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     """Train a classifier twice on functions of the installed packages, kill a worker, and prove that
     nothing was lost: each row learned exactly once, the same weights, the same AUC. Then run a campaign, a
@@ -24,17 +24,14 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
 
     OVERRIDES change the demo's recipe, e.g. trainer.epochs=1. Takes about four minutes on two cores.
     """
-    import time
-
     from assay.cli.screens.progress import ProgressBar
     from assay.launch.demo import run_demo
     from assay.reporting.pages.render import render_comparison_page, render_run_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.run_page import run_page
-    from assay.store.home import Home
 
     began_s = time.monotonic()
-    home = Home.from_environment()
+    home = given_home()
     folder = out or home.folder / "demo"
     with home.open_ledger() as ledger:
         result = run_demo(
@@ -66,8 +63,6 @@ def _is_proved(result: "DemoResult") -> bool:
 
 
 def _screen(result: "DemoResult", folder: Path, *, seconds: float) -> str:
-    from assay.base.units import count_text, duration_text
-
     baseline, candidate, auc = result.baseline, result.candidate, result.comparison
     assert baseline.evaluation and candidate.evaluation and baseline.audit and candidate.audit
     assert candidate.last_attempt

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE, given_home
+
 if TYPE_CHECKING:
     from assay.records.drill import Exercise
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("recipe", type=FILE)
 @click.argument("overrides", nargs=-1)
 @click.option("--workers", default=2, show_default=True, help="Ranks of the pilot: a power of two.")
 @click.option("--steps", default=24, show_default=True, help="Optimizer steps of the pilot.")
@@ -31,10 +34,8 @@ def drill(
     Run it before a large run.
     """
     from assay.base.config import read_config_file
-    from assay.base.errors import ConfigError
     from assay.cli.screens.terminal import stdout
     from assay.launch.drill import drill as run_drill
-    from assay.store.home import Home
 
     if out is not None and not out.parent.is_dir():
         raise ConfigError(
@@ -52,7 +53,7 @@ def drill(
         failed = bool(exercise.problem)
         screen.print(f"FAIL  {exercise.problem}" if failed else "pass", style="red" if failed else "green")
 
-    home = Home.from_environment()
+    home = given_home()
     with home.open_ledger() as ledger:
         values = read_config_file(recipe, overrides)
         report = run_drill(home, values, ledger, num_steps=steps, workers=workers, say=say)

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE, PATH, given_home
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from assay.evaluation.suite.config import Suite
     from assay.records.benchmark import BenchmarkResult
     from assay.scoring.grade import Tools
-
-BAR = 24
 
 
 @click.group(name="eval")
@@ -23,12 +25,7 @@ def eval_() -> None:
 
 @eval_.command()
 @click.argument("model")
-@click.option(
-    "--suite",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="The suite's YAML (docs/suites.md).",
-)
+@click.option("--suite", type=FILE, required=True, help="The suite's YAML (docs/suites.md).")
 @click.option(
     "--run-id", help="File the results under this name; by default the folder's, or the endpoint's model."
 )
@@ -45,14 +42,12 @@ def eval_() -> None:
 )
 @click.option(
     "--trained-on",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="Text that the model was trained on (file or folder): searched for the benchmark's n-grams.",
 )
-@click.option("--dataset", type=click.Path(path_type=Path), help="Likewise a dataset of ours, spelled back.")
-@click.option(
-    "--tokenizer", type=click.Path(path_type=Path), help="Its tokenizer; by default the checkpoint's."
-)
+@click.option("--dataset", type=PATH, help="Likewise a dataset of ours, spelled back.")
+@click.option("--tokenizer", type=PATH, help="Its tokenizer; by default the checkpoint's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, one object a line.")
 def run(
     model: str,
@@ -74,36 +69,32 @@ def run(
     Scores are kept chunk by chunk: killed and started again, it goes on where it was. What was scored before,
     on the same weights and the same version of the suite, is not scored again.
     """
+    from assay.cli.screens.terminal import show_progress
     from assay.evaluation.suite.config import read_suite
     from assay.evaluation.suite.queue import Checkpoint
     from assay.launch.evaluation import evaluate as wiring
     from assay.scoring.http_sampler import HttpSampler
-    from assay.store.home import Home
 
     run_id = run_id or Path(model).name
     tools = _tools(read_suite(suite), judge, judge_model)
     if endpoint is not None:
         sampler = HttpSampler(base_url=endpoint, model=model)
-        digest, scorers = (
-            wiring.endpoint_digest(endpoint, model),
-            wiring.endpoint_scorers(suite, sampler, tools=tools),
-        )
+        digest = wiring.endpoint_digest(endpoint, model)
+        scorers = wiring.endpoint_scorers(suite, sampler, tools=tools)
     else:
         text = wiring.training_text(trained_on, dataset, tokenizer or Path(model))
         local, digest = wiring.local_model(model)
         scorers = wiring.folder_scorers(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
-    home = Home.from_environment()
+    home = given_home()
     with home.open_ledger() as ledger:
-        results = wiring.evaluate_model(home, checkpoint, scorers, ledger, on_chunk=_progress())
+        results = wiring.evaluate_model(home, checkpoint, scorers, ledger, on_chunk=show_progress)
     _print_results(results, as_json=as_json)
 
 
 @eval_.command()
 @click.argument("run_id", metavar="RUN")
-@click.option(
-    "--suite", type=click.Path(dir_okay=False, path_type=Path), help="Instead of the recipe's own suite."
-)
+@click.option("--suite", type=FILE, help="Instead of the recipe's own suite.")
 @click.option("--follow", is_flag=True, help="Wait for further commits until the run has finished.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print all results of the run as JSON, one object a line."
@@ -113,16 +104,15 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
 
     Any number of workers may do so at once, on any machine that sees the run's store.
     """
-    from assay.base.clock import SystemClock
+    from assay.cli.screens.terminal import show_progress
     from assay.launch.evaluation import queue as evaluation_queue
     from assay.launch.run import existing_run
-    from assay.store.home import Home
 
-    home = Home.from_environment()
+    home = given_home()
     found = existing_run(home, run_id)
     queue = evaluation_queue.queue_of(found, suite=None if suite is None else str(suite.resolve()))
     with home.open_ledger() as ledger:
-        evaluation_queue.work(queue, ledger, clock=SystemClock(), follow=follow, on_chunk=_progress())
+        evaluation_queue.work(queue, ledger, clock=SystemClock(), follow=follow, on_chunk=show_progress)
         results = evaluation_queue.record_results(queue, ledger)
         evaluation_queue.debit(queue, ledger)
     _print_results(results, as_json=as_json)
@@ -138,14 +128,12 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     The best of many checkpoints looks better than it is, because it was picked: decide on declared checkpoints,
     over seeds.
     """
-    from assay.base.errors import ConfigError
     from assay.cli.screens.benchmarks import print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
     from assay.reporting.views.benchmark_history import history_lines
     from assay.reporting.views.view import json_list
-    from assay.store.home import Home
 
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         known = ledger.benchmark_results()
         results = [result for result in known if result.run_id == run_id]
         if not results:
@@ -166,7 +154,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
 
 
 @eval_.command(name="import")
-@click.argument("files", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option("--run-id", help="File the results under this name; by default the model's, as the tool has it.")
 @click.option("--candidate", help="Recipe that the checkpoint is of; by default the run id.")
 @click.option("--seed", default=0, show_default=True, help="Of its training run.")
@@ -189,10 +177,9 @@ def import_(
     """
     from assay.evaluation.suite.imports import read_foreign
     from assay.launch.evaluation.evaluate import import_results
-    from assay.store.home import Home
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
-    home, results = Home.from_environment(), []
+    home, results = given_home(), []
     with home.open_ledger() as ledger:
         for imported in found:
             name = run_id or imported.model.replace("/", "_") or "imported"
@@ -205,17 +192,17 @@ def import_(
 
 
 @eval_.command()
-@click.argument("coverage_file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("coverage_file", type=FILE)
 @click.option(
     "--suite",
     "suites",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     multiple=True,
     required=True,
     help="A suite whose benchmarks name failure modes; may be given more than once.",
 )
 @click.option("--run", "run_id", help="Take the benchmarks' power from this run's results only.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write the record there, too.")
+@click.option("--out", type=FILE, help="Write the record there, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
 def coverage(
     coverage_file: Path, suites: tuple[Path, ...], run_id: str | None, out: Path | None, as_json: bool
@@ -225,15 +212,13 @@ def coverage(
     COVERAGE_FILE lists them with their owners and the least worsening that matters. A benchmark covers one if
     it says so and a result shows that it has the power. Exit code 1 if there is a hole.
     """
-    from assay.base.errors import ConfigError
     from assay.cli.screens.benchmarks import print_coverage
     from assay.evaluation.decision.coverage import coverage as covered
     from assay.evaluation.decision.coverage import read_coverage_config
     from assay.evaluation.suite.version import present_suite
-    from assay.store.home import Home
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         results = ledger.benchmark_results(run_id)
     if run_id is not None and not results:
         raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")
@@ -249,7 +234,6 @@ def coverage(
 
 
 def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools":
-    from assay.base.errors import ConfigError
     from assay.launch.evaluation.evaluate import judges_at
     from assay.scoring.grade import Tools
 
@@ -268,17 +252,3 @@ def _print_results(results: "Sequence[BenchmarkResult]", *, as_json: bool) -> No
             click.echo(result.to_json())
     else:
         print_results(results)
-
-
-def _progress() -> "Callable[[str, int, int], None]":
-    """A line on stderr that shows how far each benchmark is, where somebody looks."""
-    is_seen = sys.stderr.isatty()
-
-    def show(name: str, done: int, every: int) -> None:
-        if is_seen:
-            filled = BAR * done // max(1, every)
-            bar = "█" * filled + "░" * (BAR - filled)
-            end = "\n" if done == every else ""
-            click.echo(f"\r{name:<24} {bar} {done}/{every}{end}", err=True, nl=False)
-
-    return show

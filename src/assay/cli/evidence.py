@@ -1,9 +1,12 @@
 """`assay evidence`: what a comparison could find, and which scale tells the truth."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from assay.base.units import power_text
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
@@ -49,8 +52,6 @@ def power(
     Scores are shares: 0.02 is two points. The test is one-sided at 95%, over seeds and items together; more
     items do not replace seeds, nor seeds items.
     """
-    import math
-
     from assay.reporting.views.evidence import power_view
 
     for option, value in (("--effect", effect), ("--discordance", discordance), ("--seed-sd", seed_sd)):
@@ -127,8 +128,6 @@ def _seeds_sentence(count: int | None, effect: float, items: int, wanted_power: 
 
 
 def _print_advice(advice: "ProxyView", num_recipes: int, wanted: float) -> None:
-    from assay.base.units import power_text
-
     click.echo(f"{num_recipes} recipes, against scale {power_text(advice.target_scale)}")
     click.echo("     scale  seeds  pairs in the right order  rank correlation")
     for each in advice.scales:

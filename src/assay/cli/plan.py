@@ -1,10 +1,14 @@
 """`assay plan`: from a program to its weeks. Each subcommand reads a program, asks `planning`, and prints."""
 
+import datetime
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -13,9 +17,8 @@ if TYPE_CHECKING:
     from assay.planning.program.program import Program
     from assay.planning.schedule import Effort
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
 
-_program = click.argument("program", type=_FILE)
+_program = click.argument("program", type=FILE)
 _seconds = click.option(
     "--seconds",
     default=60.0,
@@ -38,18 +41,20 @@ for command in (offer, risk, status, review_command):
 
 
 @plan.command()
-@click.argument("out", type=_FILE)
-@click.option("--start", metavar="DATE", help="First day, e.g. 2027-01-04; by default the next Monday.")
-def new(out: Path, start: str | None) -> None:
+@click.argument("out", type=FILE)
+@click.option(
+    "--start",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="First day, e.g. 2027-01-04; by default the next Monday.",
+)
+def new(out: Path, start: datetime.datetime | None) -> None:
     """Write a small valid program to OUT, every section explained, to be changed into yours."""
-    import datetime
-
     from assay.planning.program.new import new_program
 
-    first = datetime.date.today() if start is None else _date(start)
-    if start is None:
-        first += datetime.timedelta(days=-first.weekday() % 7)
-    new_program(out, start=first)
+    today = datetime.date.today()
+    monday = today + datetime.timedelta(days=-today.weekday() % 7)
+    new_program(out, start=start.date() if start else monday)
     click.echo(f"wrote {out}; next: assay plan check {out}")
 
 
@@ -88,11 +93,11 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 
 @plan.command()
 @_program
-@click.option("--out", type=_FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
+@click.option("--out", type=FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")
 @click.option("--option", "options", multiple=True, help="Apply one of the program's options; may be repeated.")
-@click.option("--progress", type=_FILE, help="What happened so far (YAML); needs --earlier.")
-@click.option("--earlier", type=_FILE, help="The plan that is under way; changed as little as possible.")
+@click.option("--progress", type=FILE, help="What happened so far (YAML); needs --earlier.")
+@click.option("--earlier", type=FILE, help="The plan that is under way; changed as little as possible.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's record.")
 @_seconds
 @_workers
@@ -112,8 +117,6 @@ def solve(
     Shows the weeks, what holds the decision up, and what was proved; an independent checker confirms every
     hour. Exit code 1 if the decision comes after its date.
     """
-    import sys
-
     from assay.cli.screens.plan import print_plan, print_prices
     from assay.planning.explain import prices as priced
     from assay.reporting.pages.plan_folder import write_file
@@ -158,7 +161,6 @@ def what_if(
     For example: --set team.research_engineer.fte=6 --set events.refreshed_data.at='end of week 3'
     """
     from assay.base.config import parse_override
-    from assay.base.errors import ConfigError
     from assay.cli.screens.plan import print_asked
     from assay.planning import what_if as questions
     from assay.planning.program.file import read_program
@@ -182,11 +184,11 @@ def what_if(
 
 @plan.command()
 @_program
-@click.argument("solved", metavar="PLAN", type=_FILE)
+@click.argument("solved", metavar="PLAN", type=FILE)
 @click.option(
     "--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True
 )
-@click.option("--out", type=_FILE, help="By default to the screen.")
+@click.option("--out", type=FILE, help="By default to the screen.")
 @click.option("--account", help="For slurm: who may use the reservations; by default the program's name.")
 @click.option("--partition", help="For slurm: the partition, where it is not the default one.")
 def export(
@@ -208,8 +210,6 @@ def export(
 
 
 def _exported(program: "Program", found: "Plan", kind: str, account: str, partition: str | None) -> str:
-    import datetime
-
     from assay.planning import calendar_export
     from assay.reporting.figures import plan_figures
 
@@ -227,7 +227,6 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
 def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
 ) -> tuple["Program", "Plan", int | None]:
-    from assay.base.errors import ConfigError
     from assay.cli.screens.plan import conflict_error
     from assay.planning.conflict import find_conflict
     from assay.planning.program.file import read_program, read_progress
@@ -256,7 +255,6 @@ def _solved(
 
 
 def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
-    from assay.base.errors import ConfigError
     from assay.planning.checker import violations
     from assay.planning.program.file import read_program
 
@@ -271,7 +269,6 @@ def _program_and_plan(path: Path, solved: Path) -> tuple["ProgramFile", "Plan"]:
 
 
 def _read_plan(path: Path) -> "Plan":
-    from assay.base.errors import ConfigError
     from assay.planning.program.plan import Plan
 
     try:
@@ -286,14 +283,3 @@ def _effort(seconds: float, workers: int) -> "Effort":
     from assay.planning.schedule import Effort
 
     return Effort(seconds=seconds, workers=workers)
-
-
-def _date(text: str) -> Any:
-    import datetime
-
-    from assay.base.errors import ConfigError
-
-    try:
-        return datetime.date.fromisoformat(text)
-    except ValueError as error:
-        raise ConfigError(f"--start {text}: not a date. Write it as 2027-01-04.") from error

@@ -1,9 +1,14 @@
 """`assay plan offer`, `risk`: the plan that is safe to offer, and what it hangs on."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from assay.base.clock import SystemClock
+from assay.base.units import percent_text
+from assay.cli.given import FILE, FOLDER, given_home
 
 if TYPE_CHECKING:
     from assay.launch.program_standing import ProgramStanding
@@ -13,8 +18,7 @@ if TYPE_CHECKING:
     from assay.records.failure_rates import FailureRates
     from assay.reporting.views.forecast import ForecastView
 
-_FILE = click.Path(dir_okay=False, path_type=Path)
-_program = click.argument("program", type=_FILE)
+_program = click.argument("program", type=FILE)
 _worlds = click.option(
     "--worlds", "num_worlds", default=32_768, show_default=True, type=click.IntRange(min=100),
     help="Worlds to simulate.",
@@ -36,10 +40,7 @@ _SHARE = click.FloatRange(min=0.0, max=1.0)
 
 @click.command()
 @_program
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the offer and its documents; by default plans/NAME.",
-)  # fmt: skip
+@click.option("--out", type=FOLDER, help="Folder for the offer and its documents; by default plans/NAME.")
 @click.option(
     "--on-time", default=0.85, show_default=True, type=_SHARE, help="P(decision by its date) to promise."
 )
@@ -73,8 +74,6 @@ def offer(
     Markdown: execution plan, stage gates, RACI, risk register. Takes about a minute. Exit code 1 if no
     scope keeps both promises.
     """
-    import sys
-
     from assay.planning.program.file import read_program
     from assay.planning.risk.dossier import make_dossier
     from assay.planning.risk.offer import make_offer
@@ -147,10 +146,11 @@ def risk(
         _print_tornado(drivers_of(subject, baseline, seed=seed))
 
 
-_folder = click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
-_notes = click.option("--notes", type=_FILE, help="People's work, gates' verdicts and events so far (YAML).")
+_folder = click.argument("folder", type=FOLDER)
+_notes = click.option("--notes", type=FILE, help="People's work, gates' verdicts and events so far (YAML).")
 _hour_s = click.option(
     "--hour-seconds",
+    "hour_s",
     default=3600.0,
     show_default=True,
     help="Seconds of a program's hour, for one in miniature.",
@@ -167,22 +167,18 @@ _start = click.option(
 @click.option("--json", "as_json", is_flag=True, help="Print the forecast and its alarms as JSON.")
 @_hour_s
 @_start
-def status(
-    program: Path, folder: Path, notes: Path | None, as_json: bool, hour_seconds: float, start_s: float | None
-) -> None:
+def status(folder: Path, as_json: bool, **where: Any) -> None:
     """Say where the offered plan in FOLDER stands, and where it will end.
 
     What the runs spent is read from the ledger: a run belongs to an activity by its id. Writes the weekly
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
     there is an alarm to act on.
     """
-    import sys
-
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import weekly_status
     from assay.reporting.views.forecast import forecast_view
 
-    found, offered, spends, _ = _standing(program, folder, notes, hour_seconds, start_s)
+    found, offered, spends, _ = _standing(folder, **where)
     (page,) = write_documents([weekly_status(found, offered, spends)], folder)
     view = forecast_view(found)
     if as_json:
@@ -199,9 +195,7 @@ def status(
 @_notes
 @_hour_s
 @_start
-def review_command(
-    program: Path, folder: Path, notes: Path | None, hour_seconds: float, start_s: float | None
-) -> None:
+def review_command(folder: Path, **where: Any) -> None:
     """Write the review of the program in FOLDER: scale, narrow or stop, and what it cost by the ledger.
 
     A gate that names a campaign takes that campaign's decision, and the review shows its clauses.
@@ -209,7 +203,7 @@ def review_command(
     from assay.reporting.pages.plan_folder import write_documents
     from assay.reporting.pages.status_documents import review
 
-    found = _standing(program, folder, notes, hour_seconds, start_s)
+    found = _standing(folder, **where)
     decisions = [(each.decision, each.path) for each in found.decisions]
     document = review(found.forecast, found.offer, decisions)
     (page,) = write_documents([document], folder)
@@ -219,15 +213,12 @@ def review_command(
 
 
 def _standing(
-    program: Path, folder: Path, notes: Path | None, hour_seconds: float, start_s: float | None
+    folder: Path, *, program: Path, notes: Path | None, hour_s: float, start_s: float | None
 ) -> "ProgramStanding":
-    from assay.base.clock import SystemClock
     from assay.launch.program_standing import program_standing
-    from assay.store.home import Home
 
-    home, clock = Home.from_environment(), SystemClock()
     return program_standing(
-        home, program, folder, notes=notes, hour_s=hour_seconds, start_s=start_s, clock=clock
+        given_home(), program, folder, notes=notes, hour_s=hour_s, start_s=start_s, clock=SystemClock()
     )
 
 
@@ -258,26 +249,18 @@ def print_offer(program: "Program", found: "Offer") -> None:
 
 def print_safety(program: "Program", safety: "Safety") -> None:
     """The distribution of date, hours and verdict."""
-    from assay.base.units import percent_text
-
     day, hours = safety.decision_day, safety.device_hours
-    lines = [
-        (
-            "on time",
-            f"{percent_text(safety.p_on_time)} by the {program.decision.by} ({safety.num_programs:,} worlds)",
-        ),
-        (
-            "over budget",
-            f"{percent_text(safety.p_over_budget)} of {program.budget.device_hours:,.0f} device-hours",
-        ),
-        ("decision", f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}"),
-        ("device-hours", f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
-        *(
-            (f"if {name}", f"{percent_text(share)} of worlds" + _given_text(safety, name))
-            for name, share in safety.verdicts.items()
-        ),
-    ]
-    for name, value in lines:
+    budget = f"{program.budget.device_hours:,.0f} device-hours"
+    cases = {
+        "on time": f"{percent_text(safety.p_on_time)} by the {program.decision.by} "
+        f"({safety.num_programs:,} worlds)",
+        "over budget": f"{percent_text(safety.p_over_budget)} of {budget}",
+        "decision": f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}",
+        "device-hours": f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}",
+    }
+    for verdict, share in safety.verdicts.items():
+        cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(safety, verdict)}"
+    for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
 
 
@@ -285,9 +268,8 @@ def _rates(program: "Program", runs: str | None) -> "FailureRates | None":
     if runs is None:
         return None
     from assay.planning.failure_rates import failure_rates
-    from assay.store.home import Home
 
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         return failure_rates(ledger, program.noise, runs=runs)
 
 
@@ -303,8 +285,6 @@ def _given_text(safety: "Safety", verdict: str) -> str:
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:
-    from assay.base.units import percent_text
-
     click.echo("  what the date hangs on (P(on time) from the kind to the harsh end):")
     for each in drivers:
         low, high = percent_text(each.low.p_on_time), percent_text(each.high.p_on_time)

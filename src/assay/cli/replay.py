@@ -1,9 +1,13 @@
 """`assay replay`: run a step of a past run again and see what happened."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import given_home
 
 if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
@@ -45,22 +49,18 @@ def replay(
     Works for runs of any world size, and for steps that failed. Exit code 1 if a number differs or an operator
     is found to be wrong.
     """
-    from pathlib import Path
-
-    from assay.base.errors import ConfigError
     from assay.launch.capsules import save_capsule
     from assay.launch.replay import ReplayRequest
     from assay.launch.replay import replay as replay_step
     from assay.launch.run import existing_run
     from assay.store.commit_log import CommitLog
-    from assay.store.home import Home
     from assay.store.metrics.recorded import recorded_steps
     from assay.store.objects import open_store
     from assay.triage.explain import explain as explanation
 
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")
-    run = existing_run(Home.from_environment(), run_id)
+    run = existing_run(given_home(), run_id)
     log = CommitLog(open_store(run.store_url))
     request = ReplayRequest(
         step=step,

@@ -4,21 +4,18 @@ from pathlib import Path
 
 import click
 
+from assay.cli.given import FILE, given_home
+
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write; by default report.html in the run's folder.",
-)
+@click.option("--out", type=FILE, help="File to write; by default report.html in the run's folder.")
 def report(run_id: str, out: Path | None) -> None:
     """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
     from assay.reporting.pages.render import render_run_page
     from assay.reporting.views.run_page import run_page
-    from assay.store.home import Home
 
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         page = run_page(ledger, run_id)
     out = out or Path(page.view.run_dir) / "report.html"
     out.parent.mkdir(parents=True, exist_ok=True)

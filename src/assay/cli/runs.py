@@ -1,13 +1,8 @@
 """`assay runs`: one line per run."""
 
-from typing import TYPE_CHECKING
-
 import click
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from assay.reporting.views.run_list import RunLine
+from assay.cli.given import given_home
 
 
 @click.command()
@@ -18,12 +13,11 @@ def runs(as_json: bool, rebuild: bool) -> None:
 
     The ledger is an index over the runs' folders: if its database is lost, --rebuild makes it anew.
     """
-    from assay.cli.screens.terminal import stdout
+    from assay.cli.screens.lists import print_runs
     from assay.reporting.views.run_list import run_lines
     from assay.reporting.views.view import json_list
-    from assay.store.home import Home
 
-    home = Home.from_environment()
+    home = given_home()
     if rebuild:
         from assay.launch.rebuild import rebuild_all
 
@@ -39,34 +33,4 @@ def runs(as_json: bool, rebuild: bool) -> None:
     elif not lines:
         click.echo(f"No runs in {home.folder} yet. 'assay train RECIPE' makes one, 'assay demo' shows all.")
     else:
-        stdout().print(_table(lines))
-
-
-def _table(lines: "list[RunLine]") -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    from assay.base.clock import utc_text
-    from assay.cli.screens.terminal import STATUS_STYLES, device_hours_text, world_sizes_text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("run", no_wrap=True)
-    for title, justify in (("status", "left"), ("step", "right"), ("ranks", "left"), ("attempts", "right")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
-    for title in ("measured", "device time", "begun (UTC)"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("where")
-    for line in lines:
-        total = "" if line.total_steps is None else f"/{line.total_steps:,}"
-        table.add_row(
-            line.run_id,
-            Text(line.status, style=STATUS_STYLES[line.status]),
-            f"{line.step:,}{total}",
-            world_sizes_text(line.world_sizes),
-            str(line.attempts),
-            "" if line.value is None else f"{line.metric or ''} {line.value:.4f}".strip(),
-            device_hours_text(3600 * line.device_hours),
-            utc_text(line.created)[:16].replace("T", " "),
-            (line.started or "") if line.status == "running" else "",
-        )
-    return table
+        print_runs(lines)

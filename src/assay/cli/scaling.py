@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.base.units import power_text
+from assay.cli.given import FILE, given_home
+
 if TYPE_CHECKING:
     from assay.evaluation.evidence.scaling.points import ScalingPoints
     from assay.evaluation.evidence.scaling.study import ScalingStudy
@@ -56,7 +61,7 @@ def scaling() -> None:
 @click.option(
     "--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten."
 )
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with figures here.")
+@click.option("--out", type=FILE, help="Write a page with figures here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def fit(
     sources: tuple[str, ...],
@@ -128,18 +133,16 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     One RUN alone is described. Pairs of a baseline and a candidate on the same rows in the same order are
     compared; several pairs (a seed each) give an interval that holds for the method, not for the seed.
     """
-    from assay.base.errors import ConfigError
     from assay.evaluation.evidence.code_length import code_length as of_run
     from assay.evaluation.evidence.code_length import compare_code_lengths
     from assay.reporting.views.scaling import code_lengths_view
-    from assay.store.home import Home
     from assay.store.metrics.fold import fold_run
 
     if len(run_ids) > 1 and len(run_ids) % 2:
         raise ConfigError(
             f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
         )
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         for run_id in run_ids:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
@@ -152,7 +155,6 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
 
 
 def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoints":
-    from assay.base.errors import ConfigError
     from assay.evaluation.evidence.scaling.points import read_points
 
     if sources[0].lower().endswith(".csv") or Path(sources[0]).is_file():
@@ -162,14 +164,12 @@ def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoint
     if score_column is not None:
         raise ConfigError("--score names a column of a CSV file; runs on record have no such column.")
     from assay.evaluation.evidence.scaling.from_runs import points_of_runs
-    from assay.store.home import Home
 
-    with Home.from_environment().open_ledger() as ledger:
+    with given_home().open_ledger() as ledger:
         return points_of_runs(ledger, sources)
 
 
 def _target(text: str) -> dict[str, float]:
-    from assay.base.errors import ConfigError
     from assay.evaluation.evidence.scaling.points import VARIABLES
 
     target = {}
@@ -187,7 +187,6 @@ def _target(text: str) -> dict[str, float]:
 
 
 def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
-    from assay.base.clock import SystemClock
     from assay.reporting.pages.scaling_page import render_scaling_page
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
@@ -196,21 +195,14 @@ def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple
 
 
 def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
-    from assay.base.units import power_text
+    from assay.cli.screens.terminal import print_table
     from assay.reporting.pages.scaling_page import parameters_table, prediction_sentence
 
     scale = found.fit.points.variables[found.fit.form.scale]
     unit = " FLOP" if found.fit.form.scale == "compute" else f" {found.fit.form.scale}"
     click.secho(found.law.formula, bold=True)
     click.echo(f"{found.law.num_points} points, {power_text(scale.min())} to {power_text(scale.max())}{unit}")
-    table = parameters_table(found)
-    widths = [max(len(row[index]) for row in (table.header, *table.rows)) for index in range(len(table.header))]
-    for row in (table.header, *table.rows):
-        cells = [
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        click.echo("  " + "  ".join(cells))
+    print_table(parameters_table(found))
     if found.task is not None:
         (chance, ceiling), midpoint, _ = found.task.curve
         click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
@@ -247,18 +239,12 @@ def _print_code_lengths(found: "CodeLengthsView") -> None:
         )
     if (saved := found.saved_bits_per_row) is not None:
         assert saved.low is not None and saved.high is not None, "a comparison has an interval"
-        verdicts = {
-            "faster": "it learns faster",
-            "slower": "it learns more slowly",
-            "equal": "the same code, bit for bit",
-            "undecided": "undecided",
-        }
-        word = "faster" if saved.low > 0 else "slower" if saved.high < 0 else "undecided"
         if saved.low == saved.high == 0:
-            word = "equal"
-        click.secho(
-            f"the candidate saves {saved.value:+.4f} bits per row [{saved.low:+.4f}, {saved.high:+.4f}]: "
-            + verdicts[word],
-            bold=True,
-        )
+            verdict = "the same code, bit for bit"
+        elif saved.low > 0:
+            verdict = "it learns faster"
+        else:
+            verdict = "it learns more slowly" if saved.high < 0 else "undecided"
+        interval = f"[{saved.low:+.4f}, {saved.high:+.4f}]"
+        click.secho(f"the candidate saves {saved.value:+.4f} bits per row {interval}: {verdict}", bold=True)
         click.echo(f"  {saved.confidence:.0%} interval: {saved.method}")

@@ -2,6 +2,9 @@
 
 import click
 
+from assay.base.errors import ConfigError
+from assay.cli.given import given_home
+
 
 @click.command()
 @click.argument("run_id", metavar="RUN", required=False)
@@ -9,11 +12,9 @@ import click
 @click.option("--keys", is_flag=True, help="Print every key of every command's --json with its meaning.")
 def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     """Show what RUN (its id, or the beginning of it) did, cost and measured."""
-    from assay.base.errors import ConfigError
     from assay.cli.screens.run import print_run
     from assay.reporting.views.curves import run_curves
     from assay.reporting.views.run import run_view
-    from assay.store.home import Home
 
     if keys:
         from assay.reporting.views.json_reference import json_reference
@@ -22,7 +23,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
         return
     if run_id is None:
         raise ConfigError("show which RUN? 'assay runs' lists them.")
-    home = Home.from_environment()
+    home = given_home()
     ledger = home.find_ledger()
     if ledger is None:
         raise ConfigError(f"no run '{run_id}': there are no runs in {home.folder}. Is $ASSAY_HOME right?")

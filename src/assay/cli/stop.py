@@ -2,6 +2,9 @@
 
 import click
 
+from assay.base.errors import ConfigError
+from assay.cli.given import given_home
+
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
@@ -11,12 +14,10 @@ def stop(run_id: str) -> None:
     Its last launch is on record in its folder: a Slurm job is cancelled, a process on this host gets SIGTERM. A
     process on another host is named, with the host. 'assay train --resume RUN' goes on from the last commit.
     """
-    from assay.base.errors import ConfigError
     from assay.launch.places.launches import last_launch, state_of
     from assay.launch.places.launches import stop as stop_launch
-    from assay.store.home import Home
 
-    launch = last_launch(Home.from_environment().run(run_id))
+    launch = last_launch(given_home().run(run_id))
     if launch is None:
         raise ConfigError(f"run '{run_id}': there is no record of where it was started.")
     if state_of(launch) == "ended":

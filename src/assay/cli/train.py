@@ -3,10 +3,12 @@
 import os
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE, given_home
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -15,12 +17,9 @@ if TYPE_CHECKING:
     from assay.records.run import Run
     from assay.store.home import Home
 
-_PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_within", "faults")
-"""Options that a process which trains elsewhere is started with, where they were given."""
-
 
 @click.command()
-@click.argument("recipe", type=click.Path(dir_okay=False, path_type=Path), required=False)
+@click.argument("recipe", type=FILE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
     "--workers",
@@ -50,6 +49,7 @@ _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_wi
 )
 @click.option(
     "--hang-after",
+    "hang_s",
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -64,9 +64,7 @@ _PASSED_ON = ("max_restarts", "after_death", "parallel", "hang_after", "leave_wi
     help="After SIGTERM, kill what has not committed and left by then.",
 )
 @click.option(
-    "--faults",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md.",
+    "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
 )
 @click.option(
     "--check",
@@ -83,16 +81,13 @@ def train(
     run_id: str | None,
     resume: str | None,
     store: str | None,
-    max_restarts: int,
-    after_death: str,
-    parallel: str,
-    hang_after: float,
     leave_within: float,
     faults: Path | None,
     check: bool,
     keys: bool,
     as_json: bool,
     place: PlaceOptions,
+    **restarts: Any,
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
 
@@ -100,12 +95,10 @@ def train(
     'assay train --resume RUN' goes on, on any number of workers, to the same weights.
     """
     from assay.base.config import read_config_file, validated
-    from assay.base.errors import ConfigError
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
     from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
-    from assay.store.home import Home
 
     if keys:
         from assay.training.recipe_reference import recipe_reference
@@ -118,7 +111,7 @@ def train(
         click.echo(resolved_recipe(read_config_file(recipe, overrides)))
         return
     place.check(workers)
-    home = Home.from_environment()
+    home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
     if resume is not None:
         if overrides:
@@ -134,25 +127,21 @@ def train(
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
         save_run(home, run)
-    policy = RestartPolicy(
-        max_restarts=max_restarts,
-        after_death=after_death,  # type: ignore[arg-type]
-        parallel=parallel,  # type: ignore[arg-type]
-        hang_s=hang_after,
-        grace_s=leave_within,
-        faults=plan,
-    )
-    if launch(home, place, run, world_size=workers, options=_passed_on(), as_json=as_json):
+    policy = RestartPolicy(**restarts, grace_s=leave_within, faults=plan)
+    passed_on = _passed_on(*restarts, "leave_within", "faults")
+    if launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
 
 
-def _passed_on() -> tuple[str, ...]:
+def _passed_on(*names: str) -> tuple[str, ...]:
+    """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
+    options = {option.name: option.opts[0] for option in context.command.params}
     return tuple(
-        f"--{name.replace('_', '-')}={context.params[name]}"
-        for name in _PASSED_ON
+        f"{options[name]}={context.params[name]}"
+        for name in names
         if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     )
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from assay.base.clock import utc_text
 from assay.cli.screens.drawing import sparkline
-from assay.cli.screens.terminal import device_hours_text, stdout
+from assay.cli.screens.terminal import device_hours_text, minute_text, name, number, stdout, table_of
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
 from assay.records.benchmark import BenchmarkResult, Contamination
@@ -20,17 +19,21 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
     if not results:
         stdout().print("No results: nothing is due.")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("step", justify="right")
-    table.add_column("benchmark", no_wrap=True)
-    for title in ("score", "95% interval"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for title in ("items", "failed", "could detect"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("trained on")
-    for result in results:
-        table.add_row(*_row(result))
+    table = table_of(
+        results,
+        (number("step"), lambda each: f"{each.step:,}"),
+        (name("benchmark"), lambda each: each.benchmark),
+        (number("score"), lambda each: f"{each.score.value:.4f}"),
+        (number("95% interval"), lambda each: interval_text(each.score)),
+        (name(""), lambda each: "" if each.unit == "share" else each.unit),
+        (number("items"), lambda each: f"{each.num_items:,}"),
+        (number("failed"), lambda each: Text(f"{each.num_failed:,}", style="red" if each.num_failed else "")),
+        (
+            number("could detect"),
+            lambda each: "-" if each.could_detect is None else f"{each.could_detect.effect:.4f}",
+        ),
+        ("trained on", lambda each: contamination_text(each.contamination)),
+    )
     stdout().print(table)
     for result in results:
         for line in notes(result):
@@ -49,19 +52,15 @@ def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> 
         curve = sparkline([point.result.score.value for point in history.points])
         if len(history.points) > 1:
             console.print(f"  {curve}")
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for title in ("  step", "score", "95% interval", "best so far", "", "evaluated (UTC)"):
-            table.add_column(title, justify="left" if title == "" else "right", no_wrap=True)
-        for point in history.points:
-            result = point.result
-            table.add_row(
-                f"{result.step:,}",
-                f"{result.score.value:.4f}",
-                interval_text(result.score),
-                f"{point.best_value:.4f}",
-                "*" if point.is_best_so_far else "",
-                utc_text(result.evaluated_s)[:16].replace("T", " "),
-            )
+        table = table_of(
+            history.points,
+            (number("  step"), lambda point: f"{point.result.step:,}"),
+            (number("score"), lambda point: f"{point.result.score.value:.4f}"),
+            (number("95% interval"), lambda point: interval_text(point.result.score)),
+            (number("best so far"), lambda point: f"{point.best_value:.4f}"),
+            (name(""), lambda point: "*" if point.is_best_so_far else ""),
+            (number("evaluated (UTC)"), lambda point: minute_text(point.result.evaluated_s)),
+        )
         console.print(table)
     if device_s:
         console.print(f"evaluation held {device_hours_text(device_s)} beside training")
@@ -127,18 +126,3 @@ def notes(result: BenchmarkResult) -> list[str]:
 def contamination_text(leak: Contamination | None) -> str:
     """`0.4% of 13-grams`."""
     return "not known" if leak is None else f"{leak.overlap:.2%} of {leak.ngram}-grams"
-
-
-def _row(result: BenchmarkResult) -> list[str | Text]:
-    detectable = "-" if result.could_detect is None else f"{result.could_detect.effect:.4f}"
-    return [
-        f"{result.step:,}",
-        result.benchmark,
-        f"{result.score.value:.4f}",
-        interval_text(result.score),
-        "" if result.unit == "share" else result.unit,
-        f"{result.num_items:,}",
-        Text(f"{result.num_failed:,}", style="red" if result.num_failed else ""),
-        detectable,
-        contamination_text(result.contamination),
-    ]

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from assay.base.units import bytes_text, count_text
+from assay.cli.screens.terminal import name, number, table_of
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
@@ -59,19 +60,16 @@ def _print_lengths(console: Console, lengths: LengthProfile) -> None:
 
 
 def _column_table(columns: Sequence[ColumnProfile], num_rows: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("column", no_wrap=True)
-    table.add_column("type")
-    table.add_column("missing", justify="right")
-    table.add_column("values")
-    for column in columns:
-        table.add_row(
-            escape(column.name),
-            column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type,
-            f"{column.missing_rate:.1%}" if column.missing_rate else "-",
-            escape(_values_text(column, num_rows)),
-        )
-    return table
+    def type_text(column: ColumnProfile) -> str:
+        return column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type
+
+    return table_of(
+        columns,
+        (name("column"), lambda column: escape(column.name)),
+        ("type", type_text),
+        (number("missing"), lambda column: f"{column.missing_rate:.1%}" if column.missing_rate else "-"),
+        ("values", lambda column: escape(_values_text(column, num_rows))),
+    )
 
 
 def _values_text(column: ColumnProfile, num_rows: int) -> str:
@@ -154,18 +152,18 @@ def _shard_line(shard: ChangedShard) -> str:
 
 
 def _shift_table(shifts: Sequence[Shift]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("shift")
-    for heading in ("before", "after", "difference"):
-        table.add_column(heading, justify="right")
-    for shift in shifts:
+    def difference(shift: Shift) -> str:
         if shift.is_share:
-            points = 100 * (shift.after - shift.before)
-            table.add_row(shift.name, f"{shift.before:.2%}", f"{shift.after:.2%}", f"{points:+.2f} points")
-        else:
-            change = _change(shift.before, shift.after).strip(" ()")
-            table.add_row(shift.name, f"{shift.before:,.1f}", f"{shift.after:,.1f}", change)
-    return table
+            return f"{100 * (shift.after - shift.before):+.2f} points"
+        return _change(shift.before, shift.after).strip(" ()")
+
+    return table_of(
+        shifts,
+        ("shift", lambda shift: shift.name),
+        (number("before"), lambda shift: format(shift.before, ".2%" if shift.is_share else ",.1f")),
+        (number("after"), lambda shift: format(shift.after, ".2%" if shift.is_share else ",.1f")),
+        (number("difference"), difference),
+    )
 
 
 def _change(before: float, after: float) -> str:

@@ -13,13 +13,15 @@ from assay.cli.screens.terminal import (
     STATUS_STYLES,
     VERDICT_STYLES,
     device_hours_text,
+    number,
     stdout,
+    table_of,
     world_sizes_text,
 )
 from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
 from assay.reporting.views.curves import RunCurves
-from assay.reporting.views.run import CommitView, RunView
+from assay.reporting.views.run import AttemptView, CommitView, RunView
 
 SILENT_AFTER_S = 60.0
 """A run that is said to run and was not heard of for so long gets a hint."""
@@ -133,21 +135,20 @@ def _speed(run: RunView) -> Iterator[tuple[str, RenderableType]]:
 def _attempts(run: RunView) -> Iterator[RenderableType]:
     if not run.attempts:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("attempt", "ranks", "steps", "lasted"):
-        table.add_column(title, justify="right")
-    table.add_column("end")
-    table.add_column("why")
-    for attempt in run.attempts[-MAX_ATTEMPTS:]:
-        end_step = "…" if attempt.end_step is None else f"{attempt.end_step:,}"
-        table.add_row(
-            str(attempt.attempt),
-            str(attempt.world_size),
-            f"{attempt.start_step:,} to {end_step}",
-            "" if attempt.held_s is None else duration_text(attempt.held_s),
-            Text(attempt.outcome, style=STATUS_STYLES.get(attempt.outcome, "red")),
-            Text(attempt.reason),
-        )
+
+    def steps(attempt: AttemptView) -> str:
+        end = "…" if attempt.end_step is None else f"{attempt.end_step:,}"
+        return f"{attempt.start_step:,} to {end}"
+
+    table = table_of(
+        run.attempts[-MAX_ATTEMPTS:],
+        (number("attempt"), lambda each: str(each.attempt)),
+        (number("ranks"), lambda each: str(each.world_size)),
+        (number("steps"), steps),
+        (number("lasted"), lambda each: "" if each.held_s is None else duration_text(each.held_s)),
+        ("end", lambda each: Text(each.outcome, style=STATUS_STYLES.get(each.outcome, "red"))),
+        ("why", lambda each: Text(each.reason)),
+    )
     yield from ("", table)
     if len(run.attempts) > MAX_ATTEMPTS:
         yield f"and {len(run.attempts) - MAX_ATTEMPTS} earlier attempts (--json lists all)"

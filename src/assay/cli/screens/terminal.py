@@ -1,16 +1,28 @@
-"""How facts about runs look on a terminal: colours and words."""
+"""How facts look on a terminal: colours, words, tables."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+import click
 from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
+from assay.base.clock import utc_text
 from assay.base.units import duration_text
+from assay.reporting.figures import figure
 
 STATUS_STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "preempted": "yellow"}
+RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "red"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns where stdout is no terminal, so that ids are not cut in a pipe."""
+
+_BAR = 40
+
+Fact = TypeVar("Fact")
 
 
 def stdout() -> Console:
@@ -22,9 +34,50 @@ def stdout() -> Console:
     return console
 
 
+def number(heading: str) -> Column:
+    """Over numbers: at the right, never broken."""
+    return Column(heading, justify="right", no_wrap=True)
+
+
+def name(heading: str) -> Column:
+    """Over names: never broken."""
+    return Column(heading, no_wrap=True)
+
+
+def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact], str | Text]]) -> Table:
+    """A row for each fact; a column is its heading and what it says of a fact."""
+    table = Table(*(heading for heading, _ in columns), box=None, pad_edge=False, header_style="bold")
+    for fact in facts:
+        table.add_row(*(cell(fact) for _, cell in columns))
+    return table
+
+
+def print_table(found: figure.Table) -> None:
+    """A table of a page: its first column holds names, the others numbers."""
+    table = Table(
+        found.header[0], *map(number, found.header[1:]), box=None, pad_edge=False, header_style="bold"
+    )
+    for row in found.rows:
+        table.add_row(*row)
+    stdout().print(table)
+
+
+def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
+    """How far it is, on one line of stderr that is written over; nothing where nobody looks."""
+    if total and sys.stderr.isatty():
+        bar = "━" * (_BAR * done // total)
+        end = "\n" if done == total else ""
+        click.echo(f"\r{what:<12} {bar:<{_BAR}} {done:,}/{total:,}{unit}{end}", nl=False, err=True)
+
+
 def device_hours_text(seconds: float) -> str:
     """`7_200` -> `2.0 device-h`; below an hour as a duration."""
     return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} device-h"
+
+
+def minute_text(at_s: float) -> str:
+    """`2027-01-04 09:30`: a moment in UTC."""
+    return utc_text(at_s)[:16].replace("T", " ")
 
 
 def world_sizes_text(sizes: Sequence[int]) -> str:

@@ -1,0 +1,80 @@
+"""Where the device time went, on a terminal."""
+
+from collections.abc import Mapping
+
+from assay.base.clock import utc_text
+from assay.base.units import duration_text
+from assay.cli.screens.terminal import name, number, stdout, table_of
+from assay.records.goodput import Goodput, Interruption
+
+
+def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
+    """The phases, then a line for each part (`of` says what one is), then what each interruption cost."""
+    screen = stdout()
+    if not found.held_device_s:
+        screen.print("no attempt has ended yet: nothing was held.")
+        return
+    count = len(found.run_ids)
+    screen.print(
+        f"goodput {found.goodput():.1%}, ETTR {found.ettr():.1%} of {_hours(found.held_device_s)} held, "
+        f"{count} run{'s' if count > 1 else ''}",
+        style="bold",
+    )
+    if found.num_open_attempts:
+        screen.print(f"left out: attempts without a recorded end, so far {found.num_open_attempts}")
+    phases = table_of(
+        sorted(found.by_phase.items(), key=lambda part: -part[1]),
+        ("phase", lambda part: part[0]),
+        (number("device-hours"), lambda part: f"{part[1] / 3600:.4f}"),
+        (number("share"), lambda part: f"{part[1] / found.held_device_s:.1%}"),
+    )
+    screen.print(phases)
+    if parts:
+        by_part = table_of(
+            parts.items(),
+            (name(of), lambda part: part[0]),
+            *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
+            (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
+            (number("goodput"), lambda part: f"{part[1].goodput():.1%}" if part[1].held_device_s else "-"),
+            (number("ETTR"), lambda part: f"{part[1].ettr():.1%}" if part[1].held_device_s else "-"),
+            (number("interruptions"), lambda part: str(len(part[1].interruptions))),
+            # With the waiting that nobody held.
+            (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
+        )
+        screen.print(by_part)
+    if found.interruptions:
+        interruptions = table_of(
+            found.interruptions,
+            ("interruption", lambda each: f"{utc_text(each.at_s)}  {_what_happened(each)}"),
+            ("attempt", lambda each: f"{each.run_id} {each.attempt}"),
+            ("cost", lambda each: _hours(each.cost_device_s())),
+            ("lost", lambda each: duration_text(each.lost_device_s)),
+            ("stalled", lambda each: duration_text(each.stalled_device_s)),
+            ("restart", lambda each: duration_text(each.startup_device_s)),
+            ("waited", lambda each: duration_text(each.waited_device_s)),
+        )
+        screen.print(interruptions)
+    screen.print(_advice(found))
+
+
+def _advice(found: Goodput) -> str:
+    if found.failure_s is None:
+        return "no interruption on record: nothing to weigh the cost of commits against."
+    if found.optimal_commit_s is None or found.commit_s is None:
+        return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
+    steps = f", about {max(1, round(found.optimal_commit_s / found.step_s))} steps" if found.step_s else ""
+    return (
+        f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "
+        f"{duration_text(found.failure_s)}: best is a commit every {duration_text(found.optimal_commit_s)}"
+        f"{steps} (Daly 2006). 'trainer.commit_every: auto' does that."
+    )
+
+
+def _what_happened(interruption: Interruption) -> str:
+    """The beginning of it; 'assay show' has the whole."""
+    failure = interruption.failure
+    return (failure.headline() if failure else interruption.reason)[:60]
+
+
+def _hours(device_s: float) -> str:
+    return f"{device_s / 3600:.4f} device-hours"
