@@ -50,13 +50,6 @@ class Spend(NamedTuple):
     device_hours: float
 
 
-def run_ids_pattern(program: Program, activity: str) -> str:
-    """What the ids of an activity's runs look like."""
-    runs = program.activities[activity].runs
-    assert runs is not None, activity
-    return runs.ids or f"{activity.replace('_', '-')}-*"
-
-
 def progress_of(
     program: Program, ledger: Ledger, *, clock: ProgramClock, now_s: float, notes: Progress | None = None
 ) -> tuple[Progress, list[Spend]]:
@@ -65,23 +58,27 @@ def progress_of(
     `notes` tell of people's work, gates and events; of runs, the ledger knows better. Raises `ConfigError`
     where a run fits two activities.
     """
-    told = {} if notes is None else dict(notes.activities)
-    spends: list[Spend] = []
+    now = _moment(program, round(clock.hour(now_s)))
+    notes = notes or Progress(now=now)
+    told, spends = dict(notes.activities), list[Spend]()
     for activity, ids in run_ids_by_activity(program, ledger).items():
-        runs = [each for each in (_run(program, ledger, run_id, clock, now_s) for run_id in ids) if each]
-        spends += [spend for run_id in ids for spend in _spends(ledger, activity, run_id, clock, now_s)]
+        runs: list[RunActual] = []
+        for run_id, attempts in ((run_id, ledger.attempts(run_id)) for run_id in ids):
+            phases = ledger.phase_seconds(run_id)
+            held = list(_held(attempts, phases, now_s))
+            spends += [
+                Spend(activity, clock.hour(start_s), clock.hour(until_s), spent_s / clock.hour_s)
+                for start_s, until_s, spent_s in held
+            ]
+            if attempts:
+                held_s = sum(spent_s for _, _, spent_s in held)
+                runs.append(_run(program, run_id, attempts, phases, held_s, clock))
         if runs:
-            told[activity] = _actual(program, activity, sorted(runs, key=lambda run: _begins(program, run)))
+            told[activity] = _actual(program, activity, runs)
     spends += [
         spend for name, actual in told.items() if (spend := _told(program, name, actual, clock.hour(now_s)))
     ]
-    now_h = round(clock.hour(now_s))
-    progress = Progress(
-        now=_moment(program, now_h),
-        activities=told,
-        events={} if notes is None else notes.events,
-        verdicts={} if notes is None else notes.verdicts,
-    )
+    progress = notes.model_copy(update={"now": now, "activities": told})
     return progress, sorted(spends, key=lambda spend: spend.start_h)
 
 
@@ -115,7 +112,7 @@ def goodput_of_program(program: Program, ledger: Ledger) -> ProgramGoodput:
 def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]]:
     """The ids of each activity's runs, the newest first; `ConfigError` where a run fits two activities."""
     patterns = {
-        name: run_ids_pattern(program, name)
+        name: activity.runs.ids or f"{name.replace('_', '-')}-*"
         for name, activity in program.activities.items()
         if activity.runs is not None
     }
@@ -130,14 +127,16 @@ def run_ids_by_activity(program: Program, ledger: Ledger) -> dict[str, list[str]
     return found
 
 
-def _run(program: Program, ledger: Ledger, run_id: str, clock: ProgramClock, now_s: float) -> RunActual | None:
-    attempts = ledger.attempts(run_id)
-    if not attempts:
-        return None
-    phases = ledger.phase_seconds(run_id)
+def _run(
+    program: Program,
+    run_id: str,
+    attempts: Sequence[Attempt],
+    phases: Sequence[PhaseSeconds],
+    held_s: float,
+    clock: ProgramClock,
+) -> RunActual:
     is_over = attempts[-1].outcome == "succeeded" and attempts[-1].ended_s is not None
     ended_s = attempts[-1].ended_s if is_over else None
-    held_s = sum(spend_s for _, _, spend_s in _held(ledger, run_id, attempts, now_s))
     return RunActual(
         run_id=run_id,
         started=_moment(program, round(clock.hour(attempts[0].started_s))),
@@ -165,11 +164,11 @@ def _by_phase(phases: Sequence[PhaseSeconds], held_s: float, clock: ProgramClock
 
 
 def _held(
-    ledger: Ledger, run_id: str, attempts: Sequence[Attempt], now_s: float
+    attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], now_s: float
 ) -> Iterator[tuple[float, float, float]]:
     """(from, until, device-seconds) of each attempt; of one whose ranks have not reported, by the clock."""
     reported: dict[int, float] = {}
-    for each in ledger.phase_seconds(run_id):
+    for each in phases:
         reported[each.attempt] = reported.get(each.attempt, 0.0) + each.held_s
     begun_after = [*(attempt.started_s for attempt in attempts[1:]), now_s]
     for attempt, following_s in zip(attempts, begun_after, strict=True):
@@ -178,28 +177,20 @@ def _held(
         yield attempt.started_s, until, reported.get(attempt.attempt, by_clock)
 
 
-def _spends(ledger: Ledger, activity: str, run_id: str, clock: ProgramClock, now_s: float) -> Iterator[Spend]:
-    for start_s, until_s, held_s in _held(ledger, run_id, ledger.attempts(run_id), now_s):
-        yield Spend(activity, clock.hour(start_s), clock.hour(until_s), held_s / clock.hour_s)
-
-
-def _actual(program: Program, activity: str, runs: Sequence[RunActual]) -> Actual:
+def _actual(program: Program, activity: str, runs: list[RunActual]) -> Actual:
     """An activity is over when as many of its runs have ended as it asks for."""
-    wanted = program.activities[activity].runs
+    hour_of, wanted = program.calendar.hour_of, program.activities[activity].runs
     assert wanted is not None
+    runs = sorted(runs, key=lambda run: hour_of(run.started))
     ends = [run.ended for run in runs if run.ended is not None]
     is_over = len(ends) >= wanted.count and len(ends) == len(runs)
-    last = max(ends, key=program.calendar.hour_of) if is_over else None
+    last = max(ends, key=hour_of) if is_over else None
     return Actual(
         started=runs[0].started,
         ended=last,
         device_hours=sum(run.device_hours for run in runs),
         runs=tuple(runs),
     )
-
-
-def _begins(program: Program, run: RunActual) -> int:
-    return program.calendar.hour_of(run.started)
 
 
 def _moment(program: Program, hour: int) -> str:

@@ -9,9 +9,9 @@ import datetime
 import io
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from assay.planning.program.plan import Plan, Planned
+from assay.planning.program.plan import Plan, held_devices
 from assay.planning.program.program import Program
 
 
@@ -26,59 +26,35 @@ class Reservation(NamedTuple):
 
 def reservations(plan: Plan) -> tuple[Reservation, ...]:
     """Every block of devices, in the order of time; together they are exactly what the plan's runs hold."""
-    found = [block for item in plan.items for block in _blocks(item)]
+    found = [Reservation(item.name, *block) for item in plan.items for block in held_devices(item.runs)]
     return tuple(sorted(found, key=lambda block: (block.start_h, block.end_h, block.activity)))
-
-
-def _blocks(item: Planned) -> Iterator[Reservation]:
-    changes: dict[int, int] = {}
-    for run in item.runs:
-        for begin, end in run.holds:
-            changes[begin] = changes.get(begin, 0) + run.devices
-            changes[end] = changes.get(end, 0) - run.devices
-    held, since = 0, 0
-    for hour in sorted(hour for hour, change in changes.items() if change):
-        if held:
-            yield Reservation(item.name, since, hour, held)
-        held, since = held + changes[hour], hour
 
 
 def to_csv(program: Program, plan: Plan) -> str:
     """One line per activity and gate, with its owners."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        [
-            "name",
-            "stage",
-            "title",
-            "start",
-            "end",
-            "devices",
-            "runs",
-            "device_hours",
-            "people",
-            "responsible",
-            "accountable",
-        ]
-    )
+    rows: list[dict[str, Any]] = []
     for item in plan.items:
         node, owners = program.nodes()[item.name], program.owners_of(item.name)
-        writer.writerow(
-            [
-                item.name,
-                node.stage,
-                node.title,
-                _minute(program, item.start_h),
-                _minute(program, item.end_h),
-                max((run.devices for run in item.runs), default=""),
-                len(item.runs) or "",
-                item.device_hours() or "",
-                "; ".join(f"{name} {fte:g}" for name, fte in item.people.items()),
-                owners.responsible,
-                owners.accountable,
-            ]
+        start, end = (program.calendar.date_of(hour) for hour in (item.start_h, item.end_h))
+        rows.append(
+            {
+                "name": item.name,
+                "stage": node.stage,
+                "title": node.title,
+                "start": start.isoformat(sep=" ", timespec="minutes"),
+                "end": end.isoformat(sep=" ", timespec="minutes"),
+                "devices": max((run.devices for run in item.runs), default=""),
+                "runs": len(item.runs) or "",
+                "device_hours": item.device_hours() or "",
+                "people": "; ".join(f"{name} {fte:g}" for name, fte in item.people.items()),
+                "responsible": owners.responsible,
+                "accountable": owners.accountable,
+            }
         )
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()
 
 
@@ -99,9 +75,9 @@ def to_icalendar(program: Program, plan: Plan, *, stamp: datetime.datetime) -> s
                 f"{program.team[name].title or name} ({fte:g})" for name, fte in item.people.items()
             )
             lines += _event(program, stamp, item.name, item.start_h, item.end_h, people)
-        for index, block in enumerate(_blocks(item)):
-            holds = f"{block.devices} {program.capacity.device}"
-            lines += _event(program, stamp, item.name, block.start_h, block.end_h, holds, f"-{index}")
+        for index, (start_h, end_h, devices) in enumerate(held_devices(item.runs)):
+            holds = f"{devices} {program.capacity.device}"
+            lines += _event(program, stamp, item.name, start_h, end_h, holds, f"-{index}")
     lines.append("END:VCALENDAR")
     return "".join(f"{folded}\r\n" for line in lines for folded in _folded(line))
 
@@ -170,7 +146,3 @@ def to_slurm(
         ]
         lines.append(" ".join(words))
     return "\n".join(lines) + "\n"
-
-
-def _minute(program: Program, hour: int) -> str:
-    return program.calendar.date_of(hour).isoformat(sep=" ", timespec="minutes")

@@ -7,10 +7,10 @@ walks through dates and hours as a sceptical colleague would, so that a mistake 
 import datetime
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from assay.planning.program.plan import Plan, Planned
+from assay.planning.program.plan import Plan, Planned, PlannedRun
 from assay.planning.program.program import Program
 from assay.planning.program.work import Node
 
@@ -146,43 +146,43 @@ def _people(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
             )
 
 
-def _people_there(program: Program, name: str) -> dict[int, int]:
-    there = dict.fromkeys(range(program.calendar.weeks * 7 * 24), round(program.team[name].fte * 1000))
-    affected = [role for other, role in program.team.items() if name in (other, role.part_of)]
-    absences = [(role.fte, absence) for role in affected for absence in role.away]
-    for fte, absence in absences:
-        away = round((fte if absence.fte is None else absence.fte) * 1000)
-        for hour in range(program.calendar.hour_of(absence.since), program.calendar.hour_of(absence.until)):
+def _left(program: Program, units: int, taken: Iterable[tuple[str, str, int]]) -> dict[int, int]:
+    """Hour -> what is left of some units, of which (from, until, units) are taken."""
+    there = dict.fromkeys(range(program.calendar.weeks * 7 * 24), units)
+    for since, until, away in taken:
+        for hour in range(program.calendar.hour_of(since), program.calendar.hour_of(until)):
             if hour in there:
                 there[hour] = max(0, there[hour] - away)
     return there
 
 
-def _devices_there(program: Program) -> list[int]:
-    there = [program.capacity.devices] * (program.calendar.weeks * 7 * 24)
-    for booking in program.capacity.bookings.values():
-        held = math.ceil(booking.share * program.capacity.devices - 1e-9)
-        for hour in range(program.calendar.hour_of(booking.since), program.calendar.hour_of(booking.until)):
-            if 0 <= hour < len(there):
-                there[hour] = max(0, there[hour] - held)
-    return there
+def _people_there(program: Program, name: str) -> dict[int, int]:
+    affected = [role for other, role in program.team.items() if name in (other, role.part_of)]
+    absences = [(each, role.fte if each.fte is None else each.fte) for role in affected for each in role.away]
+    away = [(absence.since, absence.until, round(fte * 1000)) for absence, fte in absences]
+    return _left(program, round(program.team[name].fte * 1000), away)
 
 
-def _devices_held(items: dict[str, Planned]) -> Counter[int]:
+def _devices_there(program: Program) -> dict[int, int]:
+    devices, bookings = program.capacity.devices, program.capacity.bookings.values()
+    held = [(each.since, each.until, math.ceil(each.share * devices - 1e-9)) for each in bookings]
+    return _left(program, devices, held)
+
+
+def _devices_held(runs: Iterable[PlannedRun]) -> Counter[int]:
     held: Counter[int] = Counter()
-    for item in items.values():
-        for run in item.runs:
-            for begin, end in run.holds:
-                for hour in range(begin, end):
-                    held[hour] += run.devices
+    for run in runs:
+        for begin, end in run.holds:
+            for hour in range(begin, end):
+                held[hour] += run.devices
     return held
 
 
 def _devices(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
     there = _devices_there(program)
-    for hour, devices in sorted(_devices_held(items).items()):
-        free = there[hour] if hour < len(there) else 0
-        if devices > free:
+    held = _devices_held(run for item in items.values() for run in item.runs)
+    for hour, devices in sorted(held.items()):
+        if devices > (free := there.get(hour, 0)):
             yield Violation("capacity.devices", f"{devices} held at hour {hour}, {free} free")
             return
 
@@ -193,13 +193,8 @@ def _fair_use(program: Program, items: dict[str, Planned]) -> Iterator[Violation
         return
     free = _devices_there(program)
     for item in items.values():
-        together = [[run] for run in item.runs] if rule.job == "run" else [list(item.runs)]
-        for runs in together:
-            held: Counter[int] = Counter()
-            for run in runs:
-                for begin, end in run.holds:
-                    for hour in range(begin, end):
-                        held[hour] += run.devices
+        together = [(run,) for run in item.runs] if rule.job == "run" else [item.runs]
+        for held in map(_devices_held, together):
             longest = since = 0
             for hour in range(len(free)):
                 whole = free[hour] if rule.of == "available" else program.capacity.devices
@@ -227,7 +222,7 @@ def _money(program: Program, items: dict[str, Planned]) -> Iterator[Violation]:
 
 def _figures(program: Program, plan: Plan) -> Iterator[Violation]:
     items = {item.name: item for item in plan.items}
-    held = _devices_held(items)
+    held = _devices_held(run for item in plan.items for run in item.runs)
     if plan.decision_h != items[program.decision.made_by].end_h:
         yield Violation("plan.decision_h", f"says {plan.decision_h}")
     if plan.device_hours != sum(held.values()):

@@ -7,19 +7,36 @@ the least concession that alone is enough is found by solving again.
 
 import datetime
 import math
-from collections.abc import Callable, Collection
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from assay.planning.heuristic import affordable, first_schedule
 from assay.planning.model import Model, build
-from assay.planning.problem import FAIR_USE, HOLIDAYS, Problem, compile_problem, limits_of
+from assay.planning.problem import DEVICES, FAIR_USE, HOLIDAYS, compile_problem
 from assay.planning.program.program import Program
 from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver
 
 Concession = tuple[dict[str, Any], str]
 """A change of the program, and what is said of it where it is enough."""
+
+WITHOUT_IT = "without it there is a schedule"
+
+
+class Limit(NamedTuple):
+    """Something that could be relaxed."""
+
+    key: str
+    """Dotted key of the program."""
+
+    says: str
+    """What it demands."""
+
+    cure: Callable[[Effort], str | None] = lambda _: WITHOUT_IT
+    """What would be enough, where all is well without it; None where the time did not suffice to tell."""
 
 
 class Member(NamedTuple):
@@ -48,17 +65,17 @@ def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Confl
     if can_hold(program, (), effort) is not False:
         return None
     relaxed: set[str] = set()
-    kept: list[str] = []
+    kept: list[Limit] = []
     is_minimal = True
-    for key in limits_of(program):
-        answer = can_hold(program, {*relaxed, key}, effort)
+    for limit in limits_of(program):
+        answer = can_hold(program, {*relaxed, limit.key}, effort)
         if answer is False:
-            relaxed.add(key)
+            relaxed.add(limit.key)
         else:
-            kept.append(key)
+            kept.append(limit)
             is_minimal &= answer is not None
-    members = tuple(Member(key, _says(program, key), _cure(program, key, effort)) for key in kept)
-    return Conflict(members, is_minimal)
+    members = (Member(limit.key, limit.says, _cure(program, limit, effort)) for limit in kept)
+    return Conflict(tuple(members), is_minimal)
 
 
 def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool | None:
@@ -74,90 +91,71 @@ def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool
     return bool(status in (cp_model.OPTIMAL, cp_model.FEASIBLE))
 
 
-def _says(program: Program, key: str) -> str:
-    section, _, rest = key.partition(".")
-    name, _, field = rest.partition(".")
-    if section == "team" and field == "away":
-        spans = [f"{absence.since} until {absence.until}" for absence in program.team[name].away]
-        return f"{program.team[name].title or name} is away: {', '.join(spans)}"
-    if key == HOLIDAYS:
-        days = sorted(program.calendar.holidays)
-        more = f" to {days[-1]} ({len(days)} days)" if len(days) > 1 else ""
-        return f"nobody works on {days[0]}{more}"
-    if section == "team":
-        return f"{program.team[name].title or name} ({program.team[name].fte:g})"
-    if section == "events":
-        return f"{program.events[name].title}: {program.events[name].at}"
-    if key.startswith("capacity.bookings."):
-        booking = program.capacity.bookings[field]
-        return f"{booking.title or field}: {booking.share:.0%}, {booking.since} until {booking.until}"
-    if key == FAIR_USE:
-        rule = program.capacity.fair_use
-        assert rule is not None
-        return f"no job above {rule.share:.0%} of capacity for more than {rule.max_hours} h"
-    if key.startswith("budget.stages."):
-        return f"{program.budget.stages[field]:,.0f} device-hours"
-    if section in ("activities", "gates"):
-        item = program.activities[name] if section == "activities" else program.gates[name]
-        return str(getattr(item, field))
-    plannable = program.budget.plannable_device_hours()
-    return {
-        "capacity.devices": f"{program.capacity.devices} devices",
-        "budget.device_hours": f"{plannable:,.0f} device-hours may be planned",
-        "calendar.weeks": f"{program.calendar.weeks} weeks in all",
-        "decision.by": program.decision.by,
-    }[key]
+def limits_of(program: Program) -> Iterator[Limit]:
+    """Everything that could be relaxed, those that people give way on first last."""
+    yield from _limits_of_capacity(program)
+    yield from _limits_of_people(program)
+    for name, event in program.events.items():
+        says = f"{event.title}: {event.at}"
+        yield Limit(f"events.{name}.at", says, partial(_latest_day, program, name))
+    for node in program.nodes().values():
+        if node.not_before:
+            yield Limit(f"{node.key}.not_before", node.not_before)
+        if node.due:
+            yield _date_limit(program, f"{node.key}.due", node.due, node.name)
+    yield from _limits_of_budget(program)
+    yield Limit("calendar.weeks", f"{program.calendar.weeks} weeks in all")
+    yield _date_limit(program, "decision.by", program.decision.by, program.decision.made_by)
 
 
-def _cure(program: Program, key: str, effort: Effort) -> str | None:
-    if can_hold(program, {key}, effort) is not True:
-        return None
-    section, _, rest = key.partition(".")
-    name, _, field = rest.partition(".")
-    if key == "decision.by":
-        least = _least(program, key, effort, lambda m: m.groups[m.problem.decision].end)
-        return None if least is None else f"{_moment(program, least)} would do"
-    if section == "budget":
-        return _cure_of_budget(program, key, effort)
-    if section == "team" and field == "away":
-        return _first_that_holds(program, effort, _absence_concessions(program, name))
-    if key == HOLIDAYS:
-        return _first_that_holds(program, effort, _holiday_concessions(program))
-    if section == "team":
-        return _first_that_holds(
-            program,
-            effort,
-            [
-                ({f"team.{name}.fte": round(program.team[name].fte + more, 2)}, f"{more:g} more would do")
-                for more in (0.5, 1, 1.5, 2, 3, 4)
-            ],
-        )
-    if section == "events":
-        return _cure_of_event(program, name, effort)
-    if field == "due":
-        least = _least(program, key, effort, lambda m: m.groups[name].end)
-        return None if least is None else f"{_moment(program, least)} would do"
-    if section == "capacity":
-        return _first_that_holds(program, effort, _capacity_concessions(program, key, field))
-    return "without it there is a schedule"
+def _limits_of_capacity(program: Program) -> Iterator[Limit]:
+    capacity = program.capacity
+    more = [math.ceil(capacity.devices * times) for times in (1.1, 1.25, 1.5, 2, 3)]
+    larger = [({DEVICES: count}, f"{count} would do") for count in more]
+    yield Limit(DEVICES, f"{capacity.devices} devices", partial(_first_that_holds, program, larger))
+    for name, booking in capacity.bookings.items():
+        key = f"capacity.bookings.{name}"
+        says = f"{booking.title or name}: {booking.share:.0%}, {booking.since} until {booking.until}"
+        parts = [round(booking.share * part, 3) for part in (0.75, 0.5, 0.25)]
+        smaller = [({f"{key}.share": part}, f"a share of {part:.0%} would do") for part in parts]
+        yield Limit(key, says, partial(_first_that_holds, program, smaller))
+    if (rule := capacity.fair_use) is not None:
+        says = f"no job above {rule.share:.0%} of capacity for more than {rule.max_hours} h"
+        enough = "enough if runs may give way and go on (segments: chained)"
+        chained = [({f"{FAIR_USE}.segments": "chained"}, enough)]
+        yield Limit(FAIR_USE, says, partial(_first_that_holds, program, chained))
 
 
-def _absence_concessions(program: Program, name: str) -> list[Concession]:
+def _limits_of_people(program: Program) -> Iterator[Limit]:
+    for name, role in program.team.items():
+        more = [
+            ({f"team.{name}.fte": round(role.fte + more, 2)}, f"{more:g} more would do")
+            for more in (0.5, 1, 1.5, 2, 3, 4)
+        ]
+        says = f"{role.title or name} ({role.fte:g})"
+        yield Limit(f"team.{name}", says, partial(_first_that_holds, program, more))
+    for name, role in program.team.items():
+        if role.away:
+            spans = ", ".join(f"{absence.since} until {absence.until}" for absence in role.away)
+            there = partial(_first_that_holds, program, list(_absence_concessions(program, name)))
+            yield Limit(f"team.{name}.away", f"{role.title or name} is away: {spans}", there)
+    if days := sorted(day.isoformat() for day in program.calendar.holidays):
+        more_days = f" to {days[-1]} ({len(days)} days)" if len(days) > 1 else ""
+        works = partial(_first_that_holds, program, _holiday_concessions(days))
+        yield Limit(HOLIDAYS, f"nobody works on {days[0]}{more_days}", works)
+
+
+def _absence_concessions(program: Program, name: str) -> Iterator[Concession]:
     """To be there in one of the times, or in all."""
-    away = [absence.model_dump(mode="json") for absence in program.team[name].away]
-    one: list[Concession] = [
-        (
-            {f"team.{name}.away": away[:index] + away[index + 1 :]},
-            f"being there from {absence['since']} until {absence['until']} would do",
-        )
-        for index, absence in enumerate(away)
-    ]
-    return [*one, ({f"team.{name}.away": []}, "being there all the time would do")]
+    key, away = f"team.{name}.away", program.team[name].away
+    for absence in away:
+        others = [other.model_dump(mode="json") for other in away if other is not absence]
+        yield {key: others}, f"being there from {absence.since} until {absence.until} would do"
+    yield {key: []}, "being there all the time would do"
 
 
-def _holiday_concessions(program: Program) -> list[Concession]:
+def _holiday_concessions(days: list[str]) -> list[Concession]:
     """To work on the first of them: on half of all, or on all."""
-    days = [day.isoformat() for day in sorted(program.calendar.holidays)]
     counts = sorted({1, -(-len(days) // 4), -(-len(days) // 2), len(days)})
     return [
         (
@@ -170,73 +168,73 @@ def _holiday_concessions(program: Program) -> list[Concession]:
     ]
 
 
-def _capacity_concessions(program: Program, key: str, booking: str) -> list[Concession]:
-    if key == FAIR_USE:
-        chained: Concession = (
-            {f"{FAIR_USE}.segments": "chained"},
-            "enough if runs may give way and go on (segments: chained)",
-        )
-        return [chained, ({FAIR_USE: None}, "without it there is a schedule")]
-    if booking and key.startswith("capacity.bookings."):
-        share = program.capacity.bookings[booking].share
-        parts = [round(share * part, 3) for part in (0.75, 0.5, 0.25)]
-        smaller: list[Concession] = [
-            ({f"{key}.share": part}, f"a share of {part:.0%} would do") for part in parts
-        ]
-        return [*smaller, ({key: None}, "without it there is a schedule")]
-    devices = program.capacity.devices
-    more = [math.ceil(devices * times) for times in (1.1, 1.25, 1.5, 2, 3)]
-    return [({"capacity.devices": count}, f"{count} would do") for count in more]
+def _limits_of_budget(program: Program) -> Iterator[Limit]:
+    budget, nodes = program.budget, program.nodes().values()
+    for stage, most in budget.stages.items():
+        key, spenders = f"budget.stages.{stage}", {node.name for node in nodes if node.stage == stage}
+        spent = partial(Model.device_hours_of, names=spenders)
+        cure = partial(_least, program, key, spent, "{:,} would do".format)
+        yield Limit(key, f"{most:,.0f} device-hours", cure)
+
+    def text(least: int) -> str:
+        needed = math.ceil(least / (1.0 - budget.reserve) - 1e-9)
+        return f"{needed:,} would do" + (" with the same reserve" if budget.reserve else "")
+
+    key = "budget.device_hours"
+    says = f"{budget.plannable_device_hours():,.0f} device-hours may be planned"
+    yield Limit(key, says, partial(_least, program, key, lambda model: model.device_hours, text))
 
 
-def _first_that_holds(program: Program, effort: Effort, concessions: list[Concession]) -> str | None:
+def _date_limit(program: Program, key: str, says: str, name: str) -> Limit:
+    """When an activity or a gate must be over."""
+
+    def end(model: Model) -> Any:
+        return model.groups[name].end
+
+    def text(hour: int) -> str:
+        return f"{_moment(program, hour)} would do"
+
+    return Limit(key, says, partial(_least, program, key, end, text))
+
+
+def _cure(program: Program, limit: Limit, effort: Effort) -> str | None:
+    return limit.cure(effort) if can_hold(program, {limit.key}, effort) else None
+
+
+def _first_that_holds(program: Program, concessions: Iterable[Concession], effort: Effort) -> str:
     for changes, text in concessions:
         if can_hold(program.changed(changes), (), effort):
             return text
-    return "without it there is a schedule"
+    return WITHOUT_IT
 
 
-def _cure_of_budget(program: Program, key: str, effort: Effort) -> str | None:
-    _, _, stage = key.partition("budget.stages.")
-    if not stage:
-        least = _least(program, key, effort, lambda m: m.device_hours)
-        if least is None:
-            return None
-        needed = math.ceil(least / (1.0 - program.budget.reserve) - 1e-9)
-        return f"{needed:,} would do" + (" with the same reserve" if program.budget.reserve else "")
-    spenders = {name for name, node in program.nodes().items() if node.stage == stage}
-    least = _least(program, key, effort, lambda m: m.device_hours_of(spenders))
-    return None if least is None else f"{least:,} would do"
-
-
-def _cure_of_event(program: Program, name: str, effort: Effort) -> str | None:
-    at = program.calendar.hour_of(program.events[name].at)
-    too_late, early = at // 24, 0
-    if not can_hold(_with_event_on(program, name, 0), (), effort):
-        return "without it there is a schedule"
-    while too_late - early > 1:
-        day = (too_late + early) // 2
-        if can_hold(_with_event_on(program, name, day), (), effort):
-            early = day
-        else:
-            too_late = day
-    return f"{_moment(program, early * 24)} would do"
-
-
-def _with_event_on(program: Program, name: str, day: int) -> Program:
-    date = program.calendar.start + datetime.timedelta(days=day)
-    return program.changed({f"events.{name}.at": date.isoformat()})
-
-
-def _least(program: Program, key: str, effort: Effort, expression: Callable[[Model], object]) -> int | None:
-    problem: Problem = compile_problem(program, relaxed={key}, by_the_date=True)
-    model = build(problem)
+def _least(
+    program: Program,
+    key: str,
+    expression: Callable[[Model], Any],
+    text: Callable[[int], str],
+    effort: Effort,
+) -> str | None:
+    model = build(compile_problem(program, relaxed={key}, by_the_date=True))
     model.cp.minimize(expression(model))
     solver = new_solver(effort)
     if solver.solve(model.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
-    least: int = math.ceil(solver.objective_value - 0.5)
-    return least
+    return text(math.ceil(solver.objective_value - 0.5))
+
+
+def _latest_day(program: Program, event: str, effort: Effort) -> str:
+    """The last day on which an event would come in time."""
+
+    def is_too_late(day: int) -> bool:
+        date = program.calendar.start + datetime.timedelta(days=day)
+        return not can_hold(program.changed({f"events.{event}.at": date.isoformat()}), (), effort)
+
+    if is_too_late(0):
+        return WITHOUT_IT
+    num_days = program.calendar.hour_of(program.events[event].at) // 24
+    latest = bisect_left(range(num_days), True, lo=1, key=is_too_late) - 1
+    return f"{_moment(program, latest * 24)} would do"
 
 
 def _moment(program: Program, hour: int) -> str:

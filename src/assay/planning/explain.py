@@ -6,6 +6,7 @@ resource has no shadow price that one could read.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 from assay.planning.program.plan import Plan, Planned, PlannedRun
@@ -45,13 +46,10 @@ class Step(NamedTuple):
 class Price(NamedTuple):
     """What a little more (or less) of something would do."""
 
-    key: str
     title: str
-    decision_h: int | None
-    """The decision's hour then; None where there is no schedule then, as in the fields below."""
-
-    device_hours: int | None
     decision_change_h: int | None
+    """Later than planned; None where there is no schedule then, as in the next field."""
+
     device_hours_change: int | None
 
 
@@ -105,10 +103,8 @@ def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tup
 
 def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: bool) -> Reason | None:
     """Where there was room for it just before it began, the aim for whose sake it waits; None where not."""
-    before_h = item.start_h - 1
-    if not item.runs:
-        halves = [begin for begin, until in program.calendar.half_days() if until <= item.start_h]
-        before_h = halves[-1] if halves else before_h
+    half_h = None if item.runs else _half_before(program, item)
+    before_h = item.start_h - 1 if half_h is None else half_h
     if any(_missing(program, plan, item, role, before_h) for role in _roles(program, item)):
         return None
     held = sum(run.devices for each in plan.items for run in each.runs if _holds(run, before_h))
@@ -126,13 +122,13 @@ def _holds(run: PlannedRun, hour: int) -> bool:
 
 def _is_free_of_the_rule(program: Program, item: Planned) -> bool:
     """Whether the fair-use rule lets it lie anywhere."""
-    rule, run = program.capacity.fair_use, item.runs[0]
-    if rule is None or all(until - begin <= rule.max_hours for begin, until in run.holds):
-        return rule is None or rule.job == "run"
-    least = program.capacity.devices
+    rule, run, least = program.capacity.fair_use, item.runs[0], program.capacity.devices
+    if rule is None or rule.job == "activity":
+        return rule is None
     if rule.of == "available":
         least = min(program.capacity.free_devices(program.calendar))
-    return rule.job == "run" and run.devices <= rule.share * least + 1e-9
+    is_short = all(until - begin <= rule.max_hours for begin, until in run.holds)
+    return is_short or run.devices <= rule.share * least + 1e-9
 
 
 def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) -> bool:
@@ -141,27 +137,27 @@ def _missing(program: Program, plan: Plan, item: Planned, role: str, hour: int) 
     others = [each for each in plan.items if each.name != item.name and each.start_h <= hour < each.end_h]
     for each in (*others, item):
         times = sum(_holds(run, hour) for run in each.runs) if each.runs and each is not item else 1
-        there -= times * sum(
-            fte for name, fte in each.people.items() if role in (name, program.team[name].part_of)
-        )
+        there -= times * sum(fte for name, fte in each.people.items() if role in program.roles_of(name))
     return there < -1e-9
 
 
 def _away(program: Program, role: str, hour: int) -> float:
-    hour_of = program.calendar.hour_of
     return sum(
-        absence.fte if absence.fte is not None else each.fte
-        for name, each in program.team.items()
-        if role in (name, each.part_of)
-        for absence in each.away
-        if hour_of(absence.since) <= hour < hour_of(absence.until)
+        fte
+        for name, since, until, fte in program.absences()
+        if role in program.roles_of(name) and since <= hour < until
     )
 
 
 def _is_missed(program: Program, item: Planned) -> bool:
     """Whether somebody whom it needs is away just before it begins."""
-    halves = [begin for begin, until in program.calendar.half_days() if until <= item.start_h]
-    return bool(halves) and any(_away(program, role, halves[-1]) > 0 for role in _roles(program, item))
+    half_h = _half_before(program, item)
+    return half_h is not None and any(_away(program, role, half_h) > 0 for role in _roles(program, item))
+
+
+def _half_before(program: Program, item: Planned) -> int | None:
+    """When the last half day of work before it begins; None where there is none."""
+    return max((begin for begin, until in program.calendar.half_days() if until <= item.start_h), default=None)
 
 
 def _ready(program: Program, items: dict[str, Planned], item: Planned) -> tuple[int, str]:
@@ -193,7 +189,7 @@ def _shared(program: Program, one: Planned, other: Planned) -> list[str]:
 
 
 def _roles(program: Program, item: Planned) -> set[str]:
-    return {role for name in item.people for role in (name, program.team[name].part_of) if role}
+    return {role for name in item.people for role in program.roles_of(name)}
 
 
 def _releases(item: Planned) -> list[int]:
@@ -202,46 +198,29 @@ def _releases(item: Planned) -> list[int]:
 
 def prices(program: Program, plan: Plan, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Price, ...]:
     """The program solved again with a little more of each limit; those that change nothing too."""
-    return tuple(_price(program, plan, key, title, changes, effort) for key, title, changes in _nudges(program))
+    return tuple(_price(program, plan, title, changes, effort) for title, changes in _nudges(program))
 
 
-def _nudges(program: Program) -> list[tuple[str, str, dict[str, Any]]]:
-    capacity, budget = program.capacity, program.budget
-    more = math.ceil(capacity.devices * 1.05)
-    nudges: list[tuple[str, str, dict[str, Any]]] = [
-        (f"team.{name}", f"one more of {role.title or name}", {f"team.{name}.fte": round(role.fte + 1, 2)})
-        for name, role in program.team.items()
-        if role.part_of is None
-    ]
-    nudges.append(("capacity.devices", "5% more capacity", {"capacity.devices": more}))
-    nudges += [
-        (f"capacity.bookings.{name}", f"without: {booking.title or name}", {f"capacity.bookings.{name}": None})
-        for name, booking in capacity.bookings.items()
-    ]
+def _nudges(program: Program) -> Iterator[tuple[str, dict[str, Any]]]:
+    capacity, calendar = program.capacity, program.calendar
+    for name, role in program.team.items():
+        if role.part_of is None:
+            yield f"one more of {role.title or name}", {f"team.{name}.fte": round(role.fte + 1, 2)}
+    yield "5% more capacity", {"capacity.devices": math.ceil(capacity.devices * 1.05)}
+    for name, booking in capacity.bookings.items():
+        yield f"without: {booking.title or name}", {f"capacity.bookings.{name}": None}
     if capacity.fair_use is not None:
-        nudges.append(("capacity.fair_use", "without the fair-use rule", {"capacity.fair_use": None}))
-    more_hours = {"budget.device_hours": budget.device_hours * 1.05}
-    nudges.append(("budget.device_hours", "5% more device-hours", more_hours))
+        yield "without the fair-use rule", {"capacity.fair_use": None}
+    yield "5% more device-hours", {"budget.device_hours": program.budget.device_hours * 1.05}
     for name, event in program.events.items():
-        hour = program.calendar.hour_of(event.at)
-        for days, title in ((-3, "three days early"), (3, "three days late")):
-            moment = program.calendar.date_of(max(0, hour + 24 * days)).isoformat()
-            nudges.append((f"events.{name}.at", f"{event.title}: {title}", {f"events.{name}.at": moment}))
-    return nudges
+        for days, when in ((-3, "three days early"), (3, "three days late")):
+            moment = calendar.date_of(max(0, calendar.hour_of(event.at) + 24 * days))
+            yield f"{event.title}: {when}", {f"events.{name}.at": moment.isoformat()}
 
 
-def _price(
-    program: Program, plan: Plan, key: str, title: str, changes: dict[str, Any], effort: Effort
-) -> Price:
+def _price(program: Program, plan: Plan, title: str, changes: dict[str, Any], effort: Effort) -> Price:
     try:
         changed = schedule(program.changed(changes), aims=("decision_h", "device_hours"), effort=effort)
     except InfeasibleError:
-        return Price(key, title, None, None, None, None)
-    return Price(
-        key,
-        title,
-        changed.decision_h,
-        changed.device_hours,
-        changed.decision_h - plan.decision_h,
-        changed.device_hours - plan.device_hours,
-    )
+        return Price(title, None, None)
+    return Price(title, changed.decision_h - plan.decision_h, changed.device_hours - plan.device_hours)

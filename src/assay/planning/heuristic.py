@@ -6,7 +6,7 @@ left, so that slack lies behind the work.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,32 +52,25 @@ class Board:
         for _ in range(group.num_tasks):
             task = self._work(group, way, earliest_h) if group.is_work else self._run(group, way, earliest_h)
             if task is None or (way.span_h and starts and task[1] - starts[0][0] > way.span_h):
-                self._give_back(way, starts)
+                self._take(way, starts, end, -1)
                 return None
             starts.append(task[0])
             end = max(end, task[1])
-            self._take(way, task[0], task[1], 1)
+            self._take(way, starts[-1:], task[1], 1)
             earliest_h = task[0][0]
         return Placed(position, tuple(starts), starts[0][0], end)
 
     def remove(self, group: Group, placed: Placed) -> None:
         """Give back what a group held."""
-        if group.is_work:
-            self._take(group.ways[placed.way], placed.starts[0], placed.end_h, -1)
-        else:
-            self._give_back(group.ways[placed.way], placed.starts)
+        self._take(group.ways[placed.way], placed.starts, placed.end_h, -1)
 
-    def _give_back(self, way: Way, starts: Sequence[tuple[int, ...]]) -> None:
-        for task in starts:
-            end = task[-1] + way.holds_h[-1] if way.holds_h else 0
-            self._take(way, task, end, -1)
-
-    def _take(self, way: Way, starts: tuple[int, ...], end: int, sign: int) -> None:
-        spans = [(start, start + hours) for start, hours in zip(starts, way.holds_h, strict=False)]
-        for since, until in spans or [(starts[0], end)]:
-            for name, units in way.demands.items():
-                if name in self._free:
-                    self._free[name][since:until] -= sign * units
+    def _take(self, way: Way, tasks: Sequence[tuple[int, ...]], end: int, sign: int) -> None:
+        """What some tasks hold; `end` is that of people's work, whose length depends on the calendar."""
+        for starts in tasks:
+            spans = [(start, start + hours) for start, hours in zip(starts, way.holds_h, strict=False)]
+            for since, until in spans or [(starts[0], end)]:
+                for name in way.demands.keys() & self._free.keys():
+                    self._free[name][since:until] -= sign * way.demands[name]
 
     def _lacking(self, way: Way) -> Any:
         """Cumulative count of the hours in which something is lacking: [0, ...], horizon + 1 long."""
@@ -125,19 +118,17 @@ def list_schedule(
     None where something finds no place before the horizon; limits on spending are not looked at.
     """
     board, done = Board(problem), Schedule()
-    for group in _topological(problem, priority):
+    for group in map(problem.groups.__getitem__, _topological(problem, priority)):
         earliest = earliest_start(problem, group.name, done)
-        positions = range(len(group.ways)) if ways is None else (ways[group.name],)
-        best: Placed | None = None
-        for position in positions:
+        places: list[Placed] = []
+        for position in range(len(group.ways)) if ways is None else (ways[group.name],):
             placed = board.place(group, position, earliest)
-            if placed is None:
-                continue
-            board.remove(group, placed)
-            if best is None or _rank(group, placed) < _rank(group, best):
-                best = placed
-        if best is None:
+            if placed is not None:
+                board.remove(group, placed)
+                places.append(placed)
+        if not places:
             return None
+        best = min(places, key=lambda place: (place.end_h, group.ways[place.way].device_hours))
         placed = board.place(group, best.way, earliest)
         assert placed == best, (placed, best)
         done[group.name] = best
@@ -158,62 +149,56 @@ def earliest_start(problem: Problem, name: str, done: Schedule) -> int:
 def tails(problem: Problem) -> dict[str, int]:
     """For each group, the hours that at least follow its start: the classical priority is minus this."""
     least = {
-        name: min((_least_h(way) for way in group.ways), default=0) for name, group in problem.groups.items()
+        name: min((way.least_h() for way in group.ways), default=0) for name, group in problem.groups.items()
     }
     found: dict[str, int] = {}
-    for group in reversed(_topological(problem, dict.fromkeys(problem.groups, 0.0))):
+    for name in reversed(_topological(problem, dict.fromkeys(problem.groups, 0.0))):
         after = [
-            found[link.after] + link.lag_h + (0 if link.from_start else least[group.name])
+            found[link.after] + link.lag_h + (0 if link.from_start else least[name])
             for link in problem.links
-            if link.before == group.name
+            if link.before == name
         ]
-        found[group.name] = max([least[group.name], *after])
+        found[name] = max([least[name], *after])
     return found
 
 
 def first_schedule(problem: Problem, *, tries: int, seed: int) -> Schedule | None:
     """The best of several list schedules by the end of the decision: by tails, then with these shaken."""
     rng, base = random.Random(seed), tails(problem)
-    best: Schedule | None = None
+    found: list[Schedule] = []
     for attempt in range(tries):
         shake = 0.0 if attempt == 0 else 0.3
         priority = {name: -tail * (1.0 + shake * rng.uniform(-1.0, 1.0)) for name, tail in base.items()}
-        found = list_schedule(problem, priority)
-        if found is None or not affordable(problem, found):
-            continue
-        if best is None or found[problem.decision].end_h < best[problem.decision].end_h:
-            best = found
-    return best
+        schedule = list_schedule(problem, priority)
+        if schedule is not None and affordable(problem, schedule):
+            found.append(schedule)
+    return min(found, key=lambda schedule: schedule[problem.decision].end_h, default=None)
 
 
 def affordable(problem: Problem, schedule: Schedule) -> bool:
     """Whether it keeps the limits on spending."""
-
-    def spent(name: str) -> int:
-        group = problem.groups[name]
-        return group.num_tasks * group.ways[schedule[name].way].device_hours
-
-    return all(sum(map(spent, spenders)) <= most for _, spenders, most in problem.spending)
+    return all(device_hours(problem, schedule, spenders) <= most for _, spenders, most in problem.spending)
 
 
-def _least_h(way: Way) -> int:
-    return way.length_h() if way.holds_h else way.half_days * 4
+def device_hours(problem: Problem, schedule: Schedule, names: Iterable[str]) -> int:
+    """What some groups spend."""
+    groups = ((problem.groups[name], schedule[name]) for name in names)
+    return sum(group.num_tasks * group.ways[placed.way].device_hours for group, placed in groups)
 
 
-def _rank(group: Group, placed: Placed) -> tuple[int, int]:
-    return placed.end_h, group.ways[placed.way].device_hours
+def _topological(problem: Problem, priority: Mapping[str, float]) -> list[str]:
+    waits: dict[str, set[str]] = {name: set() for name in problem.groups}
+    for link in problem.links:
+        waits[link.after] |= {link.before} - {""}
+    return in_order(waits, priority)
 
 
-def _topological(problem: Problem, priority: Mapping[str, float]) -> list[Group]:
-    waits = {name: {link.before for link in problem.links if link.after == name} for name in problem.groups}
-    order: list[Group] = []
-    placed = {""}
-    pending = dict.fromkeys(problem.groups)
+def in_order(waits: Mapping[str, Collection[str]], priority: Mapping[str, float]) -> list[str]:
+    """Least `priority` first (of equals the first in `waits`) among those that wait for nothing more."""
+    pending, order = sorted(waits, key=priority.__getitem__), dict[str, None]()
     while pending:
-        ready = [name for name in pending if waits[name] <= placed]
-        assert ready, f"a cycle among {sorted(pending)}"
-        chosen = min(ready, key=lambda name: priority[name])
-        del pending[chosen]
-        placed.add(chosen)
-        order.append(problem.groups[chosen])
-    return order
+        ready = next((name for name in pending if all(before in order for before in waits[name])), None)
+        assert ready is not None, f"a cycle among {sorted(pending)}"
+        pending.remove(ready)
+        order[ready] = None
+    return list(order)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ortools.sat.python import cp_model
 
-from assay.planning.problem import DEVICES, Group, Problem, Way
+from assay.planning.problem import DEVICES, Group, Problem, Resource
 
 IntVar = Any
 """`cp_model.IntVar`; the package carries no types."""
@@ -54,17 +54,14 @@ class Model(NamedTuple):
         return _device_hours(self.problem, self.groups, names)
 
 
-class _Usage(NamedTuple):
-    """Who holds how much of a resource."""
-
-    intervals: list[Any]
-    units: list[int]
+Usage = dict[str, list[tuple[Any, int]]]
+"""Resource -> who holds how much of it: (interval, units)."""
 
 
 def build(problem: Problem) -> Model:
     """The model, without an aim."""
     cp = cp_model.CpModel()
-    usage: dict[str, _Usage] = defaultdict(lambda: _Usage([], []))
+    usage: Usage = defaultdict(list)
     groups = {name: _group(cp, problem, group, usage) for name, group in problem.groups.items()}
     for link in problem.links:
         after = groups[link.after].start
@@ -74,11 +71,12 @@ def build(problem: Problem) -> Model:
             before = groups[link.before]
             cp.add(after >= (before.start if link.from_start else before.end) + link.lag_h)
     for name, resource in problem.resources.items():
-        _hold(cp, problem, usage[name], resource.units, resource.reserved)
+        _hold(cp, usage[name], resource, problem.horizon_h)
     for _, spenders, most in problem.spending:
         cp.add(_device_hours(problem, groups, spenders) <= most)
     device_hours = _device_hours(problem, groups, problem.groups)
-    top = problem.resources[DEVICES].units if DEVICES in problem.resources else sum(usage[DEVICES].units)
+    held = sum(units for _, units in usage[DEVICES])
+    top = problem.resources[DEVICES].units if DEVICES in problem.resources else held
     peak = cp.new_int_var(0, top, "peak_devices")
     return Model(cp, problem, groups, device_hours, peak)
 
@@ -99,11 +97,10 @@ def bound_peak(model: Model) -> None:
     model.cp.add_cumulative(intervals, units, model.peak_devices)
 
 
-def _group(cp: Any, problem: Problem, group: Group, usage: dict[str, _Usage]) -> GroupVars:
+def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:
     chosen = tuple(cp.new_bool_var(f"{group.name}.way{position}") for position in range(len(group.ways)))
     cp.add_exactly_one(chosen)
-    place = _place_work if group.is_work else _place_run
-    tasks = tuple(place(cp, problem, group, number, chosen, usage) for number in range(group.num_tasks))
+    tasks = tuple(_task(cp, problem, group, number, chosen, usage) for number in range(group.num_tasks))
     for one, other in itertools.pairwise(tasks):
         cp.add(one.start <= other.start)
     if len(tasks) == 1:
@@ -119,32 +116,44 @@ def _group(cp: Any, problem: Problem, group: Group, usage: dict[str, _Usage]) ->
     return GroupVars(chosen, tasks[0].start, end, tasks)
 
 
-def _place_work(
-    cp: Any,
-    problem: Problem,
-    group: Group,
-    number: int,
-    chosen: tuple[IntVar, ...],
-    usage: dict[str, _Usage],
+def _task(
+    cp: Any, problem: Problem, group: Group, number: int, chosen: tuple[IntVar, ...], usage: Usage
 ) -> TaskVars:
     label = f"{group.name}.{number}"
     start = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.start")
     end = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.end")
+    task = TaskVars(start, end, {})
+    if group.is_work:
+        _place_work(cp, problem, group, label, task, chosen, usage)
+    else:
+        for position, literal in enumerate(chosen):
+            _place_run(cp, group, position, f"{label}.{position}", task, literal, usage)
+    return task
+
+
+def _place_work(
+    cp: Any,
+    problem: Problem,
+    group: Group,
+    label: str,
+    task: TaskVars,
+    chosen: tuple[IntVar, ...],
+    usage: Usage,
+) -> None:
+    start, end = task.start, task.end
     position = cp.new_int_var(0, len(group.ways) - 1, f"{label}.way")
     cp.add(position == sum(index * literal for index, literal in enumerate(chosen)))
     rows = list(_work_rows(problem, group))
     if not rows:
         cp.add_bool_or([])  # no stretch of the calendar is long enough
-        return TaskVars(start, end, {})
+        return
     cp.add_allowed_assignments([position, start, end], rows)
     hours = cp.new_int_var(0, problem.horizon_h, f"{label}.hours")
     cp.add(hours == end - start)
     for index, (literal, way) in enumerate(zip(chosen, group.ways, strict=True)):
         interval = cp.new_optional_interval_var(start, hours, end, literal, f"{label}.{index}")
         for resource, units in way.demands.items():
-            usage[resource].intervals.append(interval)
-            usage[resource].units.append(units)
-    return TaskVars(start, end, {})
+            usage[resource].append((interval, units))
 
 
 def _work_rows(problem: Problem, group: Group) -> Iterator[tuple[int, int, int]]:
@@ -158,63 +167,41 @@ def _work_rows(problem: Problem, group: Group) -> Iterator[tuple[int, int, int]]
 
 
 def _place_run(
-    cp: Any,
-    problem: Problem,  # noqa: ARG001 - the same call as for work
-    group: Group,
-    number: int,
-    chosen: tuple[IntVar, ...],
-    usage: dict[str, _Usage],
-) -> TaskVars:
-    label = f"{group.name}.{number}"
-    start = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.start")
-    end = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.end")
-    segment_starts = {}
-    for position, (literal, way) in enumerate(zip(chosen, group.ways, strict=True)):
-        starts = [start]
-        for index in range(1, len(way.holds_h)):
-            later = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.{position}.{index}")
-            cp.add(later >= starts[-1] + way.holds_h[index - 1] + way.gap_h).only_enforce_if(literal)
-            starts.append(later)
-        cp.add(end == starts[-1] + way.holds_h[-1]).only_enforce_if(literal)
-        for index, (begin, hours) in enumerate(zip(starts, way.holds_h, strict=True)):
-            interval = cp.new_optional_fixed_size_interval_var(
-                begin, hours, literal, f"{label}.{position}.{index}"
-            )
-            for resource, units in way.demands.items():
-                usage[resource].intervals.append(interval)
-                usage[resource].units.append(units)
-        _keep_out(cp, literal, way, start, end, f"{label}.{position}")
-        segment_starts[position] = tuple(starts)
-    return TaskVars(start, end, segment_starts)
-
-
-def _keep_out(cp: Any, literal: IntVar, way: Way, start: IntVar, end: IntVar, label: str) -> None:
-    """A long hold reaches only so far into hours of scarce capacity, from either side."""
+    cp: Any, group: Group, position: int, label: str, task: TaskVars, literal: IntVar, usage: Usage
+) -> None:
+    way, starts = group.ways[position], [task.start]
+    for index in range(1, len(way.holds_h)):
+        later = cp.new_int_var(group.earliest_h, group.latest_h, f"{label}.{index}")
+        cp.add(later >= starts[-1] + way.holds_h[index - 1] + way.gap_h).only_enforce_if(literal)
+        starts.append(later)
+    cp.add(task.end == starts[-1] + way.holds_h[-1]).only_enforce_if(literal)
+    for index, (begin, hours) in enumerate(zip(starts, way.holds_h, strict=True)):
+        interval = cp.new_optional_fixed_size_interval_var(begin, hours, literal, f"{label}.{index}")
+        for resource, units in way.demands.items():
+            usage[resource].append((interval, units))
+    # A long hold reaches only so far into hours of scarce capacity, from either side.
     for since, until, most_h in way.limited:
         before = cp.new_bool_var(f"{label}.before{since}")
-        cp.add(end <= since + most_h).only_enforce_if(before)
-        cp.add(start >= until - most_h).only_enforce_if([~before, literal])
+        cp.add(task.end <= since + most_h).only_enforce_if(before)
+        cp.add(task.start >= until - most_h).only_enforce_if([~before, literal])
+    task.segment_starts[position] = tuple(starts)
 
 
-def _hold(
-    cp: Any, problem: Problem, used: _Usage, units: int, reserved: tuple[tuple[int, int, int], ...]
-) -> None:
-    if not used.intervals:
+def _hold(cp: Any, used: list[tuple[Any, int]], resource: Resource, horizon: int) -> None:
+    if not used:
         return
-    intervals, demands = list(used.intervals), list(used.units)
-    for index, (since, until, held) in enumerate(_never_more_than(units, reserved, problem.horizon_h)):
-        intervals.append(cp.new_fixed_size_interval_var(since, until - since, f"reserved{index}"))
-        demands.append(held)
-    cp.add_cumulative(intervals, demands, units)
+    holds = list(used)
+    for index, (since, until, held) in enumerate(_never_more_than(resource, horizon)):
+        holds.append((cp.new_fixed_size_interval_var(since, until - since, f"reserved{index}"), held))
+    cp.add_cumulative(*zip(*holds, strict=True), resource.units)
 
 
-def _never_more_than(
-    units: int, reserved: tuple[tuple[int, int, int], ...], horizon: int
-) -> Iterator[tuple[int, int, int]]:
+def _never_more_than(resource: Resource, horizon: int) -> Iterator[tuple[int, int, int]]:
     """The reservations laid over one another; two that overlap take no more than all."""
-    cuts = sorted({min(max(moment, 0), horizon) for since, until, _ in reserved for moment in (since, until)})
-    for since, until in itertools.pairwise(cuts):
-        held = min(units, sum(u for begin, end, u in reserved if begin <= since and until <= end))
+    moments = [moment for since, until, _ in resource.reserved for moment in (since, until)]
+    for since, until in itertools.pairwise(sorted({min(max(moment, 0), horizon) for moment in moments})):
+        taken = (units for begin, end, units in resource.reserved if begin <= since and until <= end)
+        held = min(resource.units, sum(taken))
         if held:
             yield since, until, held
 

@@ -13,9 +13,10 @@ what they do, nights and weekends between included; nobody else could have used 
 
 import math
 from collections.abc import Collection, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
-from assay.planning.program.calendar import Calendar, FairUse
+from assay.planning.program.calendar import Capacity, FairUse
 from assay.planning.program.program import Program
 from assay.planning.program.work import Node, Runs
 
@@ -51,9 +52,11 @@ class Way(NamedTuple):
     span_h: int | None = None
     """Most hours from the group's first start to its last end."""
 
-    def length_h(self) -> int:
-        """Hours from start to end, gaps at their least."""
-        return sum(self.holds_h) + self.gap_h * max(0, len(self.holds_h) - 1)
+    def least_h(self) -> int:
+        """Hours from start to end, gaps and nights at their least."""
+        if not self.holds_h:
+            return self.half_days * 4
+        return sum(self.holds_h) + self.gap_h * (len(self.holds_h) - 1)
 
 
 class Group(NamedTuple):
@@ -107,23 +110,25 @@ def compile_problem(program: Program, *, relaxed: Collection[str] = (), by_the_d
     horizon = _horizon_h(program, relaxed)
     holidays = () if HOLIDAYS in relaxed else program.calendar.holidays
     calendar = program.calendar.model_copy(update={"weeks": horizon // 168, "holidays": holidays})
-    resources = _people(program, calendar, relaxed)
-    arrays: dict[str, Resource] = {}
+    capacity = _capacity(program, relaxed)
+    resources, arrays = _people(program, relaxed), dict[str, Resource]()
+    free = None
     if DEVICES not in relaxed:
-        resources[DEVICES] = _devices(program, calendar, relaxed)
-    free = _free(resources.get(DEVICES), horizon)
+        free = capacity.free_devices(calendar)
+        held = [(each.since, each.until, capacity.held_by(each)) for each in capacity.bookings.values()]
+        reserved = tuple(
+            (calendar.hour_of(since), calendar.hour_of(until), units) for since, until, units in held
+        )
+        resources[DEVICES] = Resource(capacity.devices, reserved)
     groups: dict[str, Group] = {}
     links: list[Precedence] = []
     for node in program.nodes().values():
-        ways = tuple(_ways(program, node, free, None if FAIR_USE in relaxed else program.capacity.fair_use))
+        ways = tuple(_ways(program, node, free, capacity.fair_use))
         groups[node.name] = _group(program, node, ways, horizon, relaxed)
         links += _links(program, node, relaxed)
-        arrays |= {
-            name: Resource(_array_share(program, free))
-            for way in ways
-            for name in way.demands
-            if name.startswith(ARRAY)
-        }
+        for array in (name for way in ways for name in way.demands if name.startswith(ARRAY)):
+            assert capacity.fair_use is not None
+            arrays[array] = Resource(array_units(capacity.fair_use, capacity.devices, free))
     if by_the_date and "decision.by" not in relaxed:
         made_by, latest = program.decision.made_by, calendar.hour_of(program.decision.by)
         groups[made_by] = groups[made_by]._replace(latest_h=min(latest, groups[made_by].latest_h))
@@ -142,22 +147,6 @@ FAIR_USE = "capacity.fair_use"
 HOLIDAYS = "calendar.holidays"
 ARRAY = "array:"
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
-
-
-def limits_of(program: Program) -> tuple[str, ...]:
-    """Keys of everything that could be relaxed, those that people give way on first last."""
-    keys = [DEVICES, *(f"capacity.bookings.{name}" for name in program.capacity.bookings)]
-    if program.capacity.fair_use is not None:
-        keys.append(FAIR_USE)
-    keys += [f"team.{name}" for name in program.team]
-    keys += [f"team.{name}.away" for name, role in program.team.items() if role.away]
-    keys += [HOLIDAYS] if program.calendar.holidays else []
-    keys += [f"events.{name}.at" for name in program.events]
-    for section, items in (("activities", program.activities), ("gates", program.gates)):
-        for name, item in items.items():
-            keys += [f"{section}.{name}.{key}" for key in ("not_before", "due") if getattr(item, key)]
-    keys += [f"budget.stages.{name}" for name in program.budget.stages]
-    return (*keys, "budget.device_hours", "calendar.weeks", "decision.by")
 
 
 def _horizon_h(program: Program, relaxed: Collection[str]) -> int:
@@ -181,9 +170,20 @@ def _longest_h(node: Node) -> int:
     return lags + math.ceil(max(work.days for work in node.work) * 24 * 7 / 5 * 2) + 72
 
 
-def _people(program: Program, calendar: Calendar, relaxed: Collection[str]) -> dict[str, Resource]:
+def _capacity(program: Program, relaxed: Collection[str]) -> Capacity:
+    capacity = program.capacity
+    bookings = {n: each for n, each in capacity.bookings.items() if f"capacity.bookings.{n}" not in relaxed}
+    rule = None if FAIR_USE in relaxed else capacity.fair_use
+    return capacity.model_copy(update={"bookings": bookings, "fair_use": rule})
+
+
+def _people(program: Program, relaxed: Collection[str]) -> dict[str, Resource]:
+    away: dict[str, list[tuple[int, int, int]]] = {name: [] for name in program.team}
+    for person, since, until, fte in program.absences():
+        for name in program.roles_of(person) if f"team.{person}.away" not in relaxed else ():
+            away[name].append((since, until, _units(fte)))
     return {
-        name: Resource(_units(role.fte), tuple(_absences(program, name, calendar, relaxed)))
+        name: Resource(_units(role.fte), tuple(away[name]))
         for name, role in program.team.items()
         if f"team.{name}" not in relaxed
     }
@@ -193,48 +193,13 @@ def _units(fte: float) -> int:
     return round(fte * FTE_UNITS)
 
 
-def _absences(
-    program: Program, name: str, calendar: Calendar, relaxed: Collection[str]
-) -> Iterator[tuple[int, int, int]]:
-    """Of a role, and of the named people in it."""
-    for each, role in program.team.items():
-        if name not in (each, role.part_of) or f"team.{each}.away" in relaxed:
-            continue
-        for absence in role.away:
-            units = _units(absence.fte if absence.fte is not None else role.fte)
-            yield calendar.hour_of(absence.since), calendar.hour_of(absence.until), units
-
-
-def _devices(program: Program, calendar: Calendar, relaxed: Collection[str]) -> Resource:
-    capacity = program.capacity
-    return Resource(
-        capacity.devices,
-        tuple(
-            (calendar.hour_of(booking.since), calendar.hour_of(booking.until), capacity.held_by(booking))
-            for name, booking in capacity.bookings.items()
-            if f"capacity.bookings.{name}" not in relaxed
-        ),
-    )
-
-
-def _free(devices: Resource | None, horizon: int) -> list[int] | None:
-    if devices is None:
-        return None
-    free = [devices.units] * horizon
-    for begin, end, units in devices.reserved:
-        for hour in range(max(0, begin), min(horizon, end)):
-            free[hour] = max(0, free[hour] - units)
-    return free
-
-
 def _group(
     program: Program, node: Node, ways: tuple[Way, ...], horizon: int, relaxed: Collection[str]
 ) -> Group:
-    section = "gates" if node.is_gate else "activities"
     earliest, latest = 0, horizon
-    if node.not_before is not None and f"{section}.{node.name}.not_before" not in relaxed:
+    if node.not_before is not None and f"{node.key}.not_before" not in relaxed:
         earliest = max(earliest, program.calendar.hour_of(node.not_before))
-    if node.due is not None and f"{section}.{node.name}.due" not in relaxed:
+    if node.due is not None and f"{node.key}.due" not in relaxed:
         latest = min(latest, program.calendar.hour_of(node.due))
     count = node.runs.count if node.runs else 1
     return Group(node.name, count, ways, earliest, latest, is_work=node.runs is None)
@@ -275,7 +240,7 @@ def _ways(program: Program, node: Node, free: list[int] | None, rule: FairUse | 
         if rule is None or free is None:
             yield whole
         elif rule.job == "activity" and node.runs.count > 1:
-            yield from _array_ways(node, whole, free, rule, max(program.capacity.devices, 1))
+            yield from _array_ways(node, whole, free, rule, program.capacity.devices)
         else:
             yield from _run_ways(node.runs, whole, free, rule, program.capacity.devices)
 
@@ -284,9 +249,7 @@ def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]
     """Units of each role and person that are held; a named person counts in the role too."""
     demands: dict[str, int] = {}
     for name, fte in people.items():
-        demands[name] = demands.get(name, 0) + _units(fte)
-        role = program.team[name].part_of
-        if role is not None:
+        for role in program.roles_of(name):
             demands[role] = demands.get(role, 0) + _units(fte)
     return demands
 
@@ -294,7 +257,7 @@ def people_demands(program: Program, people: dict[str, float]) -> dict[str, int]
 def _run_ways(runs: Runs, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:
     """The ways of one mode that respect the rule: whole, whole outside scarce weeks, or in segments."""
     hours, devices = whole.holds_h[0], whole.demands[DEVICES]
-    scarce = [] if hours <= rule.max_hours else scarce_windows(devices, free, rule, total)
+    scarce = [] if hours <= rule.max_hours else _scarce_windows(devices, free, rule, total)
     scarce = [(begin, end) for begin, end in scarce if end - begin > rule.max_hours]
     if scarce != [(0, len(free))]:
         yield whole._replace(limited=tuple((begin, end, rule.max_hours) for begin, end in scarce))
@@ -304,20 +267,15 @@ def _run_ways(runs: Runs, whole: Way, free: list[int], rule: FairUse, total: int
             yield whole._replace(holds_h=holds, device_hours=devices * sum(holds), gap_h=rule.gap_hours)
 
 
-def scarce_windows(devices: int, free: list[int], rule: FairUse, total: int) -> list[tuple[int, int]]:
+def _scarce_windows(devices: int, free: list[int], rule: FairUse, total: int) -> list[tuple[int, int]]:
     """Where so many devices are more than the share: (from, until), joined.
 
     Hours in which fewer are free than it needs count as scarce only between others: it cannot run there.
     """
     of = [total] * len(free) if rule.of == "total" else free
     over = [devices > rule.share * there + 1e-9 for there in of]
-    windows: list[tuple[int, int]] = []
-    for hour, is_over in enumerate(over):
-        if is_over and windows and windows[-1][1] == hour:
-            windows[-1] = (windows[-1][0], hour + 1)
-        elif is_over:
-            windows.append((hour, hour + 1))
-    return windows
+    stretches = (list(hours) for is_over, hours in groupby(range(len(over)), over.__getitem__) if is_over)
+    return [(hours[0], hours[-1] + 1) for hours in stretches]
 
 
 def _segments(hours: int, most_h: int, resume_h: int) -> tuple[int, ...]:
@@ -339,12 +297,6 @@ def array_units(rule: FairUse, total: int, free: list[int] | None) -> int:
     """
     least = total if rule.of == "total" or free is None else min([f for f in free if f > 0], default=0)
     return math.floor(rule.share * least + 1e-9)
-
-
-def _array_share(program: Program, free: list[int] | None) -> int:
-    rule = program.capacity.fair_use
-    assert rule is not None
-    return array_units(rule, program.capacity.devices, free)
 
 
 def _array_ways(node: Node, whole: Way, free: list[int], rule: FairUse, total: int) -> Iterator[Way]:

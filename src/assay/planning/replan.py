@@ -7,16 +7,17 @@ People have arranged their weeks around the old plan: an earlier date alone is n
 Events count when they came, or when they are now expected; what a gate has called off is left out.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import Schedule, list_schedule
-from assay.planning.model import Model, bound_peak, build
+from assay.planning.model import Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
-from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
-from assay.planning.program.program import Program, meant
-from assay.planning.program.progress import Actual, Progress
+from assay.planning.program.checks import not_yet, strangers
+from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun, peak_devices
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress, called_off
 from assay.planning.schedule import DEFAULT_EFFORT, Aim, Effort, aim_expression, optimise, to_plan
 
 OTHER_WAY_H = 12
@@ -29,8 +30,13 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     Raises `InfeasibleError` where the rest no longer fits, `ConfigError` where plan, progress and program do
     not belong together.
     """
+    for mistake in (*strangers(program, progress), *not_yet(program, progress)):
+        raise ConfigError(f"progress: {mistake.key}: {mistake.message}")
     as_stated, program = program, as_known(program, progress)
-    _belong_together(program, before, progress)
+    if before.program != program.name:
+        raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
+    for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
+        raise ConfigError(f"'{name}' is not in the earlier plan: solve anew instead of planning from it.")
     now = program.calendar.hour_of(progress.now)
     begun = {name: _as_it_happened(program, before.item(name), progress, now) for name in progress.activities}
     problem = _rest(program, compile_problem(program), begun, progress, now)
@@ -40,8 +46,6 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     goals: list[Goal] = []
     found = _as_planned(problem, before)
     for aim, expression in _aims(model, before):
-        if aim == "peak_devices":
-            bound_peak(model)
         found, goal = optimise(model, aim, expression, found, effort)
         goals.append(goal)
     assert found is not None
@@ -52,7 +56,7 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
             "program_sha256": as_stated.digest(),
             "items": tuple(items),
             "device_hours": rest.device_hours + _spent(begun, progress, begun.keys()),
-            "peak_devices": _peak(items),
+            "peak_devices": peak_devices(run for item in items for run in item.runs),
         }
     )
 
@@ -63,71 +67,38 @@ def as_known(program: Program, progress: Progress) -> Program:
     Raises `ConfigError` where the decision itself is called off, or a gate has asked for repeats: these are no
     activities of the program.
     """
-    off: set[str] = set()
-    changes: dict[str, Any] = {}
-    for name, moment in progress.events.items():
-        _known("events", name, program.events)
-        changes[f"events.{name}.at"] = moment
     for name, said in progress.verdicts.items():
-        _known("verdicts", name, program.gates)
-        off |= _called_off(program, name, said)
-    off -= progress.activities.keys()
+        if said[-1:] == ("again",):
+            again = program.gates[name].again
+            repeats = ", ".join(again.repeats) if again else "nothing"
+            raise ConfigError(
+                f"progress: '{name}' asked to repeat {repeats}, which no plan can hold. 'assay plan status' "
+                "plays the repeats; plan anew once the gate has decided."
+            )
+    changes: dict[str, Any] = {f"events.{name}.at": moment for name, moment in progress.events.items()}
+    off = called_off(program, progress)
     if program.decision.made_by in off:
         raise ConfigError(
             f"progress: a gate said stop, and '{program.decision.made_by}', which decides, is not in "
             "its stop_goes_to: there is nothing left to plan."
         )
-    if any(said[-1:] == ("stop",) for said in progress.verdicts.values()):
+    if any("stop" in said for said in progress.verdicts.values()):
         # What is done even then waits for nothing that is not done.
         for name in program.activities.keys() - off:
             kept = [entry for entry in program.activities[name].after if entry.name not in off]
             changes[f"activities.{name}.after"] = [entry.model_dump(mode="json") for entry in kept]
-    for name in off:
-        changes[f"{'activities' if name in program.activities else 'gates'}.{name}"] = None
-    return program.changed(changes)
-
-
-def _called_off(program: Program, gate_name: str, said: Sequence[str]) -> set[str]:
-    gate = program.gates[gate_name]
-    if said[-1:] == ("again",):
-        again = ", ".join(gate.again.repeats) if gate.again else "nothing"
-        raise ConfigError(
-            f"progress: '{gate_name}' asked to repeat {again}, which no plan can hold. 'assay plan status' "
-            "plays the repeats; plan anew once the gate has decided."
-        )
-    off = set(gate.narrow.drops) if "narrow" in said else set()
-    return off | (program.nodes().keys() - set(gate.stop_goes_to) if said[-1:] == ("stop",) else set())
-
-
-def _known(key: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise ConfigError(f"progress: {key}.{name}: not in the program{meant(name, known)}.")
+    nodes = program.nodes()
+    return program.changed(changes | {nodes[name].key: None for name in off})
 
 
 def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
     """What is left in the old order and ways, each as early as it can: where the search begins."""
-    order = {name: float(before.item(name).start_h) for name in problem.groups}
-    ways: dict[str, int] = {}
-    for name, group in problem.groups.items():
-        choices = [way.choice for way in group.ways]
-        if before.item(name).way not in choices:
-            return None
-        ways[name] = choices.index(before.item(name).way)
-    return list_schedule(problem, order, ways=ways)
-
-
-def _belong_together(program: Program, before: Plan, progress: Progress) -> None:
-    if before.program != program.name:
-        raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
-    for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
-        raise ConfigError(f"'{name}' is not in the earlier plan: solve anew instead of planning from it.")
-    now = program.calendar.hour_of(progress.now)
-    for name, actual in progress.activities.items():
-        if name not in program.nodes():
-            raise ConfigError(f"progress: '{name}' is no activity or gate{meant(name, program.nodes())}.")
-        for what, moment in (("started", actual.started), ("ended", actual.ended)):
-            if moment is not None and program.calendar.hour_of(moment) > now:
-                raise ConfigError(f"progress: {name}.{what} ({moment}) lies after now ({progress.now}).")
+    planned = {name: before.item(name) for name in problem.groups}
+    choices = {name: [way.choice for way in group.ways] for name, group in problem.groups.items()}
+    if any(item.way not in choices[name] for name, item in planned.items()):
+        return None
+    ways = {name: choices[name].index(item.way) for name, item in planned.items()}
+    return list_schedule(problem, {name: float(item.start_h) for name, item in planned.items()}, ways=ways)
 
 
 def _as_it_happened(program: Program, planned: Planned, progress: Progress, now: int) -> Planned:
@@ -235,17 +206,3 @@ def _changes(model: Model, before: Plan) -> Any:
         same = [c for c, way in zip(variables.chosen, group.ways, strict=True) if way.choice == planned.way]
         total += OTHER_WAY_H * (1 - sum(same))
     return total
-
-
-def _peak(items: Collection[Planned]) -> int:
-    changes: dict[int, int] = {}
-    for item in items:
-        for run in item.runs:
-            for begin, end in run.holds:
-                changes[begin] = changes.get(begin, 0) + run.devices
-                changes[end] = changes.get(end, 0) - run.devices
-    held = most = 0
-    for hour in sorted(changes):
-        held += changes[hour]
-        most = max(most, held)
-    return most

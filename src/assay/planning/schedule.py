@@ -6,16 +6,16 @@ is still loose after the last aim is moved to the left, so that slack lies behin
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
 from ortools.sat.python import cp_model
 
 from assay.base.errors import ConfigError
-from assay.planning.heuristic import Placed, Schedule, first_schedule, list_schedule
+from assay.planning.heuristic import Placed, Schedule, device_hours, first_schedule, list_schedule
 from assay.planning.model import Model, bound_peak, build
 from assay.planning.problem import DEVICES, Group, Problem, Resource, Way, compile_problem
-from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun
+from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun, peak_devices
 from assay.planning.program.program import Program
 
 Aim = Literal["decision_h", "device_hours", "peak_devices", "late_h", "changes_h"]
@@ -63,10 +63,7 @@ def solve(
     if best is not None:
         model.cp.add(model.groups[problem.decision].end <= best[problem.decision].end_h)
     for aim in (aim for aim in AIMS if aim in aims):
-        if aim == "peak_devices":
-            bound_peak(model)
-        expression = aim_expression(model, aim)
-        best, goal = optimise(model, aim, expression, best, effort)
+        best, goal = optimise(model, aim, aim_expression(model, aim), best, effort)
         goals.append(goal)
     assert best is not None
     return settled(problem, best, peak="peak_devices" in aims), tuple(goals)
@@ -76,6 +73,8 @@ def optimise(
     model: Model, aim: Aim, expression: Any, start: Schedule | None, effort: Effort
 ) -> tuple[Schedule, Goal]:
     """Minimise one expression, beginning at a schedule, and hold it from then on at what was reached."""
+    if aim == "peak_devices":
+        bound_peak(model)
     model.cp.clear_hints()
     if start is not None:
         hint(model, start)
@@ -107,11 +106,10 @@ def optimise(
 
 def _reached(problem: Problem, schedule: Schedule, aim: Aim) -> int:
     if aim == "peak_devices":
-        return peak_devices(problem, schedule)
+        return _peak(problem, schedule)
     if aim == "decision_h":
         return schedule[problem.decision].end_h
-    ways = {name: group.ways[schedule[name].way] for name, group in problem.groups.items()}
-    return sum(group.num_tasks * ways[name].device_hours for name, group in problem.groups.items())
+    return device_hours(problem, schedule, problem.groups)
 
 
 def aim_expression(model: Model, aim: Aim) -> Any:
@@ -160,7 +158,7 @@ def read(model: Model, solver: Any) -> Schedule:
 def settled(problem: Problem, found: Schedule, *, peak: bool) -> Schedule:
     """The same ways and order, as early as that allows; never a later decision or a higher peak."""
     if peak:
-        problem = _below_peak(problem, peak_devices(problem, found))
+        problem = _below_peak(problem, _peak(problem, found))
     order = {name: placed.start_h + placed.end_h * 1e-6 for name, placed in found.items()}
     ways = {name: placed.way for name, placed in found.items()}
     earlier = list_schedule(problem, order, ways=ways)
@@ -180,20 +178,8 @@ def _below_peak(problem: Problem, peak: int) -> Problem:
     return problem._replace(groups=groups, resources=problem.resources | {"peak": Resource(peak)})
 
 
-def peak_devices(problem: Problem, schedule: Schedule) -> int:
-    """Most devices that the schedule holds in any hour."""
-    changes: dict[int, int] = {}
-    for name, placed in schedule.items():
-        way = problem.groups[name].ways[placed.way]
-        for starts in placed.starts:
-            for begin, hours in zip(starts, way.holds_h, strict=False):
-                changes[begin] = changes.get(begin, 0) + way.demands[DEVICES]
-                changes[begin + hours] = changes.get(begin + hours, 0) - way.demands[DEVICES]
-    held = most = 0
-    for hour in sorted(changes):
-        held += changes[hour]
-        most = max(most, held)
-    return most
+def _peak(problem: Problem, schedule: Schedule) -> int:
+    return peak_devices(run for name, placed in schedule.items() for run in _runs(problem.groups[name], placed))
 
 
 def to_plan(program: Program, problem: Problem, schedule: Schedule, goals: tuple[Goal, ...]) -> Plan:
@@ -205,7 +191,7 @@ def to_plan(program: Program, problem: Problem, schedule: Schedule, goals: tuple
         program_sha256=program.digest(),
         decision_h=schedule[problem.decision].end_h,
         device_hours=sum(item.device_hours() for item in items),
-        peak_devices=peak_devices(problem, schedule),
+        peak_devices=peak_devices(run for item in items for run in item.runs),
         items=tuple(items),
         goals=goals,
     )
@@ -214,21 +200,24 @@ def to_plan(program: Program, problem: Problem, schedule: Schedule, goals: tuple
 def _planned(program: Program, group: Group, placed: Placed) -> Planned:
     way = group.ways[placed.way]
     node = program.nodes()[group.name]
-    people: Mapping[str, float] = node.runs.people if node.runs else node.work[way.choice].people
-    runs = tuple(
-        PlannedRun(
-            devices=way.demands[DEVICES],
-            holds=tuple((begin, begin + hours) for begin, hours in zip(starts, way.holds_h, strict=True)),
-        )
-        for starts in (placed.starts if node.runs else ())
-    )
     return Planned(
         name=group.name,
         way=way.choice,
         start_h=placed.start_h,
         end_h=placed.end_h,
-        people=dict(people),
-        runs=runs,
+        people=dict(node.runs.people if node.runs else node.work[way.choice].people),
+        runs=_runs(group, placed),
+    )
+
+
+def _runs(group: Group, placed: Placed) -> tuple[PlannedRun, ...]:
+    way = group.ways[placed.way]
+    return tuple(
+        PlannedRun(
+            devices=way.demands[DEVICES],
+            holds=tuple((begin, begin + hours) for begin, hours in zip(starts, way.holds_h, strict=True)),
+        )
+        for starts in (() if group.is_work else placed.starts)
     )
 
 

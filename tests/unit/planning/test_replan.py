@@ -93,7 +93,7 @@ def test_what_was_spent_is_gone(small_program: Callable[..., Program]) -> None:
 def test_progress_that_does_not_belong_is_refused(small_program: Callable[..., Program]) -> None:
     program = small_program()
     before = schedule(program)
-    with pytest.raises(ConfigError, match="'prepar' is no activity or gate; perhaps you meant 'prepare'"):
+    with pytest.raises(ConfigError, match="'small'; perhaps you meant 'prepare'"):
         replan(program, before, Progress(now="week 2", activities={"prepar": Actual(started="week 1")}))
     with pytest.raises(ConfigError, match="lies after now"):
         replan(program, before, Progress(now="week 1", activities={"prepare": Actual(started="week 2")}))

@@ -6,9 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from assay.planning.checker import violations
-from assay.planning.conflict import can_hold, find_conflict
+from assay.planning.conflict import can_hold, find_conflict, limits_of
 from assay.planning.explain import critical_chain
-from assay.planning.problem import limits_of
 from assay.planning.program.checks import problems_of
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -70,7 +69,7 @@ def assert_conflict_is_real_and_minimal(program: Program, seed: int) -> None:
     conflict = find_conflict(program, effort=EFFORT)
     assert conflict is not None, f"seed {seed}"
     named = {member.key for member in conflict.members}
-    others = set(limits_of(program)) - named
+    others = {limit.key for limit in limits_of(program)} - named
     assert can_hold(program, others, EFFORT) is False, f"seed {seed}: the named limits alone do not clash"
     for key in named:
         assert can_hold(program, {*others, key}, EFFORT) is True, f"seed {seed}: {key} is not needed"

@@ -82,6 +82,11 @@ class Calendar(FrozenConfig):
         """Hours that the schedule may reach."""
         return self.weeks * HOURS_PER_WEEK
 
+    def hours_per_day(self) -> int:
+        """Working hours of a full day."""
+        first, last = self.working_hours
+        return last - first
+
     def hour_of(self, moment: str) -> int:
         """Hours from the program's start to a moment; negative before it."""
         phrase = _PHRASE.fullmatch(moment)
@@ -103,8 +108,7 @@ class Calendar(FrozenConfig):
 
     def half_days(self) -> tuple[tuple[int, int], ...]:
         """Every half day that people work, in order: (hour it starts, hour it ends)."""
-        first, last = self.working_hours
-        half = (last - first) // 2
+        first, half = self.working_hours[0], self.hours_per_day() // 2
         return tuple(
             (HOURS_PER_DAY * day + begin, HOURS_PER_DAY * day + begin + half)
             for day in range(7 * self.weeks)

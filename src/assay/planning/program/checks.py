@@ -4,12 +4,14 @@ Each problem names its key, what was seen and what to do. Whether everything fit
 solver (`planning/conflict`); what one part alone shows to be impossible is answered here, at once.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from assay.planning.program.program import Program, meant
+from assay.planning.program.progress import Progress
 from assay.planning.program.risk import Away, BookingOverruns, Late, Longer, MoreWork
-from assay.planning.program.work import Node, Owners
+from assay.planning.program.work import Node
 
 WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
@@ -26,17 +28,37 @@ class ProgramMistake(NamedTuple):
 
 def problems_of(program: Program) -> Iterator[ProgramMistake]:
     """Everything that is wrong with it; a schedule may be sought only where there is nothing."""
-    dangling = [*_dangling_work(program), *_dangling_gates(program), *_dangling_owners(program)]
-    dangling += [*_dangling_risks(program), *_twice_named(program)]
-    yield from dangling
+    mistaken = [*_dangling(program), *_triangles(program), *_twice_named(program)]
+    yield from mistaken
     yield from _dates(program)
-    if dangling:
+    if mistaken:
         return  # what follows reads the names
     yield from _cycles(program)
     yield from _people_that_are_not_there(program)
     yield from _booked_twice(program)
     yield from _devices_that_are_not_there(program)
     yield from _budget(program)
+
+
+def strangers(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
+    """What the progress names and the program does not hold."""
+    for key, names, known in (
+        ("activities", progress.activities, program.nodes()),
+        ("events", progress.events, program.events),
+        ("verdicts", progress.verdicts, program.gates),
+    ):
+        for name in names:
+            if name not in known:
+                yield ProgramMistake(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
+
+
+def not_yet(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
+    """What the progress says to have happened after `now`."""
+    hour_of = program.calendar.hour_of
+    for name, actual in progress.activities.items():
+        for what, moment in (("started", actual.started), ("ended", actual.ended)):
+            if moment is not None and hour_of(moment) > hour_of(progress.now):
+                yield ProgramMistake(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
 
 
 def unawaited(program: Program) -> list[str]:
@@ -51,123 +73,114 @@ def unawaited(program: Program) -> list[str]:
     return [name for name in nodes if name not in awaited]
 
 
-def _section(program: Program, name: str) -> str:
-    return f"activities.{name}" if name in program.activities else f"gates.{name}"
+# Names that lead nowhere
+
+_Reference = tuple[str, str, Collection[str], str]
+"""(key, the name that stands there, the names that may, what these are)."""
 
 
-def _unknown(key: str, name: str, known: Iterable[str], what: str) -> Iterator[ProgramMistake]:
-    known = list(known)
-    if name not in known:
-        yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
+def _dangling(program: Program) -> Iterator[ProgramMistake]:
+    references = (_named_by_work, _named_by_gates, _named_by_owners, _named_by_risks)
+    for key, name, known, what in itertools.chain.from_iterable(each(program) for each in references):
+        if name not in known:
+            yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
 
 
-def _dangling_work(program: Program) -> Iterator[ProgramMistake]:
+def _named_by_work(program: Program) -> Iterator[_Reference]:
     nodes = program.nodes()
-    for name, node in nodes.items():
-        key = _section(program, name)
-        yield from _unknown(f"{key}.stage", node.stage, program.stages, "stage of this program")
-        for index, dependency in enumerate(node.after):
-            known = [*nodes, *program.events]
-            yield from _unknown(
-                f"{key}.after.{index}", dependency.name, known, "activity, gate or event of this program"
-            )
-        for where, people in _people_of(program, node):
+    known = [*nodes, *program.events]
+    for node in nodes.values():
+        yield f"{node.key}.stage", node.stage, program.stages, "stage of this program"
+        for index, each in enumerate(node.after):
+            key = f"{node.key}.after.{index}"
+            yield key, each.name, known, "activity, gate or event of this program"
+        for where, people in _people_of(node):
             for person in people:
-                yield from _unknown(f"{where}.{person}", person, program.team, "role or person of the team")
-    yield from _unknown("decision.made_by", program.decision.made_by, nodes, "activity or gate of this program")
+                yield f"{where}.{person}", person, program.team, "role or person of the team"
+    yield "decision.made_by", program.decision.made_by, nodes, "activity or gate of this program"
     for name, role in program.team.items():
         if role.part_of is not None:
-            yield from _unknown(f"team.{name}.part_of", role.part_of, program.team, "role of the team")
+            yield f"team.{name}.part_of", role.part_of, program.team, "role of the team"
     for stage in program.budget.stages:
-        yield from _unknown(f"budget.stages.{stage}", stage, program.stages, "stage of this program")
+        yield f"budget.stages.{stage}", stage, program.stages, "stage of this program"
 
 
-def _people_of(program: Program, node: Node) -> Iterator[tuple[str, Collection[str]]]:
-    key = _section(program, node.name)
-    if node.is_gate:
-        yield f"{key}.people", node.work[0].people
-        return
+def _people_of(node: Node) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Each way to do it: (key, who)."""
     for index, work in enumerate(node.work):
-        yield f"{key}.work.{index}.people", work.people
+        yield f"{node.key}.people" if node.is_gate else f"{node.key}.work.{index}.people", work.people
     if node.runs:
-        yield f"{key}.runs.people", node.runs.people
+        yield f"{node.key}.runs.people", node.runs.people
 
 
-def _dangling_gates(program: Program) -> Iterator[ProgramMistake]:
+def _named_by_gates(program: Program) -> Iterator[_Reference]:
+    runs = [name for name, activity in program.activities.items() if activity.runs]
     for name, gate in program.gates.items():
         key = f"gates.{name}"
         if gate.evidence is not None:
-            evidence = gate.evidence
-            yield from _unknown(
-                f"{key}.evidence.benchmark", evidence.benchmark, program.benchmarks, "benchmark of this program"
-            )
-            runs = [other for other, activity in program.activities.items() if activity.runs]
-            yield from _unknown(f"{key}.evidence.runs", evidence.runs, runs, "activity with runs")
+            benchmark = gate.evidence.benchmark
+            yield f"{key}.evidence.benchmark", benchmark, program.benchmarks, "benchmark of this program"
+            yield f"{key}.evidence.runs", gate.evidence.runs, runs, "activity with runs"
         for field, names in (
             ("narrow.drops", gate.narrow.drops),
             ("again.repeats", gate.again.repeats if gate.again else ()),
             ("stop_goes_to", gate.stop_goes_to),
         ):
             for index, other in enumerate(names):
-                yield from _unknown(f"{key}.{field}.{index}", other, program.activities, "activity")
+                yield f"{key}.{field}.{index}", other, program.activities, "activity"
     if program.pilot is not None:
-        yield from _unknown("pilot.benchmark", program.pilot.benchmark, program.benchmarks, "benchmark")
+        yield "pilot.benchmark", program.pilot.benchmark, program.benchmarks, "benchmark"
+    watched = [*program.benchmarks, *WATCHED]
     for name, stop in program.stops.items():
-        known = [*program.benchmarks, *WATCHED]
-        yield from _unknown(f"stops.{name}.watch", stop.watch, known, "benchmark, nor anything else to watch")
+        yield f"stops.{name}.watch", stop.watch, watched, "benchmark, nor anything else to watch"
 
 
-def _dangling_owners(program: Program) -> Iterator[ProgramMistake]:
+def _named_by_owners(program: Program) -> Iterator[_Reference]:
+    owners = [(f"stages.{name}.owners", stage.owners) for name, stage in program.stages.items()]
+    owners += [(f"{node.key}.owners", node.owners) for node in program.nodes().values() if node.owners]
+    named = []
+    for key, raci in owners:
+        named += [(f"{key}.responsible", raci.responsible), (f"{key}.accountable", raci.accountable)]
+        named += [(f"{key}.consulted.{index}", name) for index, name in enumerate(raci.consulted)]
+        named += [(f"{key}.informed.{index}", name) for index, name in enumerate(raci.informed)]
+    named += [(f"risks.{name}.owner", risk.owner) for name, risk in program.risks.items()]
+    named += [(f"stops.{name}.owner", stop.owner) for name, stop in program.stops.items()]
     known = [*program.team, *program.stakeholders]
-
-    def check(key: str, owners: Owners) -> Iterator[ProgramMistake]:
-        named = [("responsible", owners.responsible), ("accountable", owners.accountable)]
-        named += [(f"consulted.{index}", name) for index, name in enumerate(owners.consulted)]
-        named += [(f"informed.{index}", name) for index, name in enumerate(owners.informed)]
-        for field, name in named:
-            yield from _unknown(f"{key}.{field}", name, known, "member of the team or stakeholder")
-
-    for name, stage in program.stages.items():
-        yield from check(f"stages.{name}.owners", stage.owners)
-    for name in program.nodes():
-        item = program.activities[name] if name in program.activities else program.gates[name]
-        if item.owners is not None:
-            yield from check(f"{_section(program, name)}.owners", item.owners)
-    owned = {f"risks.{name}.owner": risk.owner for name, risk in program.risks.items()}
-    owned |= {f"stops.{name}.owner": stop.owner for name, stop in program.stops.items()}
-    for key, owner in owned.items():
-        yield from _unknown(key, owner, known, "member of the team or stakeholder")
+    for key, name in named:
+        yield key, name, known, "member of the team or stakeholder"
 
 
-def _dangling_risks(program: Program) -> Iterator[ProgramMistake]:
+def _named_by_risks(program: Program) -> Iterator[_Reference]:
     for name, risk in program.risks.items():
         key, effect = f"risks.{name}.effect", risk.effect
         if isinstance(effect, Late):
-            known = [*program.events, *program.activities]
-            yield from _unknown(f"{key}.what", effect.what, known, "event or activity")
+            yield f"{key}.what", effect.what, [*program.events, *program.activities], "event or activity"
         elif isinstance(effect, Longer | MoreWork):
             known = [*program.activities, *program.stages, *program.gates]
             for index, what in enumerate(effect.what):
-                yield from _unknown(f"{key}.what.{index}", what, known, "activity or stage")
+                yield f"{key}.what.{index}", what, known, "activity or stage"
         elif isinstance(effect, BookingOverruns):
-            yield from _unknown(f"{key}.booking", effect.booking, program.capacity.bookings, "booking")
+            yield f"{key}.booking", effect.booking, program.capacity.bookings, "booking"
         elif isinstance(effect, Away):
-            yield from _unknown(f"{key}.role", effect.role, program.team, "role of the team")
+            yield f"{key}.role", effect.role, program.team, "role of the team"
+
+
+# What one part alone shows to be wrong
+
+
+def _triangles(program: Program) -> Iterator[ProgramMistake]:
+    for name, risk in program.risks.items():
         for triangle in ("days", "factor", "fraction", "points"):
-            values = getattr(effect, triangle, (0, 0, 0))
-            if list(values) != sorted(values):
-                yield ProgramMistake(f"{key}.{triangle}", f"{list(values)}: expected least, most likely, most.")
+            values = list(getattr(risk.effect, triangle, ()))
+            if values != sorted(values):
+                key = f"risks.{name}.effect.{triangle}"
+                yield ProgramMistake(key, f"{values}: expected least, most likely, most.")
 
 
 def _twice_named(program: Program) -> Iterator[ProgramMistake]:
-    sections = {
-        "activities": list(program.activities),
-        "gates": list(program.gates),
-        "events": list(program.events),
-    }
     seen: dict[str, str] = {}
-    for section, names in sections.items():
-        for name in names:
+    for section in ("activities", "gates", "events"):
+        for name in getattr(program, section):
             if name in seen:
                 yield ProgramMistake(
                     f"{section}.{name}",
@@ -192,9 +205,9 @@ def _dates(program: Program) -> Iterator[ProgramMistake]:
     yield from _dates_out_of_order(program)
     moments = [("decision.by", program.decision.by)]
     moments += [(f"events.{name}.at", event.at) for name, event in program.events.items()]
-    for name, node in program.nodes().items():
-        key = _section(program, name)
-        moments += [(f"{key}.{k}", m) for k, m in (("not_before", node.not_before), ("due", node.due)) if m]
+    for node in program.nodes().values():
+        dates = (("not_before", node.not_before), ("due", node.due))
+        moments += [(f"{node.key}.{field}", moment) for field, moment in dates if moment]
     for key, moment in moments:
         if not 0 <= calendar.hour_of(moment) <= horizon:
             yield ProgramMistake(
@@ -206,10 +219,10 @@ def _dates(program: Program) -> Iterator[ProgramMistake]:
 
 def _dates_out_of_order(program: Program) -> Iterator[ProgramMistake]:
     hour_of, decision = program.calendar.hour_of, program.decision
-    for name, node in program.nodes().items():
+    for node in program.nodes().values():
         if node.not_before and node.due and hour_of(node.due) <= hour_of(node.not_before):
             yield ProgramMistake(
-                f"{_section(program, name)}.due",
+                f"{node.key}.due",
                 f"is due ({node.due}) before it may begin ({node.not_before}). Move one of the two.",
             )
     if decision.review and hour_of(decision.review) < hour_of(decision.by):
@@ -230,7 +243,7 @@ def _cycles(program: Program) -> Iterator[ProgramMistake]:
         over |= set(stack)
         if circle:
             yield ProgramMistake(
-                f"{_section(program, circle[0])}.after",
+                f"{nodes[circle[0]].key}.after",
                 f"a circle: {' waits for '.join(circle)}. Remove one of these from its 'after'.",
             )
 
@@ -250,21 +263,14 @@ def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[st
 
 
 def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
-    for name, node in program.nodes().items():
-        if node.runs is not None:
-            ways = [(f"{_section(program, name)}.runs.people", node.runs.people)]
-        else:
-            ways = [
-                (key, work.people) for (key, _), work in zip(_people_of(program, node), node.work, strict=True)
-            ]
-        short = [
-            (f"{key}.{person}", fte, program.team[person].fte)
-            for key, people in ways
-            for person, fte in people.items()
-            if fte > program.team[person].fte + 1e-9
+    for node in program.nodes().values():
+        ways = [
+            [(f"{key}.{person}", fte, program.team[person].fte) for person, fte in people.items()]
+            for key, people in _people_of(node)
         ]
-        if len({key.rsplit(".", 1)[0] for key, _, _ in short}) == len(ways):
-            key, fte, there = short[0]
+        short = [[each for each in way if each[1] > each[2] + 1e-9] for way in ways]
+        if all(short):
+            key, fte, there = short[0][0]
             cure = "Ask for less, over more days." if node.work else "Ask for less."
             yield ProgramMistake(key, f"asks for {fte:g} where the team has {there:g}. {cure}")
 
@@ -272,24 +278,23 @@ def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
 def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
     """Named people whose activities are pinned by dates onto the same days."""
     fixed = []
-    for name, node in program.nodes().items():
+    for node in program.nodes().values():
         if len(node.work) != 1 or not node.not_before or not node.due:
             continue
         begin, end = (program.calendar.hour_of(moment) for moment in (node.not_before, node.due))
         room = sum(1 for since, until in program.calendar.half_days() if since >= begin and until <= end)
         if room == round(2 * node.work[0].days):
-            fixed.append((name, begin, end, node.work[0].people))
-    for index, (name, begin, end, people) in enumerate(fixed):
-        for other, since, until, others in fixed[index + 1 :]:
-            for person in people.keys() & others.keys():
-                wanted = people[person] + others[person]
-                if begin < until and since < end and wanted > program.team[person].fte + 1e-9:
-                    yield ProgramMistake(
-                        f"{_section(program, other)}.work",
-                        f"'{person}' is booked twice: '{name}' takes {people[person]:g} and '{other}' "
-                        f"{others[person]:g} on the same days, and there is {program.team[person].fte:g}. "
-                        "Move a date, or name somebody else.",
-                    )
+            fixed.append((node, begin, end, node.work[0].people))
+    for (node, begin, end, people), (other, since, until, others) in itertools.combinations(fixed, 2):
+        for person in people.keys() & others.keys():
+            there = program.team[person].fte
+            if begin < until and since < end and people[person] + others[person] > there + 1e-9:
+                yield ProgramMistake(
+                    f"{other.key}.work",
+                    f"'{person}' is booked twice: '{node.name}' takes {people[person]:g} and '{other.name}' "
+                    f"{others[person]:g} on the same days, and there is {there:g}. "
+                    "Move a date, or name somebody else.",
+                )
 
 
 def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:

@@ -5,18 +5,20 @@ YAML is composed twice: into values, and into the lines of its keys. Whatever la
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
-from assay.planning.program.checks import ProgramMistake, problems_of
+from assay.planning.program.checks import ProgramMistake, not_yet, problems_of, strangers
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Progress
+
+ReadT = TypeVar("ReadT", Program, Progress)
 
 
 class ProgramFile(NamedTuple):
@@ -29,49 +31,20 @@ class ProgramFile(NamedTuple):
 
     def place(self, key: str) -> str:
         """`programs/x.yaml:12`: the line of a key, or of the nearest one above it."""
-        return _place(self.path, self.lines, key)
+        return _place(self.path, _line(self.lines, key))
 
 
 def read_program(path: Path) -> ProgramFile:
     """Read and check a program; one `ConfigError` lists everything that is wrong with it."""
-    values, lines = _read_yaml(path, cure=" 'assay plan new FILE' writes one to start from.")
-    try:
-        program = Program.model_validate(values)
-    except ValidationError as error:
-        raise _listed(path, lines, _schema_problems(error, lines)) from error
-    problems = list(problems_of(program))
-    if problems:
-        raise _listed(path, lines, problems)
+    cure = " 'assay plan new FILE' writes one to start from."
+    program, lines = _read(path, Program, problems_of, cure=cure)
     return ProgramFile(program, path, lines)
 
 
 def read_progress(path: Path, program: Program) -> Progress:
     """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
-    values, lines = _read_yaml(path)
-    try:
-        progress = Progress.model_validate(values)
-    except ValidationError as error:
-        raise _listed(path, lines, _schema_problems(error, lines, Progress), "progress") from error
-    problems = list(_strangers(program, progress))
-    if problems:
-        raise _listed(path, lines, problems, "progress")
+    progress, _ = _read(path, Progress, lambda told: (*strangers(program, told), *not_yet(program, told)))
     return progress
-
-
-def _strangers(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
-    hour_of = program.calendar.hour_of
-    for key, names, known in (
-        ("activities", progress.activities, program.nodes()),
-        ("events", progress.events, program.events),
-        ("verdicts", progress.verdicts, program.gates),
-    ):
-        for name in names:
-            if name not in known:
-                yield ProgramMistake(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
-    for name, actual in progress.activities.items():
-        for what, moment in (("started", actual.started), ("ended", actual.ended)):
-            if moment is not None and hour_of(moment) > hour_of(progress.now):
-                yield ProgramMistake(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
 
 
 def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:
@@ -82,10 +55,23 @@ def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) 
         raise ConfigError(f"{source}: {error.args[0]}.") from error
     except ValidationError as error:
         raise ConfigError(_text(source, _schema_problems(error, {}))) from error
-    problems = list(problems_of(changed))
-    if problems:
+    if problems := list(problems_of(changed)):
         raise ConfigError(_text(source, problems))
     return changed
+
+
+def _read(
+    path: Path, schema: type[ReadT], check: Callable[[ReadT], Iterable[ProgramMistake]], *, cure: str = ""
+) -> tuple[ReadT, dict[str, int]]:
+    """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
+    values, lines = _read_yaml(path, cure=cure)
+    try:
+        found = schema.model_validate(values)
+    except ValidationError as error:
+        raise _listed(path, lines, _schema_problems(error, lines, schema), schema.kind) from error
+    if problems := list(check(found)):
+        raise _listed(path, lines, problems, schema.kind)
+    return found, lines
 
 
 def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str, int]]:
@@ -203,30 +189,22 @@ def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
     return ".".join(kept)
 
 
-def _place(path: Path | str, lines: Mapping[str, int], key: str) -> str:
-    parts = key.split(".")
-    while parts:
-        if ".".join(parts) in lines:
-            return f"{path}:{lines['.'.join(parts)]}"
-        parts.pop()
-    return str(path)
+def _line(lines: Mapping[str, int], key: str) -> int:
+    """Of a key, or of the nearest one above it; 0 where there is none."""
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    return lines.get(key, 0)
 
 
-def _listed(
-    path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str = "program"
-) -> ConfigError:
-    texts = [(_place(path, lines, problem.key), problem) for problem in problems]
-    texts.sort(key=lambda entry: _line_of(entry[0]))
-    return ConfigError(
-        f"{path} is not a valid {what}:\n"
-        + "\n".join(f"  {place}: {problem.key}: {problem.message}" for place, problem in texts)
-    )
+def _place(path: Path, line: int) -> str:
+    return f"{path}:{line}" if line else str(path)
+
+
+def _listed(path: Path, lines: Mapping[str, int], problems: Iterable[ProgramMistake], what: str) -> ConfigError:
+    found = sorted(((_line(lines, each.key), each) for each in problems), key=lambda entry: entry[0])
+    texts = [f"  {_place(path, line)}: {each.key}: {each.message}" for line, each in found]
+    return ConfigError("\n".join([f"{path} is not a valid {what}:", *texts]))
 
 
 def _text(source: str, problems: Iterable[ProgramMistake]) -> str:
     return f"{source}:\n" + "\n".join(f"  {problem.key}: {problem.message}" for problem in problems)
-
-
-def _line_of(place: str) -> int:
-    _, _, line = place.rpartition(":")
-    return int(line) if line.isdigit() else 0

@@ -1,5 +1,8 @@
 """A schedule of a program: what runs when, in which way, and how far that is proved to be the best."""
 
+from collections import Counter
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
@@ -39,6 +42,23 @@ class Planned(FrozenConfig):
     def device_hours(self) -> int:
         """What its runs hold."""
         return sum(run.devices * (end - start) for run in self.runs for start, end in run.holds)
+
+
+def held_devices(runs: Iterable[PlannedRun]) -> list[tuple[int, int, int]]:
+    """(from, until, devices): each stretch in which these runs together hold equally many, in order."""
+    changes: Counter[int] = Counter()
+    for run in runs:
+        for begin, end in run.holds:
+            changes[begin] += run.devices
+            changes[end] -= run.devices
+    hours = sorted(hour for hour, change in changes.items() if change)
+    levels = accumulate(changes[hour] for hour in hours[:-1])
+    return [(*span, held) for span, held in zip(pairwise(hours), levels, strict=True) if held]
+
+
+def peak_devices(runs: Iterable[PlannedRun]) -> int:
+    """Most devices that these runs hold in any hour."""
+    return max((held for _, _, held in held_devices(runs)), default=0)
 
 
 class Goal(FrozenConfig):

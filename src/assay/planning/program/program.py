@@ -9,7 +9,7 @@ nowhere is an error here; whether everything can fit is for `planning` to find o
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, PositiveFloat, model_validator
@@ -17,7 +17,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from assay.base.config import FrozenConfig
 from assay.planning.program.calendar import Calendar, Capacity, Moment, Role
 from assay.planning.program.risk import Benchmark, Noise, Option, Pilot, Risk, StopCondition, WhatIf
-from assay.planning.program.work import Activity, Node, Owners, ProgramGate, Work
+from assay.planning.program.work import Activity, Node, Owners, ProgramGate, Runs, Section, Work
 from assay.records.record import Record
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -113,30 +113,29 @@ class Program(Record):
 
     def nodes(self) -> dict[str, Node]:
         """Activities and gates alike, in the file's order: what the schedule places."""
-        activities = {
-            name: Node(name, a.title, a.stage, a.after, a.work, a.runs, a.not_before, a.due, is_gate=False)
-            for name, a in self.activities.items()
-        }
+        activities = {name: _node("activities", name, a, a.work, a.runs) for name, a in self.activities.items()}
         gates = {
-            name: Node(
-                name,
-                g.title,
-                g.stage,
-                g.after,
-                (Work(days=g.days, people=g.people),),
-                None,
-                g.not_before,
-                g.due,
-                is_gate=True,
-            )
-            for name, g in self.gates.items()
+            name: _node("gates", name, gate, (Work(days=gate.days, people=gate.people),), None)
+            for name, gate in self.gates.items()
         }
         return activities | gates
 
     def owners_of(self, name: str) -> Owners:
         """RACI of an activity or a gate: its own, or its stage's."""
-        item = self.activities[name] if name in self.activities else self.gates[name]
-        return item.owners or self.stages[item.stage].owners
+        node = self.nodes()[name]
+        return node.owners or self.stages[node.stage].owners
+
+    def roles_of(self, name: str) -> tuple[str, ...]:
+        """A role; a named person and the role that the person is part of: both miss who is away or at work."""
+        role = self.team[name].part_of
+        return (name,) if role is None else (name, role)
+
+    def absences(self) -> Iterator[tuple[str, int, int, float]]:
+        """(role or person, from, until, full-time equivalents) of everybody's."""
+        for name, role in self.team.items():
+            for each in role.away:
+                since, until = self.calendar.hour_of(each.since), self.calendar.hour_of(each.until)
+                yield name, since, until, role.fte if each.fte is None else each.fte
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """This program with a patch (dotted key -> value; None removes the key), validated anew.
@@ -148,12 +147,7 @@ class Program(Record):
         for key, value in changes.items():
             set_key(tree, key, value)
         nodes = self.nodes()
-        removed = [
-            name
-            for section, items in (("activities", self.activities), ("gates", self.gates))
-            for name in items
-            if name not in tree[section]
-        ]
+        removed = [name for name, node in nodes.items() if name not in tree[node.section]]
         for name in removed:
             _bridge(tree, name, _inherited(name, nodes, frozenset(removed)))
         return type(self).model_validate(tree)
@@ -162,10 +156,6 @@ class Program(Record):
         """A role's, a person's or a stakeholder's title; the name itself where there is none."""
         known = self.team.get(name) or self.stakeholders.get(name)
         return (known.title if known else "") or name
-
-    def without(self, names: Iterable[str]) -> Self:
-        """This program without some activities."""
-        return self.changed({f"activities.{name}": None for name in names})
 
     def with_options(self, names: Iterable[str]) -> Self:
         """This program run otherwise, by its own options."""
@@ -196,6 +186,13 @@ def meant(name: str, known: Iterable[str]) -> str:
     """`; perhaps you meant 'x'`, or nothing."""
     guesses = difflib.get_close_matches(name, list(known), n=1)
     return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
+
+
+def _node(
+    section: Section, name: str, item: Activity | ProgramGate, work: tuple[Work, ...], runs: Runs | None
+) -> Node:
+    shared = (item.title, item.stage, item.after, item.not_before, item.due, item.owners)
+    return Node(section, name, work, runs, *shared)
 
 
 def _inherited(name: str, nodes: Mapping[str, Node], removed: frozenset[str]) -> list[dict[str, Any]]:

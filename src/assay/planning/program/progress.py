@@ -6,6 +6,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field
 
 from assay.base.config import FrozenConfig
 from assay.planning.program.calendar import Moment
+from assay.planning.program.program import Program
 from assay.planning.program.work import Verdict
 from assay.records.record import Record
 
@@ -80,3 +81,13 @@ class Progress(Record):
         if isinstance(value, dict):
             return {name: (said,) if isinstance(said, str) else said for name, said in value.items()}
         return value
+
+
+def called_off(program: Program, progress: Progress) -> set[str]:
+    """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
+    off: set[str] = set()
+    for name, said in progress.verdicts.items():
+        gate = program.gates[name]
+        off |= set(gate.narrow.drops) if "narrow" in said else set()
+        off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in said else set()
+    return off - progress.activities.keys()

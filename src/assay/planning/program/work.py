@@ -4,7 +4,6 @@ import math
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     Field,
     NonNegativeFloat,
@@ -19,6 +18,9 @@ from assay.planning.program.calendar import Fte, Moment
 from assay.planning.program.risk import Probability
 
 Verdict = Literal["pass", "narrow", "stop", "again"]
+
+Section = Literal["activities", "gates"]
+"""Where in a program's file."""
 
 HalfDays = Annotated[float, Field(gt=0.0, multiple_of=0.5)]
 """Working days, in halves."""
@@ -105,17 +107,12 @@ class Runs(FrozenConfig):
         """The modes, fewest devices first; hours rounded up to whole ones."""
         if self.device_hours is None:
             return tuple(sorted(self.modes, key=lambda mode: mode.devices))
-        least = min(self.devices)
+        least, loss = min(self.devices), 1.0 + self.loss_per_doubling
+        device_hours = {n: self.device_hours * loss ** math.log2(n / least) for n in sorted(set(self.devices))}
         return tuple(
-            RunMode(
-                devices=devices,
-                hours=max(1, math.ceil(self.device_hours * self._loss(devices / least) / devices - 1e-9)),
-            )
-            for devices in sorted(set(self.devices))
+            RunMode(devices=devices, hours=max(1, math.ceil(held / devices - 1e-9)))
+            for devices, held in device_hours.items()
         )
-
-    def _loss(self, times_devices: float) -> float:
-        return float((1.0 + self.loss_per_doubling) ** math.log2(times_devices))
 
 
 class Owners(FrozenConfig):
@@ -204,12 +201,6 @@ class Again(FrozenConfig):
     at_most: PositiveInt = 1
 
 
-def _half_or_more(value: float) -> float:
-    if value < 0.5:
-        raise ValueError("a gate takes at least half a day")
-    return value
-
-
 class ProgramGate(FrozenConfig):
     """A meeting that decides from records whether the program goes on: pass, narrow, stop or again."""
 
@@ -218,7 +209,7 @@ class ProgramGate(FrozenConfig):
     after: tuple[Dependency, ...]
     """What it judges. What waits for the gate names it in its own `after`."""
 
-    days: Annotated[HalfDays, AfterValidator(_half_or_more)] = 0.5
+    days: HalfDays = 0.5
     people: dict[str, Fte] = Field(default_factory=dict)
 
     evidence: Evidence | None = None
@@ -253,12 +244,23 @@ class ProgramGate(FrozenConfig):
 class Node(NamedTuple):
     """An activity or a gate, as what is put on the calendar."""
 
+    section: Section
     name: str
+    work: tuple[Work, ...]
+    runs: Runs | None
     title: str
     stage: str
     after: tuple[Dependency, ...]
-    work: tuple[Work, ...]
-    runs: Runs | None
     not_before: str | None
     due: str | None
-    is_gate: bool
+    owners: Owners | None
+
+    @property
+    def key(self) -> str:
+        """`activities.memo`: where it stands in the file."""
+        return f"{self.section}.{self.name}"
+
+    @property
+    def is_gate(self) -> bool:
+        """A meeting that decides; else an activity."""
+        return self.section == "gates"

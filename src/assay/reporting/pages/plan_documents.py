@@ -499,7 +499,7 @@ def _matrix(program: Program) -> Iterator[Block]:
     own = [
         row(node.title, program.owners_of(node.name))
         for node in program.nodes().values()
-        if (program.activities.get(node.name) or program.gates[node.name]).owners is not None
+        if node.owners is not None
     ]
     if own:
         yield TitledTable("Where it is otherwise", "", Table(header, own))

@@ -14,11 +14,10 @@ from assay.base.units import percent_text
 from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
-from assay.planning.program.progress import Actual, Progress, RunActual
+from assay.planning.program.progress import Actual, Progress, RunActual, called_off
 from assay.planning.risk.forecast import (
     LEAST_LIKE_US,
     ProgramForecast,
-    called_off,
     left_ahead,
     left_by_day,
     unwatched,
