@@ -87,7 +87,3 @@ class Offer(Record):
     tried: tuple[TriedScope, ...]
     spent_s: NonNegativeFloat
     """Seconds that the search, the schedules and the simulations took."""
-
-    def changes(self) -> list[dict[str, Any]]:
-        """The patches that make the offered program of the full one, in order."""
-        return [dict(move.changes) for move in self.moves]

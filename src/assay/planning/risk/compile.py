@@ -9,7 +9,6 @@ negative lag, counts from the predecessor's beginning, because nobody can know i
     gate g that may ask again     g --> (x~1#1, x~1#2 --> x~1) --> g~1 --> whoever waits for g
 """
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,6 +16,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from assay.planning.heuristic import in_order
 from assay.planning.problem import array_units
 from assay.planning.program.program import Program
 from assay.planning.program.risk import Away, CapacityLost
@@ -51,12 +51,26 @@ _ARRAY = "array of "
 """Prefix of the resource that keeps an activity's runs together below the fair share."""
 
 
+class PlannedCut(NamedTuple):
+    """Capacity that is taken away."""
+
+    name: str
+    """The booking, the person or the risk behind it, after its prefix; two cuts may share one."""
+    resource: str
+    amount: float
+    start_h: float
+    end_h: float
+    """As planned; equal where only a risk makes it."""
+
+
 class NetworkItem(NamedTuple):
     """One node of the network and what it stands for."""
 
     name: str
     node: str
     """The activity, gate or event."""
+    stage: str
+    """Whose budget pays; empty for events."""
     kind: Kind
     repeat: int
     """0 the first time; k where a gate has asked again k times."""
@@ -84,82 +98,72 @@ class Simulated:
     program: Program
     network: Network
     items: tuple[NetworkItem, ...]
-    cut_names: tuple[str, ...]
-    """The booking, the role or the risk behind each cut, after its prefix; two cuts may share one."""
-    cut_start_h: Array
-    cut_end_h: Array
-    """As planned; equal for a cut that only a risk makes."""
+    cuts: tuple[PlannedCut, ...]
+
+    def devices(self) -> Array:
+        """Of each item."""
+        return np.array([item.devices for item in self.items], float)
 
     def indices(self, node: str) -> list[int]:
-        """Where an activity, gate or event stands in the network, repeats included."""
-        return [index for index, item in enumerate(self.items) if item.node == node]
+        """Where an activity, gate or event stands in the network; its repeats behind it, in their order."""
+        found = [index for index, item in enumerate(self.items) if item.node == node]
+        return sorted(found, key=lambda index: self.items[index].repeat)
 
-    def looks(self, gate: str) -> list[int]:
-        """A gate and its repeats, in order."""
-        return sorted(self.indices(gate), key=lambda index: self.items[index].repeat)
+    def asked_by(self, gate: str, repeat: int) -> list[int]:
+        """Where stands what a gate may ask for again, its own next look included, for the `repeat`-th time."""
+        again = self.program.gates[gate].again
+        nodes = {gate, *(again.repeats if again else ())}
+        return [i for i, item in enumerate(self.items) if item.node in nodes and item.repeat == repeat]
 
     def cuts_of(self, name: str) -> list[int]:
         """Where the cuts of that name stand: a named person's leave is also one of the person's role."""
-        return [index for index, each in enumerate(self.cut_names) if each == name]
+        return [index for index, cut in enumerate(self.cuts) if cut.name == name]
 
-    def stage_of(self, index: int) -> str:
-        """The stage whose budget pays; empty for events."""
-        nodes = self.program.nodes()
-        name = self.items[index].node
-        return nodes[name].stage if name in nodes else ""
+    def planned_cuts(self) -> tuple[Array, Array]:
+        """When each begins and ends, as two columns."""
+        start, end = ([getattr(cut, field) for cut in self.cuts] for field in ("start_h", "end_h"))
+        return np.array(start, float)[:, None], np.array(end, float)[:, None]
 
 
 def simulated(program: Program, baseline: Baseline, *, keeps_calendar: bool = False) -> Simulated:
     """Compile. `keeps_calendar`: nothing begins before the schedule says so, even where it could."""
     specs = {spec.item.name: spec for spec in _specs(program, baseline)}
-    order = _in_order(specs)
+    waits = {name: [before for before, _, _ in spec.links] for name, spec in specs.items()}
+    order = in_order(waits, {name: spec.start_h for name, spec in specs.items()})
     place = {name: index for index, name in enumerate(order)}
     arrays = _arrays(program, baseline)
     resources = [DEVICE, *program.team, *arrays]
     units = [program.capacity.devices, *(role.fte for role in program.team.values()), *arrays.values()]
-    cuts = list(_cuts(program))
+    cuts = tuple(_cuts(program))
     rule = program.capacity.fair_use
-    in_order = [specs[name] for name in order]
+    specs_in_order = [specs[name] for name in order]
     network = Network(
         names=tuple(order),
         predecessors=tuple(
             tuple(PredecessorLink(place[name], lag_h, of_start) for name, lag_h, of_start in spec.links)
-            for spec in in_order
+            for spec in specs_in_order
         ),
-        in_working_hours=tuple(spec.item.kind in ("work", "gate") for spec in in_order),
-        demand=np.array([_demand(spec, program, resources) for spec in in_order]),
-        not_before_h=np.array([_earliest(spec, keeps_calendar) for spec in in_order]),
-        longest_hold_h=np.array([_longest_hold_h(program, baseline, spec.item) for spec in in_order]),
+        in_working_hours=tuple(spec.item.kind in ("work", "gate") for spec in specs_in_order),
+        demand=np.array([_demand(spec, program, resources) for spec in specs_in_order]),
+        not_before_h=np.array([_earliest(spec, keeps_calendar) for spec in specs_in_order]),
+        longest_hold_h=np.array([_longest_hold_h(program, baseline, spec.item) for spec in specs_in_order]),
         gap_h=float(rule.gap_hours) if rule else 0.0,
-        restart_h=np.array([spec.restart_h for spec in in_order]),
+        restart_h=np.array([spec.restart_h for spec in specs_in_order]),
         capacity=np.array(units, float),
         cuts=tuple(Cut(resources.index(cut.resource), cut.amount) for cut in cuts),
-        working_time=working_hours(program),
+        working_time=_working_hours(program),
         closing=_closing(program, specs, place),
         decision=place[_last_look(program, program.decision.made_by)],
     )
-    return Simulated(
-        program,
-        network,
-        tuple(spec.item for spec in in_order),
-        tuple(cut.name for cut in cuts),
-        np.array([cut.start_h for cut in cuts], float),
-        np.array([cut.end_h for cut in cuts], float),
-    )
+    return Simulated(program, network, tuple(spec.item for spec in specs_in_order), cuts)
 
 
-def working_hours(program: Program) -> WorkingTime:
+def _working_hours(program: Program) -> WorkingTime:
     """The program's calendar, far enough for a very late end; holidays as stated."""
     calendar = program.calendar
     days = [calendar.works_on(calendar.start + timedelta(days=day)) for day in range(_YEARS_AHEAD_DAYS)]
     first, last = calendar.working_hours
-    return working_time(num_days=len(days), working_days=days, first_h=first, last_h=last)
-
-
-def hours_per_day(program: Program) -> int:
-    """Working hours of a full day."""
-    first, last = program.calendar.working_hours
-    return last - first
+    return working_time(working_days=days, first_h=first, last_h=last)
 
 
 # The nodes
@@ -168,7 +172,7 @@ def hours_per_day(program: Program) -> int:
 def _specs(program: Program, baseline: Baseline) -> Iterator[_Spec]:
     for name, event in program.events.items():
         at = float(program.calendar.hour_of(event.at))
-        yield _Spec(NetworkItem(name, name, "event", 0, 0.0, 0), at, not_before_h=at)
+        yield _Spec(NetworkItem(name, name, "", "event", 0, 0.0, 0), at, not_before_h=at)
     for node in program.nodes().values():
         links = [_link(program, baseline, dependency) for dependency in node.after]
         yield from _node_specs(program, baseline, node, links, repeat=0)
@@ -184,19 +188,19 @@ def _node_specs(
     date_h = float(program.calendar.hour_of(node.not_before)) if node.not_before else 0.0
     if node.runs is None:
         work = node.work[planned.way]
-        hours = work.days * hours_per_day(program)
+        hours = work.days * program.calendar.hours_per_day()
         kind: Kind = "gate" if node.is_gate else "work"
-        item = NetworkItem(name, node.name, kind, repeat, hours, 0)
+        item = NetworkItem(name, node.name, node.stage, kind, repeat, hours, 0)
         yield _Spec(item, planned.start_h, links, work.people, date_h)
         return
     mode, runs = node.runs.ways()[planned.way], node.runs
     names = [name] if runs.count == 1 else [f"{name}#{number}" for number in range(1, runs.count + 1)]
     for each in names:
-        item = NetworkItem(each, node.name, "run", repeat, float(mode.hours), mode.devices)
+        item = NetworkItem(each, node.name, node.stage, "run", repeat, float(mode.hours), mode.devices)
         yield _Spec(item, planned.start_h, links, runs.people, date_h, float(runs.resume_hours))
     if runs.count > 1:
         ends = [(each, 0.0, False) for each in names]
-        yield _Spec(NetworkItem(name, node.name, "join", repeat, 0.0, 0), planned.end_h, ends)
+        yield _Spec(NetworkItem(name, node.name, node.stage, "join", repeat, 0.0, 0), planned.end_h, ends)
 
 
 def _repeats(program: Program, baseline: Baseline, name: str, gate: ProgramGate) -> Iterator[_Spec]:
@@ -206,29 +210,17 @@ def _repeats(program: Program, baseline: Baseline, name: str, gate: ProgramGate)
     again = set(gate.again.repeats)
     for repeat in range(1, gate.again.at_most + 1):
         last_look = (_repeated(name, repeat - 1), 0.0, False)
+        waits: dict[str, list[tuple[str, float, bool]]] = {}
         for each in gate.again.repeats:
-            inner = [
-                (_repeated(earlier, repeat), lag_h, of_start)
-                for earlier, lag_h, of_start in (
-                    _link(program, baseline, dependency)
-                    for dependency in nodes[each].after
-                    if dependency.name in again
-                )
-            ]
-            yield from _shifted(
-                _node_specs(program, baseline, nodes[each], inner or [last_look], repeat=repeat),
-                baseline[name].end_h,
-            )
-        ends = [(_repeated(each, repeat), 0.0, False) for each in gate.again.repeats]
-        yield from _shifted(
-            _node_specs(program, baseline, nodes[name], [last_look, *ends], repeat=repeat), baseline[name].end_h
-        )
-
-
-def _shifted(specs: Iterator[_Spec], start_h: float) -> Iterator[_Spec]:
-    for spec in specs:
-        spec.start_h, spec.not_before_h = start_h, 0.0
-        yield spec
+            inside = [dependency for dependency in nodes[each].after if dependency.name in again]
+            links = [_link(program, baseline, dependency) for dependency in inside]
+            inner = [(_repeated(earlier, repeat), lag_h, of_start) for earlier, lag_h, of_start in links]
+            waits[each] = inner or [last_look]
+        waits[name] = [last_look, *((_repeated(each, repeat), 0.0, False) for each in gate.again.repeats)]
+        for each, links in waits.items():
+            for spec in _node_specs(program, baseline, nodes[each], links, repeat=repeat):
+                spec.start_h, spec.not_before_h = baseline[name].end_h, 0.0
+                yield spec
 
 
 def _repeated(name: str, repeat: int) -> str:
@@ -257,34 +249,11 @@ def _link(program: Program, baseline: Baseline, dependency: Dependency) -> tuple
     return (f"{name}#1" if runs is not None and runs.count > 1 else name), lag_h, True
 
 
-def _in_order(specs: Mapping[str, _Spec]) -> list[str]:
-    """By planned start, predecessors first; the file's order decides between equals."""
-    rank = {name: (spec.start_h, number) for number, (name, spec) in enumerate(specs.items())}
-    followers: dict[str, list[str]] = {name: [] for name in specs}
-    for name, spec in specs.items():
-        for predecessor, _, _ in spec.links:
-            followers[predecessor].append(name)
-    missing = {name: len(spec.links) for name, spec in specs.items()}
-    heap = [(rank[name], name) for name, count in missing.items() if not count]
-    heapq.heapify(heap)
-    order: list[str] = []
-    while heap:
-        _, name = heapq.heappop(heap)
-        order.append(name)
-        for follower in followers[name]:
-            missing[follower] -= 1
-            if not missing[follower]:
-                heapq.heappush(heap, (rank[follower], follower))
-    assert len(order) == len(specs), sorted(set(specs) - set(order))
-    return order
-
-
 def _demand(spec: _Spec, program: Program, resources: Sequence[str]) -> list[float]:
     held = dict.fromkeys(resources, 0.0)
     held[DEVICE] = float(spec.item.devices)
     for name, fte in spec.people.items():
-        held[name] += fte
-        if (role := program.team[name].part_of) is not None:
+        for role in program.roles_of(name):
             held[role] += fte
     if (array := _ARRAY + spec.item.node) in held:
         held[array] = float(spec.item.devices)
@@ -300,14 +269,13 @@ def _closing(
     program: Program, specs: Mapping[str, _Spec], place: Mapping[str, int]
 ) -> dict[int, frozenset[int]]:
     """For each look of each gate, the items that are done even after a stop."""
+    first = [(name, spec.item.node) for name, spec in specs.items() if spec.item.repeat == 0]
     return {
         place[look]: frozenset(
-            place[name]
-            for name, spec in specs.items()
-            if spec.item.node in gate.stop_goes_to and spec.item.repeat == 0
+            place[n] for n, node in first if node in program.gates[spec.item.node].stop_goes_to
         )
-        for gate_name, gate in program.gates.items()
-        for look in (name for name, spec in specs.items() if spec.item.node == gate_name)
+        for look, spec in specs.items()
+        if spec.item.kind == "gate"
     }
 
 
@@ -340,33 +308,17 @@ def _arrays(program: Program, baseline: Baseline) -> dict[str, float]:
     return units
 
 
-class _NamedCut(NamedTuple):
-    name: str
-    resource: str
-    amount: float
-    start_h: float
-    end_h: float
-
-
-def _cuts(program: Program) -> Iterator[_NamedCut]:
+def _cuts(program: Program) -> Iterator[PlannedCut]:
     hour_of = program.calendar.hour_of
     for name, booking in program.capacity.bookings.items():
         held = float(program.capacity.held_by(booking))
-        yield _NamedCut(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
-    for name, role in program.team.items():
-        for absence in role.away:
-            amount, begin, end = absence.fte or role.fte, hour_of(absence.since), hour_of(absence.until)
-            for resource in _roles_of(program, name):
-                yield _NamedCut(f"{AWAY}{name}", resource, amount, begin, end)
+        yield PlannedCut(f"{BOOKING}{name}", DEVICE, held, hour_of(booking.since), hour_of(booking.until))
+    for name, begin, end, fte in program.absences():
+        for resource in program.roles_of(name):
+            yield PlannedCut(f"{AWAY}{name}", resource, fte, begin, end)
     for name, risk in program.risks.items():
         if isinstance(risk.effect, CapacityLost):
-            yield _NamedCut(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
+            yield PlannedCut(f"{RISK}{name}", DEVICE, risk.effect.share * program.capacity.devices, 0.0, 0.0)
         elif isinstance(risk.effect, Away):
-            for resource in _roles_of(program, risk.effect.role):
-                yield _NamedCut(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)
-
-
-def _roles_of(program: Program, name: str) -> list[str]:
-    """A role; a named person and the role that the person is part of, which both miss who is away."""
-    role = program.team[name].part_of
-    return [name] if role is None else [name, role]
+            for resource in program.roles_of(risk.effect.role):
+                yield PlannedCut(f"{RISK}{name}", resource, risk.effect.fte, 0.0, 0.0)

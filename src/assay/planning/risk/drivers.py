@@ -14,7 +14,9 @@ from pydantic import ValidationError
 
 from assay.base.errors import ConfigError
 from assay.planning.program.program import Program
+from assay.planning.program.risk import Risk
 from assay.planning.risk.compile import Baseline
+from assay.planning.risk.luck import Flags
 from assay.planning.risk.outcome import Outcome, simulate
 
 DRIVER_WORLDS = 2_048
@@ -67,10 +69,7 @@ class RegisterLine(NamedTuple):
     """A risk with what it costs."""
 
     name: str
-    title: str
-    probability: float
-    owner: str
-    sign: str
+    risk: Risk
     now: Standing
     without: Standing
     """Were it known not to come."""
@@ -81,16 +80,15 @@ class RegisterLine(NamedTuple):
         return self.without.p_both - self.now.p_both
 
 
-def standing(outcome: Outcome) -> Standing:
-    """The numbers of one simulation that drivers are compared by."""
-    is_on_time = outcome.decision_h <= outcome.deadline_h()
-    is_over = outcome.device_hours > outcome.simulated.program.budget.device_hours
+def standing(outcome: Outcome, worlds: Flags | slice = np.s_[:]) -> Standing:
+    """The numbers of a simulation, or of some of its worlds, that drivers are compared by."""
+    is_on_time, is_over = outcome.is_on_time()[worlds], outcome.is_over_budget()[worlds]
     return Standing(
         float(is_on_time.mean()),
         float(is_over.mean()),
         float((is_on_time & ~is_over).mean()),
-        float(outcome.decision_h.mean()) / 24.0,
-        float(outcome.device_hours.mean()),
+        float(outcome.decision_h[worlds].mean()) / 24.0,
+        float(outcome.device_hours[worlds].mean()),
     )
 
 
@@ -127,10 +125,7 @@ def register(
     lines = [
         RegisterLine(
             name,
-            risk.title,
-            risk.probability,
-            risk.owner,
-            risk.sign,
+            risk,
             now,
             stand(program.changed({f"risks.{name}.probability": 0.0})),
             tuple(
@@ -186,20 +181,8 @@ def _gain_driver(outcome: Outcome) -> Driver:
     return Driver(
         "gain",
         "The true gain",
-        _among(outcome, outcome.luck.gain <= low),
+        standing(outcome, outcome.luck.gain <= low),
         f"below {low:+.1f} points",
-        _among(outcome, outcome.luck.gain >= high),
+        standing(outcome, outcome.luck.gain >= high),
         f"above {high:+.1f} points",
-    )
-
-
-def _among(outcome: Outcome, chosen: np.ndarray) -> Standing:
-    is_on_time = outcome.decision_h[chosen] <= outcome.deadline_h()
-    is_over = outcome.device_hours[chosen] > outcome.simulated.program.budget.device_hours
-    return Standing(
-        float(is_on_time.mean()),
-        float(is_over.mean()),
-        float((is_on_time & ~is_over).mean()),
-        float(outcome.decision_h[chosen].mean()) / 24.0,
-        float(outcome.device_hours[chosen].mean()),
     )

@@ -14,14 +14,15 @@ import numpy as np
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text
 from assay.planning.actuals import Spend
+from assay.planning.program.checks import strangers
 from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan
-from assay.planning.program.program import Program, meant
-from assay.planning.program.progress import Actual, Progress
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress, RunActual, called_off
 from assay.planning.program.risk import StopCondition
 from assay.planning.risk.compile import RISK, Baseline, NetworkItem, Simulated, simulated
 from assay.planning.risk.information import spent_until
-from assay.planning.risk.luck import Flags, GateLuck, Luck, draw_luck
+from assay.planning.risk.luck import Flags, Gates, Luck, draw_luck, says_stop
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play
 from assay.records.evaluation import Estimate
@@ -104,11 +105,12 @@ def forecast(
 
     Raises `ConfigError` where the progress names what is not there.
     """
-    _check_names(program, progress)
+    for mistake in strangers(program, progress):
+        raise ConfigError(f"progress: {mistake.key}: {mistake.message}")
     compiled = simulated(program, baseline)
     drawn = draw_luck(compiled, num_worlds=num_worlds, seed=seed)
     like_us = _like_us(drawn, progress)
-    luck = _columns(drawn, _chosen(like_us, len(drawn.gain)))
+    luck = drawn.worlds(_chosen(like_us, len(drawn.gain)))
     now_h = float(program.calendar.hour_of(progress.now))
     facts = _facts(compiled, progress)
     conditioned, luck = _from_now(compiled, luck, facts, progress, now_h)
@@ -123,18 +125,6 @@ def forecast(
     return found._replace(alarms=tuple(_alarms(found, offer)))
 
 
-def _check_names(program: Program, progress: Progress) -> None:
-    nodes = program.nodes()
-    for key, names, known in (
-        ("activities", progress.activities, nodes),
-        ("events", progress.events, program.events),
-        ("verdicts", progress.verdicts, program.gates),
-    ):
-        for name in names:
-            if name not in known:
-                raise ConfigError(f"progress: {key}.{name}: not in the program{meant(name, known)}.")
-
-
 # What is known
 
 
@@ -145,19 +135,21 @@ def _facts(compiled: Simulated, progress: Progress) -> dict[int, _Fact]:
     for name, moment in progress.events.items():
         facts[compiled.indices(name)[0]] = _Fact(float(hour_of(moment)), float(hour_of(moment)))
     for name, actual in progress.activities.items():
-        own = sorted(compiled.indices(name), key=lambda index: compiled.items[index].repeat)
-        runs = [index for index in own if compiled.items[index].kind == "run"]
+        runs = _runs_of(compiled, name)
         if runs and actual.runs:
-            for index, run in zip(runs, actual.runs, strict=False):
-                end = None if run.ended is None else float(hour_of(run.ended))
-                facts[index] = _Fact(float(hour_of(run.started)), end)
+            told: list[tuple[int, Actual | RunActual]] = list(zip(runs, actual.runs, strict=False))
         else:
-            end = None if actual.ended is None else float(hour_of(actual.ended))
-            asked_again = len(progress.verdicts.get(name, ())) if name in compiled.program.gates else 1
-            for index in own:
-                if compiled.items[index].repeat < max(1, asked_again) and compiled.items[index].kind != "join":
-                    facts[index] = _Fact(float(hour_of(actual.started)), end)
+            times = max(1, len(progress.verdicts.get(name, ())))
+            items = [(index, compiled.items[index]) for index in compiled.indices(name)]
+            told = [(index, actual) for index, item in items if item.repeat < times and item.kind != "join"]
+        for index, fact in told:
+            end = None if fact.ended is None else float(hour_of(fact.ended))
+            facts[index] = _Fact(float(hour_of(fact.started)), end)
     return facts
+
+
+def _runs_of(compiled: Simulated, activity: str) -> list[int]:
+    return [index for index in compiled.indices(activity) if compiled.items[index].kind == "run"]
 
 
 def _like_us(luck: Luck, progress: Progress) -> np.ndarray:
@@ -175,22 +167,6 @@ def _chosen(like_us: np.ndarray, num_worlds: int) -> np.ndarray:
     return np.resize(enough, num_worlds)
 
 
-def _columns(luck: Luck, chosen: np.ndarray) -> Luck:
-    draws = luck.draws
-    kept = replace(
-        draws,
-        duration_h=draws.duration_h[:, chosen],
-        delay_h=draws.delay_h[:, chosen],
-        is_active=draws.is_active[:, chosen],
-        cut_start_h=draws.cut_start_h[:, chosen],
-        cut_end_h=draws.cut_end_h[:, chosen],
-        says_stop=draws.says_stop[:, chosen],
-    )
-    gates = {name: tuple(look.worlds(chosen) for look in looks) for name, looks in luck.gates.items()}
-    happened = {name: flags[chosen] for name, flags in luck.happened.items()}
-    return Luck(kept, luck.gain[chosen], gates, happened)
-
-
 def _from_now(
     compiled: Simulated, luck: Luck, facts: dict[int, _Fact], progress: Progress, now_h: float
 ) -> tuple[Simulated, Luck]:
@@ -199,7 +175,6 @@ def _from_now(
     not_before = np.maximum(network.not_before_h, now_h)
     duration, delay = draws.duration_h.copy(), draws.delay_h.copy()
     active = _active(compiled, draws.is_active, progress)
-    says_stop = _says_stop(compiled, draws.says_stop, progress)
     # Those who wait for nothing new wait until today; joins and what is over do not wait at all.
     for index, item in enumerate(compiled.items):
         if item.kind == "join":
@@ -219,7 +194,7 @@ def _from_now(
         else:
             elapsed = _worked(compiled, item, fact.start_h, now_h)
             duration[index] = _not_over_after(duration[index], elapsed)
-    cut_start, cut_end = _cuts_from_now(compiled, luck, now_h)
+    gates = _said(luck.gates, progress)
     conditioned = replace(
         compiled,
         network=replace(network, predecessors=tuple(predecessors), demand=demand, not_before_h=not_before),
@@ -229,11 +204,10 @@ def _from_now(
         duration_h=duration,
         delay_h=delay,
         is_active=active,
-        cut_start_h=cut_start,
-        cut_end_h=cut_end,
-        says_stop=says_stop,
+        cut_end_h=_cut_ends(compiled, luck, now_h),
+        says_stop=says_stop(compiled, gates, num_worlds=len(luck.gain)),
     )
-    return conditioned, luck._replace(draws=changed, gates=_said(luck.gates, progress))
+    return conditioned, luck._replace(draws=changed, gates=gates)
 
 
 def _active(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
@@ -242,31 +216,21 @@ def _active(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
     for name, said in progress.verdicts.items():
         gate = compiled.program.gates[name]
         for look, verdict in enumerate(said):
-            again = (name, *(gate.again.repeats if gate.again else ()))
-            for index in (index for each in again for index in compiled.indices(each)):
-                if compiled.items[index].repeat == look + 1:
-                    active[index] = verdict == "again"
+            active[compiled.asked_by(name, look + 1)] = verdict == "again"
             for dropped in gate.narrow.drops if verdict == "narrow" else ():
                 active[compiled.indices(dropped)] = False
     return active
 
 
-def _says_stop(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
-    says_stop = drawn.copy()
-    for name, said in progress.verdicts.items():
-        for index, verdict in zip(compiled.looks(name), said, strict=False):
-            says_stop[index] = verdict == "stop"
-    return says_stop
-
-
-def _said(gates: object, progress: Progress) -> dict[str, tuple[GateLuck, ...]]:
-    assert isinstance(gates, dict)
+def _said(gates: Gates, progress: Progress) -> Gates:
     found = dict(gates)
     for name, said in progress.verdicts.items():
-        found[name] = tuple(
-            look._replace(verdict=np.full_like(look.verdict, said[number])) if number < len(said) else look
-            for number, look in enumerate(found[name])
+        looks = found[name]
+        known = (
+            look._replace(verdict=np.full_like(look.verdict, verdict))
+            for look, verdict in zip(looks, said, strict=False)
         )
+        found[name] = (*known, *looks[len(said) :])
     return found
 
 
@@ -283,14 +247,11 @@ def _not_over_after(durations: Array, elapsed_h: float) -> Array:
     return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, 1.05 * elapsed_h)
 
 
-def _cuts_from_now(compiled: Simulated, luck: Luck, now_h: float) -> tuple[Array, Array]:
+def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
     """Bookings stand as stated; what a risk would have taken before today did not happen."""
-    start, end = luck.draws.cut_start_h.copy(), luck.draws.cut_end_h.copy()
-    for index, name in enumerate(compiled.cut_names):
-        if name.startswith(RISK):
-            is_past = start[index] < now_h
-            end[index] = np.where(is_past, start[index], end[index])
-    return start, end
+    start, end = luck.draws.cut_start_h, luck.draws.cut_end_h
+    is_risk = np.array([[cut.name.startswith(RISK)] for cut in compiled.cuts], bool).reshape(-1, 1)
+    return np.where(is_risk & (start < now_h), start, end)
 
 
 # What it costs
@@ -301,10 +262,7 @@ def _over_spending(compiled: Simulated, progress: Progress, facts: dict[int, _Fa
     is over)."""
     spent = np.zeros(len(compiled.items))
     for name, actual in progress.activities.items():
-        own = sorted(
-            (index for index in compiled.indices(name) if compiled.items[index].kind == "run"),
-            key=lambda index: compiled.items[index].repeat,
-        )
+        own = _runs_of(compiled, name)
         if actual.runs:
             for position, run in enumerate(actual.runs):
                 index = own[min(position, len(own) - 1)]
@@ -323,16 +281,16 @@ def _stages(
     found = []
     ahead = outcome.stage_device_hours()
     for stage in program.stages:
-        done = sum(over[index] for index in range(len(over)) if compiled.stage_of(index) == stage)
-        low, middle, high = np.quantile(ahead[stage] + done, (0.1, 0.5, 0.9))
+        done = sum(spent for spent, item in zip(over, compiled.items, strict=True) if item.stage == stage)
+        low, middle, high = np.quantile(ahead[stage] + done, (0.1, 0.5, 0.9)).tolist()
         found.append(
             StageForecast(
                 stage,
                 float(sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)),
                 sum(a.device_hours for n, a in progress.activities.items() if nodes[n].stage == stage),
-                float(low),
-                float(middle),
-                float(high),
+                low,
+                middle,
+                high,
                 program.budget.stages.get(stage),
             )
         )
@@ -343,59 +301,44 @@ def _stages(
 
 
 def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
-    alarms = [*_promise_alarms(found, offer), *_stop_alarms(found), *_stage_alarms(found)]
-    alarms += [
-        alarm
-        for name, actual in found.progress.activities.items()
-        for alarm in _activity_alarms(found, name, actual)
-    ]
-    alarms += _waiting_alarms(found)
+    kinds = (_stop_alarms, _stage_alarms, _activity_alarms, _waiting_alarms)
+    alarms = [*_promise_alarms(found, offer), *(alarm for kind in kinds for alarm in kind(found))]
     return sorted(alarms, key=lambda alarm: alarm.level)
 
 
-def _promise_alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
-    alarms = []
+def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.promised_on_time:
-        by = found.program.decision.by
-        text = f"A decision by the {by} has become {percent_text(on_time)} likely; promised was "
-        alarms.append(Alarm("act", "date", f"{text}{percent_text(offer.promised_on_time)}."))
+        by, promised = found.program.decision.by, percent_text(offer.promised_on_time)
+        text = f"A decision by the {by} has become {percent_text(on_time)} likely; promised was {promised}."
+        yield Alarm("act", "date", text)
     if over > offer.promised_over_budget:
-        text = (
-            f"Breaking the budget of {found.program.budget.device_hours:,.0f} has become "
-            f"{percent_text(over)} likely; promised "
-        )
-        alarms.append(Alarm("act", "budget", f"{text}was {percent_text(offer.promised_over_budget)} at most."))
-    return alarms
+        budget, promised = found.program.budget.device_hours, percent_text(offer.promised_over_budget)
+        text = f"Breaking the budget of {budget:,.0f} has become {percent_text(over)} likely; "
+        yield Alarm("act", "budget", f"{text}promised was {promised} at most.")
 
 
-def _stop_alarms(found: ProgramForecast) -> list[Alarm]:
+def _stop_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     """Stop conditions on numbers that a forecast or the ledger knows."""
-    attempts = [run for actual in found.progress.activities.values() for run in actual.runs]
-    tried = sum(run.num_attempts for run in attempts)
+    runs = [run for actual in found.progress.activities.values() for run in actual.runs]
     known: dict[str, Array] = {
         "device_hours": found.outcome.device_hours,
         "decision_day": found.outcome.decision_h / 24.0,
-        "failure_share": np.array([sum(run.num_failed for run in attempts) / tried if tried else 0.0]),
     }
-    if not tried:
-        del known["failure_share"]
-    alarms: list[Alarm] = []
+    if tried := sum(run.num_attempts for run in runs):
+        known["failure_share"] = np.array([sum(run.num_failed for run in runs) / tried])
     for name, stop in found.program.stops.items():
         if stop.watch == "gain" and found.gain is not None:
-            alarms += _gain_alarm(found.gain, name, stop)
+            yield from _gain_alarm(found.gain, name, stop)
         if stop.watch not in known:
             continue
         chance = float(_passes(known[stop.watch], stop).mean())
         if chance >= 0.1:
-            seen = (
-                f"{percent_text(chance)} likely"
-                if stop.watch != "failure_share"
-                else f"seen: {percent_text(float(known[stop.watch][0]))}"
-            )
+            seen = f"{percent_text(chance)} likely"
+            if stop.watch == "failure_share":
+                seen = f"seen: {percent_text(float(known[stop.watch][0]))}"
             text = f"{stop.title} ({seen}): then {stop.then}."
-            alarms.append(Alarm("act" if chance >= 0.5 else "watch", name, text))
-    return alarms
+            yield Alarm("act" if chance >= 0.5 else "watch", name, text)
 
 
 def _passes(values: Array, stop: StopCondition) -> Flags:
@@ -421,62 +364,46 @@ def unwatched(found: ProgramForecast) -> list[StopCondition]:
     return [stop for stop in found.program.stops.values() if stop.watch not in known]
 
 
-def _stage_alarms(found: ProgramForecast) -> list[Alarm]:
-    alarms = []
+def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     for stage in found.stages:
         limit = stage.limit or OVER_SHARE * stage.planned
         if stage.planned and stage.middle > limit:
             kind = "its limit of" if stage.limit else f"{OVER_SHARE:.0%} of what was planned,"
-            text = (
-                f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} "
-                "device-hours, above "
+            heading = (
+                f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} device-hours"
             )
-            alarms.append(Alarm("act", stage.name, f"{text}{kind} {limit:,.0f}."))
-    return alarms
+            yield Alarm("act", stage.name, f"{heading}, above {kind} {limit:,.0f}.")
 
 
-def _activity_alarms(found: ProgramForecast, name: str, actual: Actual) -> list[Alarm]:
-    try:
-        planned = found.plan.item(name)
-    except KeyError:
-        return []
-    alarms = []
-    title = found.program.nodes()[name].title
-    if actual.ended is None and found.now_h > planned.end_h + LATE_HOURS:
-        late = (found.now_h - planned.end_h) / 24.0
-        alarms.append(Alarm("watch", name, f"'{title}' goes on, {late:.1f} days past its planned end."))
-    hours = planned.device_hours()
-    if hours and actual.device_hours > OVER_SHARE * hours:
-        text = f"'{title}' has spent {actual.device_hours:,.0f} device-hours; planned were {hours:,}."
-        alarms.append(Alarm("watch", name, text))
-    return alarms
+def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
+    nodes, items = found.program.nodes(), {item.name: item for item in found.plan.items}
+    for name, actual in found.progress.activities.items():
+        if (planned := items.get(name)) is None:
+            continue
+        if actual.ended is None and found.now_h > planned.end_h + LATE_HOURS:
+            late = (found.now_h - planned.end_h) / 24.0
+            text = f"'{nodes[name].title}' goes on, {late:.1f} days past its planned end."
+            yield Alarm("watch", name, text)
+        hours = planned.device_hours()
+        if hours and actual.device_hours > OVER_SHARE * hours:
+            spent = f"'{nodes[name].title}' has spent {actual.device_hours:,.0f} device-hours"
+            yield Alarm("watch", name, f"{spent}; planned were {hours:,}.")
 
 
-def _waiting_alarms(found: ProgramForecast) -> list[Alarm]:
+def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     """What could have begun by now, was planned to, and has not."""
     progress, nodes = found.progress, found.program.nodes()
     over = {name for name, actual in progress.activities.items() if actual.ended is not None}
     over |= set(progress.events) | set(progress.verdicts)
     dropped = called_off(found.program, progress)
-    is_stopped = any("stop" in said for said in progress.verdicts.values())
-    alarms = []
+    if any("stop" in said for said in progress.verdicts.values()):
+        return
     for item in found.plan.items:
         late_h = found.now_h - item.start_h
         is_due = late_h > LATE_HOURS and item.name not in {*progress.activities, *progress.verdicts, *dropped}
-        if is_due and not is_stopped and {each.name for each in nodes[item.name].after} <= over | dropped:
+        if is_due and {each.name for each in nodes[item.name].after} <= over | dropped:
             text = f"'{nodes[item.name].title}' could have begun; it was planned {late_h / 24:.1f} days ago."
-            alarms.append(Alarm("watch", item.name, text))
-    return alarms
-
-
-def called_off(program: Program, progress: Progress) -> set[str]:
-    """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
-    off: set[str] = set()
-    for name, said in progress.verdicts.items():
-        gate = program.gates[name]
-        off |= set(gate.narrow.drops) if "narrow" in said else set()
-        off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in said else set()
-    return off - progress.activities.keys()
+            yield Alarm("watch", item.name, text)
 
 
 def left_by_day(
@@ -503,17 +430,13 @@ def left_by_day(
 def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
     """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
     budget = found.program.budget.device_hours
-    fixed = found.outcome.device_hours - _held(found.outcome)
+    outcome = found.outcome
+    fixed = outcome.device_hours - outcome.simulated.devices() @ outcome.replay.held_h
     left = []
     for day in days:
-        spent = fixed + spent_until(found.outcome, np.full(len(fixed), 24.0 * day))
+        spent = fixed + spent_until(outcome, np.full(len(fixed), 24.0 * day))
         left.append(np.quantile(budget - spent, shares).tolist())
     return [list(column) for column in zip(*left, strict=True)]
-
-
-def _held(outcome: Outcome) -> Array:
-    devices = np.array([item.devices for item in outcome.simulated.items], float)
-    return np.asarray(devices @ outcome.replay.held_h)
 
 
 def _spent_until(spends: Sequence[Spend], hour: float) -> float:

@@ -10,12 +10,14 @@ linear regression over the worlds.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
 from assay.planning.program.program import Program
-from assay.planning.risk.compile import Baseline
+from assay.planning.program.work import Evidence
+from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import POINTS, components_of, seeds_of
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play, simulate
@@ -85,52 +87,45 @@ class SeedsTried(NamedTuple):
     """Median."""
 
 
-def last_effect_gate(program: Program, outcome: Outcome) -> str | None:
+def _last_evidence(compiled: Simulated) -> tuple[str, Evidence] | None:
     """The gate with evidence that the program comes to last."""
-    gates = [
-        item.node
-        for item in outcome.simulated.items
-        if item.kind == "gate" and not item.repeat and program.gates[item.node].evidence is not None
-    ]
-    return gates[-1] if gates else None
+    gates = [item.node for item in compiled.items if item.kind == "gate" and not item.repeat]
+    found = [(gate, evidence) for gate in gates if (evidence := compiled.program.gates[gate].evidence)]
+    return found[-1] if found else None
 
 
 def least_gain(outcome: Outcome) -> float:
     """Points of gain that are worth having: what the last gate passes."""
-    program = outcome.simulated.program
-    gate = last_effect_gate(program, outcome)
-    evidence = program.gates[gate].evidence if gate else None
-    return evidence.pass_at if evidence is not None else 0.0
+    last = _last_evidence(outcome.simulated)
+    return last[1].pass_at if last else 0.0
 
 
 def stages_information(outcome: Outcome) -> list[StageInformation]:
     """One line before any stage, then one for each gate, in their order."""
     compiled, luck = outcome.simulated, outcome.luck
     program, least = compiled.program, least_gain(outcome)
-    p_wrong, points = _decide_now(luck.gain, [], least)
-    lines = [StageInformation("", "Before any run", p_wrong, points, 0.0, 0.0, 0.0, 0.0, 0.0)]
+    before = _decide_now(luck.gain, [], least)
+    lines = [StageInformation("", "Before any run", *before, 0.0, 0.0, 0.0, 0.0, 0.0)]
     seen: list[Array] = []
     for name, looks in luck.gates.items():
-        indices = compiled.looks(name)
+        indices = compiled.indices(name)
         first, last = looks[0].estimate, looks[-1].estimate
         tells = first is not None and last is not None
         if first is not None and last is not None:
             seen.append(np.where(luck.draws.is_active[indices[-1]], last, first))
-            p_wrong, points = _decide_now(luck.gain, seen, least)
+        p_wrong, points = _decide_now(luck.gain, seen, least) if tells else (None, None)
         ends = outcome.replay.finish_h[indices]
         stopped = ((luck.draws.says_stop & luck.draws.is_active)[indices] & ~np.isnan(ends)).any(axis=0)
-        saved_hours, saved_days = _saved_by_stopping(outcome, name)
         lines.append(
             StageInformation(
                 name,
                 program.gates[name].title,
-                p_wrong if tells else None,
-                points if tells else None,
+                p_wrong,
+                points,
                 _spent_by(outcome, np.nanmax(np.where(np.isnan(ends), -np.inf, ends), axis=0)),
                 float(stopped.mean()),
                 float((stopped & (luck.gain >= least)).mean()),
-                saved_hours,
-                saved_days,
+                *_saved_by_stopping(outcome, name),
             )
         )
     return lines
@@ -157,19 +152,28 @@ def ladder(outcome: Outcome) -> list[GateSite]:
 
 
 def seeds_table(
-    program: Program, baseline: Baseline, seeds: Sequence[int], *, num_worlds: int, seed: int = 0
+    program: Program,
+    baseline: Baseline,
+    seeds: Sequence[int] | None = None,
+    *,
+    num_worlds: int,
+    seed: int = 0,
 ) -> list[SeedsTried]:
-    """The last gate's comparison with so many seeds of each arm, date and budget included."""
-    first = simulate(program, baseline, num_worlds=num_worlds, seed=seed)
-    gate = last_effect_gate(program, first)
-    evidence = program.gates[gate].evidence if gate else None
-    if evidence is None:
+    """The last gate's comparison with so many seeds of each arm, date and budget included.
+
+    By default from two fewer than now to two more.
+    """
+    compiled = simulated(program, baseline)
+    last = _last_evidence(compiled)
+    if last is None:
         return []
+    gate, evidence = last
+    now = seeds_of(compiled, evidence.runs)
     lines = []
-    for num_seeds in seeds:
+    for num_seeds in range(max(1, now - 2), now + 3) if seeds is None else seeds:
         changed = program.changed({f"activities.{evidence.runs}.runs.count": 2 * num_seeds})
         outcome = simulate(changed, baseline, num_worlds=num_worlds, seed=seed)
-        look = outcome.luck.gates[gate or ""][0]
+        look = outcome.luck.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
         aim = evidence.pass_at + float(outcome.luck.gain.std())
         noise = look.estimate - outcome.luck.gain
@@ -202,7 +206,7 @@ def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
     them."""
     draws = outcome.luck.draws
     says_stop = draws.says_stop.copy()
-    says_stop[outcome.simulated.looks(gate)] = False
+    says_stop[outcome.simulated.indices(gate)] = False
     going_on = play(outcome.simulated, outcome.luck._replace(draws=replace(draws, says_stop=says_stop)))
     hours = float((going_on.device_hours - outcome.device_hours).mean())
     return hours, float((going_on.decision_h - outcome.decision_h).mean()) / 24.0
@@ -240,7 +244,7 @@ def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
     prior_mean, prior_sd = float(gain.mean()), float(gain.std())
     weight = prior_sd**2 / (prior_sd**2 + error**2)
     expected = prior_mean + weight * (estimate - prior_mean)
-    limit = _normal_quantile(STOP_PROBABILITY) * prior_sd * float(np.sqrt(1.0 - weight))
+    limit = NormalDist().inv_cdf(STOP_PROBABILITY) * prior_sd * float(np.sqrt(1.0 - weight))
     stops = expected - least < limit
     own = [index for index in compiled.indices(name) if not compiled.items[index].repeat]
     ends = outcome.replay.finish_h[own].max(axis=0)
@@ -261,9 +265,3 @@ def _rung(outcome: Outcome, name: str, benchmark: str) -> GateSite:
         float(np.where(reached & stops, left, 0.0).mean()),
         float((stops & (gain >= least))[reached].mean()),
     )
-
-
-def _normal_quantile(share: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(share)

@@ -13,7 +13,7 @@ so luck is not thrown but laid out evenly, in two layers:
     true gain ~ belief after the pilot and its reruns  -->  a gate's estimate = gain + luck of items and seeds
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -75,16 +75,21 @@ class GateLuck(NamedTuple):
         return GateLuck(self.verdict[chosen], estimate, error)
 
 
+Gates = Mapping[str, tuple[GateLuck, ...]]
+"""Gate -> its looks, the repeats included."""
+
+
 class Luck(NamedTuple):
     """All that is drawn for each world."""
 
     draws: Draws
     gain: Float[np.ndarray, " world"]
     """The true effect, in points."""
-    gates: Mapping[str, tuple[GateLuck, ...]]
-    """Gate -> its looks, the repeats included."""
-    happened: Mapping[str, Flags]
-    """Risk -> in which worlds it comes true."""
+    gates: Gates
+
+    def worlds(self, chosen: NDArray[np.intp]) -> "Luck":
+        """Some of the worlds, by their places."""
+        return Luck(self.draws.worlds(chosen), self.gain[chosen], _worlds(self.gates, chosen))
 
 
 class Drawing:
@@ -162,25 +167,26 @@ def draw_luck(simulated: Simulated, *, num_worlds: int, seed: int = 0) -> Luck:
     }
     cut_start, cut_end = _cuts(simulated, drawing, happened)
     draws = Draws(
-        duration_h=_durations(simulated, drawing, happened),
+        duration_h=np.stack([_duration(program, item, drawing, happened) for item in simulated.items]),
         delay_h=_delays(simulated, drawing, happened),
         is_active=active,
         cut_start_h=cut_start,
         cut_end_h=cut_end,
-        says_stop=_says_stop(simulated, gates, num_worlds),
+        says_stop=says_stop(simulated, gates, num_worlds=num_worlds),
     )
-    return Luck(draws, gain, gates, happened)
+    return Luck(draws, gain, gates)
 
 
 def calm_luck(simulated: Simulated) -> Draws:
     """One program to which nothing happens, and whose gates all pass: the schedule as it was meant."""
     shape = (len(simulated.items), 1)
+    cut_start, cut_end = simulated.planned_cuts()
     return Draws(
         duration_h=np.array([[item.planned_h] for item in simulated.items]),
         delay_h=np.zeros(shape),
         is_active=np.array([[item.repeat == 0] for item in simulated.items]),
-        cut_start_h=simulated.cut_start_h[:, None],
-        cut_end_h=simulated.cut_end_h[:, None],
+        cut_start_h=cut_start,
+        cut_end_h=cut_end,
         says_stop=np.zeros(shape, bool),
     )
 
@@ -188,19 +194,14 @@ def calm_luck(simulated: Simulated) -> Draws:
 # How long things take
 
 
-def _durations(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
-    return np.stack([_duration(simulated.program, item, drawing, happened) for item in simulated.items])
-
-
 def _duration(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     if item.kind in ("event", "join"):
         return np.zeros(drawing.num_worlds)
     noise, name, hours = program.noise, item.name, item.planned_h
+    scatter, risks = drawing.normal("duration", name), _risk_factor(program, item, drawing, happened)
     if item.kind in ("work", "gate"):
-        factor = noise.work_factor * np.exp(noise.work_sigma * drawing.normal("duration", name))
-        return hours * factor * _risk_factor(program, item, drawing, happened)
-    factor = np.exp(noise.run_sigma * drawing.normal("duration", name))
-    factor = factor * _risk_factor(program, item, drawing, happened)
+        return hours * (noise.work_factor * np.exp(noise.work_sigma * scatter)) * risks
+    factor = np.exp(noise.run_sigma * scatter) * risks
     low, high = noise.rerun_fraction
     is_rerun = drawing.uniform("rerun", name) < noise.rerun_probability
     factor += is_rerun * (low + (high - low) * drawing.uniform("rerun fraction", name))
@@ -219,7 +220,7 @@ def _interrupt_rate(program: Program, drawing: Drawing) -> Array:
 def _risk_factor(program: Program, item: NetworkItem, drawing: Drawing, happened: Mapping[str, Flags]) -> Array:
     """By how much risks that have come true lengthen it; one draw for all that a risk touches."""
     factor = np.ones(drawing.num_worlds)
-    names = {item.node, program.nodes()[item.node].stage}
+    names = {item.node, item.stage}
     for name, risk in program.risks.items():
         if isinstance(risk.effect, Longer) and names & set(risk.effect.what):
             longer = drawing.triangular(risk.effect.factor, "risk size", name)
@@ -244,28 +245,25 @@ def _delays(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags
 def _cuts(simulated: Simulated, drawing: Drawing, happened: Mapping[str, Flags]) -> tuple[Array, Array]:
     """When capacity is missing, in each world."""
     program, num_worlds = simulated.program, drawing.num_worlds
-    start = np.repeat(simulated.cut_start_h[:, None], num_worlds, axis=1)
-    end = np.repeat(simulated.cut_end_h[:, None], num_worlds, axis=1)
+    start, end = (np.repeat(hours, num_worlds, axis=1) for hours in simulated.planned_cuts())
     last_h = float(program.calendar.hour_of(program.decision.by))
     for name, risk in program.risks.items():
         effect = risk.effect
+        if not isinstance(effect, BookingOverruns | CapacityLost | Away):
+            continue
+        hours = happened[name] * (24.0 * drawing.triangular(effect.days, "risk size", name))
         if isinstance(effect, BookingOverruns):
-            hours = 24.0 * drawing.triangular(effect.days, "risk size", name)
-            end[simulated.cuts_of(BOOKING + effect.booking)] += happened[name] * hours
-        elif isinstance(effect, CapacityLost | Away):
-            hours = 24.0 * drawing.triangular(effect.days, "risk size", name)
+            end[simulated.cuts_of(BOOKING + effect.booking)] += hours
+        else:
             begin = last_h * drawing.uniform("risk day", name)
-            for index in simulated.cuts_of(RISK + name):
-                start[index], end[index] = begin, begin + happened[name] * hours
+            start[simulated.cuts_of(RISK + name)], end[simulated.cuts_of(RISK + name)] = begin, begin + hours
     return start, end
 
 
 # What the runs show
 
 
-def _shown(
-    simulated: Simulated, *, num_worlds: int, seed: int
-) -> tuple[Array, dict[str, tuple[GateLuck, ...]], Flags, dict[str, Flags]]:
+def _shown(simulated: Simulated, *, num_worlds: int, seed: int) -> tuple[Array, Gates, Flags, dict[str, Flags]]:
     """(true gain, gates, what is active, which risks cost gain), evenly taken from many more worlds."""
     program = simulated.program
     count = _CANDIDATES * (1 << (num_worlds - 1).bit_length())
@@ -280,24 +278,31 @@ def _shown(
     order = _by_path(simulated, gates, active, gain)
     offset = np.random.default_rng(derive_key(seed, "offset")).random()
     taken = order[((np.arange(num_worlds) + offset) * (count / num_worlds)).astype(int)]
-    chosen = {name: tuple(look.worlds(taken) for look in looks) for name, looks in gates.items()}
-    return gain[taken], chosen, active[:, taken], {name: flags[taken] for name, flags in lost.items()}
+    lost = {name: flags[taken] for name, flags in lost.items()}
+    return gain[taken], _worlds(gates, taken), active[:, taken], lost
 
 
-def _by_path(
-    simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], active: Flags, gain: Array
-) -> NDArray[np.intp]:
+def _worlds(gates: Gates, chosen: NDArray[np.intp]) -> Gates:
+    return {name: tuple(look.worlds(chosen) for look in looks) for name, looks in gates.items()}
+
+
+def looks_of(simulated: Simulated, gates: Gates) -> Iterator[tuple[int, GateLuck]]:
+    """Every look of every gate, with its place in the network."""
+    for name, looks in gates.items():
+        yield from zip(simulated.indices(name), looks, strict=True)
+
+
+def _by_path(simulated: Simulated, gates: Gates, active: Flags, gain: Array) -> NDArray[np.intp]:
     """Worlds sorted by what the first gate says, then the second, ...; by gain within a path.
 
     What comes after a stop, or was never asked, tells no paths apart.
     """
     ended = np.zeros(len(gain), bool)
     columns: list[NDArray[np.generic]] = []
-    for name, looks in gates.items():
-        for index, look in zip(simulated.looks(name), looks, strict=True):
-            is_held = active[index] & ~ended
-            columns.append(np.where(is_held, look.verdict.astype("U1"), ""))
-            ended |= is_held & (look.verdict == "stop")
+    for index, look in looks_of(simulated, gates):
+        is_held = active[index] & ~ended
+        columns.append(np.where(is_held, look.verdict.astype("U1"), ""))
+        ended |= is_held & (look.verdict == "stop")
     ranks = [np.unique(column, return_inverse=True)[1] for column in columns]
     return np.lexsort([gain, *reversed(ranks)])
 
@@ -324,9 +329,7 @@ def quantile_of_belief(pilot: Pilot, share: Array) -> Array:
     return gains
 
 
-def _walk_gates(
-    simulated: Simulated, drawing: Drawing, gain: Array
-) -> tuple[dict[str, tuple[GateLuck, ...]], Flags]:
+def _walk_gates(simulated: Simulated, drawing: Drawing, gain: Array) -> tuple[Gates, Flags]:
     """Every gate's looks, in order; what narrows and repeats switch off and on."""
     program = simulated.program
     is_first = np.array([[item.repeat == 0] for item in simulated.items])
@@ -334,22 +337,15 @@ def _walk_gates(
     gates: dict[str, tuple[GateLuck, ...]] = {}
     in_order = [item.node for item in simulated.items if item.kind == "gate" and item.repeat == 0]
     for name in in_order:
-        gate, looks = program.gates[name], simulated.looks(name)
-        found: list[GateLuck] = []
-        for repeat in range(len(looks)):
-            is_last = repeat == len(looks) - 1
-            found.append(_look(simulated, name, gate, drawing, gain, active, repeat, is_last=is_last))
-            if not is_last:
-                asks = active[looks[repeat]] & (found[-1].verdict == "again")
-                for each in (name, *(gate.again.repeats if gate.again else ())):
-                    for index in simulated.indices(each):
-                        if simulated.items[index].repeat == repeat + 1:
-                            active[index] = asks
-        gates[name] = tuple(found)
-        is_narrow = np.any(
-            [active[index] & (look.verdict == "narrow") for index, look in zip(looks, found, strict=True)],
-            axis=0,
-        )
+        gate, places, looks = program.gates[name], simulated.indices(name), list[GateLuck]()
+        is_narrow = np.zeros(drawing.num_worlds, bool)
+        for repeat, place in enumerate(places):
+            look = _look(simulated, name, drawing, gain, active, repeat, is_last=place == places[-1])
+            looks.append(look)
+            is_narrow |= active[place] & (look.verdict == "narrow")
+            if place != places[-1]:
+                active[simulated.asked_by(name, repeat + 1)] = active[place] & (look.verdict == "again")
+        gates[name] = tuple(looks)
         for dropped in gate.narrow.drops:
             active[simulated.indices(dropped)] &= ~is_narrow
     return gates, active
@@ -358,7 +354,6 @@ def _walk_gates(
 def _look(
     simulated: Simulated,
     name: str,
-    gate: ProgramGate,
     drawing: Drawing,
     gain: Array,
     active: Flags,
@@ -366,6 +361,7 @@ def _look(
     *,
     is_last: bool,
 ) -> GateLuck:
+    gate = simulated.program.gates[name]
     if gate.evidence is None:
         return GateLuck(_stated(gate, drawing.uniform("verdict", name, repeat), is_last=is_last), None, None)
     if simulated.program.pilot is None:
@@ -402,12 +398,12 @@ def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
     return np.array(names)[index]
 
 
-def _says_stop(simulated: Simulated, gates: Mapping[str, tuple[GateLuck, ...]], num_worlds: int) -> Flags:
-    says_stop = np.zeros((len(simulated.items), num_worlds), bool)
-    for name, looks in gates.items():
-        for index, look in zip(simulated.looks(name), looks, strict=True):
-            says_stop[index] = look.verdict == "stop"
-    return says_stop
+def says_stop(simulated: Simulated, gates: Gates, *, num_worlds: int) -> Flags:
+    """Whether each look says stop; false for what is no gate."""
+    found = np.zeros((len(simulated.items), num_worlds), bool)
+    for index, look in looks_of(simulated, gates):
+        found[index] = look.verdict == "stop"
+    return found
 
 
 def components_of(program: Program, benchmark: str) -> VarianceComponents:
@@ -418,7 +414,4 @@ def components_of(program: Program, benchmark: str) -> VarianceComponents:
 
 def seeds_of(simulated: Simulated, activity: str) -> int:
     """Seeds of each arm: half of the activity's runs."""
-    runs = [
-        item for item in simulated.items if item.node == activity and item.kind == "run" and not item.repeat
-    ]
-    return len(runs) // 2
+    return sum(i.node == activity and i.kind == "run" and not i.repeat for i in simulated.items) // 2

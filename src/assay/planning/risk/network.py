@@ -92,11 +92,11 @@ class Network:
         return self.names.index(name)
 
 
-def working_time(*, num_days: int, working_days: Sequence[bool], first_h: float, last_h: float) -> WorkingTime:
+def working_time(*, working_days: Sequence[bool], first_h: float, last_h: float) -> WorkingTime:
     """Working hours from `first_h` to `last_h` of each working day (`working_days[day]`, from day 0)."""
     wall, worked = [0.0], [0.0]
-    for day in range(num_days):
-        if working_days[day]:
+    for day, is_working in enumerate(working_days):
+        if is_working:
             wall += [24.0 * day + first_h, 24.0 * day + last_h]
             worked += [worked[-1], worked[-1] + last_h - first_h]
     return WorkingTime(np.array(wall), np.array(worked))

@@ -8,15 +8,18 @@ program --choose_scope--> the scope that keeps its promises --schedule--> plan -
 from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
+
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
-from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove, TriedScope
+from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Slot
-from assay.planning.risk.outcome import NUM_WORLDS, Outcome, interval, simulate
-from assay.planning.risk.scope import Move, Promises, Tried, choose_scope, moves_of, with_moves
-from assay.planning.schedule import Effort, schedule
+from assay.planning.risk.network import Array
+from assay.planning.risk.outcome import NUM_WORLDS, Outcome, simulate
+from assay.planning.risk.scope import Promises, choose_scope, moves_of, with_moves
+from assay.planning.schedule import DEFAULT_EFFORT, Effort, schedule
 from assay.records.failure_rates import FailureRates
 
 MEASURED = "ledger"
@@ -47,7 +50,7 @@ def make_offer(
     rates: FailureRates | None = None,
     num_worlds: int = NUM_WORLDS,
     seed: int = 0,
-    effort: Effort | None = None,
+    effort: Effort = DEFAULT_EFFORT,
     say: Say = lambda text: None,
     clock: Clock | None = None,
 ) -> Offered:
@@ -55,7 +58,7 @@ def make_offer(
 
     Raises what `schedule` raises where the program cannot be done at all.
     """
-    clock, promises, effort = clock or SystemClock(), promises or Promises(), effort or Effort()
+    clock, promises = clock or SystemClock(), promises or Promises()
     began_s = clock.monotonic_s()
     stated_sha256 = program.digest()
     if rates is not None:
@@ -75,12 +78,12 @@ def make_offer(
         promised_on_time=promises.p_on_time,
         promised_over_budget=promises.p_over_budget,
         keeps_promises=not promises.shortfall(outcome),
-        moves=(*_measured(rates), *map(_taken, choice.moves)),
+        moves=(*_measured(rates), *choice.moves),
         plan=plan,
         safety=safety_of(outcome),
         calm_plan=calm_plan,
         calm_safety=safety_of(calm_outcome),
-        tried=tuple(map(_tried, choice.tried)),
+        tried=choice.tried,
         spent_s=round(clock.monotonic_s() - began_s, 3),
     )
     return Offered(offer, choice.program, outcome, calm_outcome)
@@ -93,9 +96,7 @@ def offered_program(program: Program, offer: Offer) -> Program:
             f"program '{program.name}' has changed since the offer was made. Make it anew with 'assay "
             "plan offer'."
         )
-    for changes in offer.changes():
-        program = program.changed(changes)
-    return program
+    return with_moves(program, offer.moves)
 
 
 def program_with(program: Program, names: tuple[str, ...]) -> Program:
@@ -109,16 +110,20 @@ def program_with(program: Program, names: tuple[str, ...]) -> Program:
 
 def safety_of(outcome: Outcome) -> Safety:
     """The simulation's summary, as a record."""
-    days, hours = interval(outcome.decision_h / 24.0), interval(outcome.device_hours)
     return Safety(
         num_programs=len(outcome.verdict),
         p_on_time=outcome.p_on_time(),
         p_over_budget=outcome.p_over_budget(),
-        decision_day=Spread(p10=days.low, p50=days.middle, p90=days.high),
-        device_hours=Spread(p10=hours.low, p50=hours.middle, p90=hours.high),
+        decision_day=_spread(outcome.decision_h / 24.0),
+        device_hours=_spread(outcome.device_hours),
         verdicts=outcome.shares(),
         given=_given(outcome),
     )
+
+
+def _spread(values: Array) -> Spread:
+    low, middle, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
+    return Spread(p10=low, p50=middle, p90=high)
 
 
 def _given(outcome: Outcome) -> dict[str, Given]:
@@ -138,13 +143,3 @@ def _measured(rates: FailureRates | None) -> tuple[TakenMove, ...]:
     if rates is None:
         return ()
     return (TakenMove(name=MEASURED, title=f"Failure rates: {rates.sentence()}", changes=rates.changes()),)
-
-
-def _taken(move: Move) -> TakenMove:
-    return TakenMove(name=move.name, title=move.title, gives_up=move.gives_up, changes=dict(move.changes))
-
-
-def _tried(line: Tried) -> TriedScope:
-    return TriedScope(
-        moves=line.moves, p_on_time=line.p_on_time, p_over_budget=line.p_over_budget, p_both=line.p_both
-    )

@@ -1,14 +1,13 @@
 """What the simulated worlds say together: the date, the budget, the verdict, each with its distribution."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
-from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck
+from assay.planning.risk.luck import Flags, Luck, Verdicts, calm_luck, draw_luck, looks_of
 from assay.planning.risk.network import Array
 from assay.planning.risk.replay import Replay, replay
 
@@ -30,13 +29,21 @@ class Outcome:
     verdict: Verdicts
     """`scale`, `narrow` or `stop`."""
 
+    def is_on_time(self) -> Flags:
+        """Where the decision stands by its date."""
+        return np.asarray(self.decision_h <= self.deadline_h())
+
+    def is_over_budget(self) -> Flags:
+        """Where more device-hours are spent than the budget has."""
+        return np.asarray(self.device_hours > self.simulated.program.budget.device_hours)
+
     def p_on_time(self) -> float:
         """P(the decision stands by its date)."""
-        return float((self.decision_h <= self.deadline_h()).mean())
+        return float(self.is_on_time().mean())
 
     def p_over_budget(self) -> float:
         """P(more device-hours than the budget)."""
-        return float((self.device_hours > self.simulated.program.budget.device_hours).mean())
+        return float(self.is_over_budget().mean())
 
     def deadline_h(self) -> float:
         """Hour by which the decision must stand."""
@@ -56,23 +63,8 @@ class Outcome:
         total = {stage: np.zeros(len(self.device_hours)) for stage in self.simulated.program.stages}
         for index, item in enumerate(self.simulated.items):
             if item.devices:
-                total[self.simulated.stage_of(index)] += item.devices * self.replay.held_h[index]
+                total[item.stage] += item.devices * self.replay.held_h[index]
         return total
-
-
-class Interval(NamedTuple):
-    """A distribution in three numbers."""
-
-    low: float
-    """A tenth lies below."""
-    middle: float
-    high: float
-    """A tenth lies above."""
-
-
-def interval(values: Array) -> Interval:
-    """P10, P50, P90."""
-    return Interval(*(float(each) for each in np.quantile(values, (0.1, 0.5, 0.9))))
 
 
 def simulate(
@@ -91,7 +83,6 @@ def simulate(
 def play(compiled: Simulated, luck: Luck) -> Outcome:
     """Replay these draws and sum them up."""
     found = replay(compiled.network, luck.draws)
-    devices = np.array([item.devices for item in compiled.items], float)
     stopped = _reached(compiled, luck, found, "stop")
     narrowed = _reached(compiled, luck, found, "narrow")
     return Outcome(
@@ -99,7 +90,7 @@ def play(compiled: Simulated, luck: Luck) -> Outcome:
         luck,
         found,
         _decision_h(compiled, found),
-        devices @ found.held_h,
+        compiled.devices() @ found.held_h,
         np.where(stopped, "stop", np.where(narrowed, "narrow", "scale")),
     )
 
@@ -112,10 +103,9 @@ def calm_replay(compiled: Simulated) -> Replay:
 def _reached(compiled: Simulated, luck: Luck, found: Replay, verdict: str) -> np.ndarray:
     """Worlds in which some gate that was held said this."""
     said = np.zeros(found.finish_h.shape[1], bool)
-    for name, looks in luck.gates.items():
-        for index, look in zip(compiled.looks(name), looks, strict=True):
-            was_held = luck.draws.is_active[index] & ~np.isnan(found.finish_h[index])
-            said |= was_held & (look.verdict == verdict)
+    for index, look in looks_of(compiled, luck.gates):
+        was_held = luck.draws.is_active[index] & ~np.isnan(found.finish_h[index])
+        said |= was_held & (look.verdict == verdict)
     return said
 
 

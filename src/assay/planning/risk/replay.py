@@ -9,7 +9,7 @@ many steps as the longest one.
     draws + network --> replay --> when each activity began and ended, the device-hours that it held
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -45,22 +45,9 @@ class Draws:
     says_stop: Bool[np.ndarray, "activity world"]
     """For gates: its verdict, should the program get there."""
 
-    @property
-    def num_worlds(self) -> int:
-        """How many columns."""
-        return int(self.duration_h.shape[1])
-
-    def block(self, first: int, last: int) -> "Draws":
-        """Some of the worlds."""
-        part = np.s_[:, first:last]
-        return Draws(
-            self.duration_h[part],
-            self.delay_h[part],
-            self.is_active[part],
-            self.cut_start_h[part],
-            self.cut_end_h[part],
-            self.says_stop[part],
-        )
+    def worlds(self, chosen: NDArray[np.intp] | slice) -> "Draws":
+        """Some of the worlds, by their places."""
+        return Draws(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
 
 
 class Replay(NamedTuple):
@@ -75,8 +62,8 @@ class Replay(NamedTuple):
 def replay(network: Network, draws: Draws) -> Replay:
     """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
     blocks = [
-        _Block(network, draws.block(first, first + _WORLDS_AT_ONCE)).run()
-        for first in range(0, draws.num_worlds, _WORLDS_AT_ONCE)
+        _Block(network, draws.worlds(slice(first, first + _WORLDS_AT_ONCE))).run()
+        for first in range(0, draws.duration_h.shape[1], _WORLDS_AT_ONCE)
     ]
     return Replay(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
 

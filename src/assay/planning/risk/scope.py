@@ -7,14 +7,14 @@ given back if they hold without it. All scopes are played under the same luck, s
 real.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from assay.planning.program.offer import TakenMove, TriedScope
 from assay.planning.program.program import Program
-from assay.planning.risk.compile import Baseline
 from assay.planning.risk.outcome import Outcome, simulate
 from assay.planning.risk.sketch import sketch
 
@@ -38,57 +38,33 @@ class Promises(NamedTuple):
         return late + max(0.0, outcome.p_over_budget() - max(0.0, self.p_over_budget - margin / 4))
 
 
-class Move(NamedTuple):
-    """Something that could be done otherwise."""
-
-    name: str
-    """Of the option, or `risk: mitigation`."""
-    title: str
-    gives_up: str
-    changes: Mapping[str, Any]
-
-
-class Tried(NamedTuple):
-    """A scope that was played."""
-
-    moves: tuple[str, ...]
-    p_on_time: float
-    p_over_budget: float
-    p_both: float
-    """P(on time and within budget)."""
-    device_hours: float
-    """Median."""
-    decision_day: float
-    """Median."""
-
-
 @dataclass(frozen=True)
 class ScopeChoice:
     """What was tried, and what is offered."""
 
     program: Program
     """With the chosen moves made."""
-    moves: tuple[Move, ...]
+    moves: tuple[TakenMove, ...]
     keeps_promises: bool
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedScope, ...]
     """In the order of the search; the first is the full scope."""
 
 
-def moves_of(program: Program) -> dict[str, Move]:
-    """Every option and mitigation, in the file's order."""
-    options = {
-        name: Move(name, option.title, option.gives_up, option.changes)
+def moves_of(program: Program) -> dict[str, TakenMove]:
+    """Every option and mitigation (`risk: mitigation`), in the file's order."""
+    moves = [
+        TakenMove(name=name, title=option.title, gives_up=option.gives_up, changes=option.changes)
         for name, option in program.options.items()
-    }
-    mitigations = {
-        f"{risk_name}: {name}": Move(f"{risk_name}: {name}", mitigation.title, "", mitigation.changes)
+    ]
+    moves += [
+        TakenMove(name=f"{risk_name}: {name}", title=mitigation.title, changes=mitigation.changes)
         for risk_name, risk in program.risks.items()
         for name, mitigation in risk.mitigations.items()
-    }
-    return options | mitigations
+    ]
+    return {move.name: move for move in moves}
 
 
-def with_moves(program: Program, moves: Sequence[Move]) -> Program:
+def with_moves(program: Program, moves: Iterable[TakenMove]) -> Program:
     """The program run so, moves applied in the given order."""
     for move in moves:
         program = program.changed(move.changes)
@@ -112,7 +88,7 @@ def choose_scope(
 class _Search:
     def __init__(self, program: Program, promises: Promises, num_worlds: int, seed: int) -> None:
         self.moves = moves_of(program)
-        self.tried: dict[tuple[str, ...], Tried] = {}
+        self.tried: dict[tuple[str, ...], TriedScope] = {}
         self._program, self._promises = program, promises
         self._num_worlds, self._seed = num_worlds, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
@@ -129,11 +105,18 @@ class _Search:
         """Infinite where the moves do not go together."""
         if names not in self._shortfalls:
             try:
-                outcome = _played(self.program_with(names), self._num_worlds, self._seed)
+                program = self.program_with(names)
+                outcome = simulate(program, sketch(program), num_worlds=self._num_worlds, seed=self._seed)
             except (KeyError, ValidationError):
                 self._shortfalls[names] = float("inf")
             else:
-                self.tried[names] = tried(names, outcome)
+                is_both = outcome.is_on_time() & ~outcome.is_over_budget()
+                self.tried[names] = TriedScope(
+                    moves=names,
+                    p_on_time=outcome.p_on_time(),
+                    p_over_budget=outcome.p_over_budget(),
+                    p_both=float(is_both.mean()),
+                )
                 self._shortfalls[names] = self._promises.shortfall(outcome, margin=MARGIN)
         return self._shortfalls[names]
 
@@ -160,22 +143,3 @@ class _Search:
             if name not in names:
                 taken = {*names, name}
                 yield tuple(each for each in self.moves if each in taken)
-
-
-def _played(program: Program, num_worlds: int, seed: int) -> Outcome:
-    baseline: Baseline = sketch(program)
-    return simulate(program, baseline, num_worlds=num_worlds, seed=seed)
-
-
-def tried(names: tuple[str, ...], outcome: Outcome) -> Tried:
-    """One line of the comparison."""
-    is_on_time = outcome.decision_h <= outcome.deadline_h()
-    is_within = outcome.device_hours <= outcome.simulated.program.budget.device_hours
-    return Tried(
-        names,
-        outcome.p_on_time(),
-        outcome.p_over_budget(),
-        float((is_on_time & is_within).mean()),
-        sorted(outcome.device_hours.tolist())[len(outcome.device_hours) // 2],
-        outcome.decision_days(0.5)[0],
-    )

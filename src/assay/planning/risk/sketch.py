@@ -7,9 +7,10 @@ The plan that is offered is solved properly afterwards.
 
 from collections.abc import Mapping
 
+from assay.planning.heuristic import in_order
 from assay.planning.program.program import Program
 from assay.planning.program.work import Node, RunMode
-from assay.planning.risk.compile import Baseline, Slot, hours_per_day, simulated
+from assay.planning.risk.compile import Baseline, Slot, simulated
 from assay.planning.risk.outcome import calm_replay
 
 DEARER = 1.031
@@ -61,24 +62,15 @@ def _array_h(program: Program, mode: RunMode, count: int) -> float:
 def _length_h(program: Program, node: Node, way: int) -> float:
     if node.runs is not None:
         return float(_array_h(program, node.runs.ways()[way], node.runs.count))
-    a_week = len(program.calendar.working_days) * hours_per_day(program)
-    return node.work[way].days * hours_per_day(program) * 168.0 / a_week
+    a_day = program.calendar.hours_per_day()
+    return node.work[way].days * a_day * 168.0 / (len(program.calendar.working_days) * a_day)
 
 
 def _hours_to_go(nodes: Mapping[str, Node], lengths: Mapping[str, float]) -> dict[str, float]:
     """From each node's start to the end of the longest chain behind it."""
-    followers: dict[str, list[str]] = {name: [] for name in nodes}
-    for name, node in nodes.items():
-        for dependency in node.after:
-            if dependency.name in nodes:
-                followers[dependency.name].append(name)
-    to_go: dict[str, float] = {}
-
-    def measure(name: str) -> float:
-        if name not in to_go:
-            to_go[name] = lengths[name] + max((measure(each) for each in followers[name]), default=0.0)
-        return to_go[name]
-
-    for name in nodes:
-        measure(name)
+    waits = {name: [each.name for each in node.after if each.name in nodes] for name, node in nodes.items()}
+    to_go = dict(lengths)
+    for name in reversed(in_order(waits, dict.fromkeys(nodes, 0.0))):
+        for before in waits[name]:
+            to_go[before] = max(to_go[before], lengths[before] + to_go[name])
     return to_go

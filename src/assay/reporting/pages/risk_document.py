@@ -52,8 +52,8 @@ def _verdict(dossier: Dossier) -> Verdict:
         if each.after.p_both > line.now.p_both + 0.002
     ]
     sentence = (
-        f"The dearest risk is '{worst.title.lower()}': without it, a decision in time and in budget would be "
-        f"{100 * worst.cost():.1f} points likelier. "
+        f"The dearest risk is '{worst.risk.title.lower()}': without it, a decision in time and in budget would "
+        f"be {100 * worst.cost():.1f} points likelier. "
     )
     if best:
         line, each = max(best, key=lambda pair: pair[1].after.p_both - pair[0].now.p_both)
@@ -94,13 +94,13 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
         "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
         "come; days and device-hours are averages over all worlds.",
         lines,
-        ("risk", lambda line: line.title),
-        ("probability", lambda line: percent_text(line.probability)),
+        ("risk", lambda line: line.risk.title),
+        ("probability", lambda line: percent_text(line.risk.probability)),
         ("cost", lambda line: f"{100 * line.cost():.1f} pt"),
         ("date", lambda line: f"{signed_text(line.now.decision_day - line.without.decision_day, 1)} d"),
         ("device-hours", lambda line: signed_text(line.now.device_hours - line.without.device_hours)),
-        ("who watches", lambda line: program.title_of(line.owner)),
-        ("seen first", lambda line: line.sign or "—"),
+        ("who watches", lambda line: program.title_of(line.risk.owner)),
+        ("seen first", lambda line: line.risk.sign or "—"),
     )
 
 
@@ -109,7 +109,7 @@ def _mitigations(dossier: Dossier) -> Iterator[Block]:
     rows = [
         (
             each.title,
-            line.title,
+            line.risk.title,
             f"{signed_text(100 * (each.after.p_on_time - line.now.p_on_time), 1)} pt",
             f"{signed_text(100 * (each.after.p_over_budget - line.now.p_over_budget), 1)} pt",
             signed_text(each.after.device_hours - line.now.device_hours),

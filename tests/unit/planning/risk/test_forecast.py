@@ -158,7 +158,7 @@ def test_what_could_have_begun_long_ago_is_told_but_not_what_waits(offered, ledg
 
 def test_progress_on_what_is_not_in_the_program_is_refused(offered):
     wrong = Progress(now="2027-01-08", verdicts={"gatee": ("pass",)})
-    with pytest.raises(ConfigError, match=r"verdicts\.gatee: not in the program; perhaps you meant 'gate'"):
+    with pytest.raises(ConfigError, match=r"verdicts\.gatee: not in program 'small'; perhaps you meant 'gate'"):
         forecast(offered.program, offered.offer, wrong, baseline=baseline_of(offered.offer.plan))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from assay.planning.risk.network import Cut, Network, PredecessorLink, working_time
 from assay.planning.risk.replay import Draws, replay
 
-WEEK = working_time(num_days=365, working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
+WEEK = working_time(working_days=[day % 7 < 5 for day in range(365)], first_h=9, last_h=17)
 
 
 def random_network(rng, num_activities=9):
