@@ -1,4 +1,6 @@
-"""What a column of a dataset must be, checked once, when it is indexed."""
+"""What a column of a dataset must be, checked once, when it is indexed; and as which type it is read."""
+
+from collections import Counter
 
 import pyarrow as pa
 
@@ -12,30 +14,53 @@ TIME = "created_at"
 
 
 def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
-    """`input_ids` is a list of integers, `label` (if there or needed) an integer or a boolean."""
+    """`input_ids` is a list of integers, `label` (if there or needed) an integer or a boolean.
+
+    Each name is there once, and Arrow can take rows of each column.
+    """
     for name in (TOKENS, LABEL) if needs_label else (TOKENS,):
         if name not in schema.names:
             raise DataError(
                 f"{shard}: column '{name}' is missing; it has {', '.join(schema.names)}. Rename the column, or "
                 "tokenise raw text with 'assay data build'."
             )
+    for name, count in Counter(schema.names).items():
+        if count > 1:
+            raise DataError(
+                f"{shard}: {count} columns are named '{name}'. Write the shard again, each under its own name."
+            )
     tokens = schema.field(TOKENS).type
-    is_list = pa.types.is_list(tokens) or pa.types.is_large_list(tokens)
-    if not is_list or not pa.types.is_integer(tokens.value_type):
+    if not is_ragged(plain_type(tokens)) or not pa.types.is_integer(tokens.value_type):
         raise DataError(
             f"{shard}: column '{TOKENS}' has type {tokens}; expected a list of integers (list<int32>). "
             "Tokenise the text with 'assay data build', or write the column with the right type."
         )
+    if MASK in schema.names:
+        mask = plain_type(schema.field(MASK).type)
+        if not is_ragged(mask) or not _is_number(mask.value_type):
+            raise DataError(
+                f"{shard}: column '{MASK}' has type {schema.field(MASK).type}; expected a list of ones, as "
+                "many as a row has tokens. Drop the column: it follows from the lengths."
+            )
     if LABEL in schema.names:
         label = schema.field(LABEL).type
         if not (pa.types.is_integer(label) or pa.types.is_boolean(label)):
             raise DataError(
                 f"{shard}: column '{LABEL}' has type {label}; expected integers 0 and 1. Map its values first."
             )
+    for field in plain_schema(schema):
+        try:
+            pa.nulls(1, field.type).take(pa.array([0]))
+        except pa.ArrowNotImplementedError as error:
+            raise DataError(
+                f"{shard}: column '{field.name}' has type {field.type}, of which Arrow can take no rows "
+                f"({error}). Write it with a plainer type, or drop it."
+            ) from error
 
 
 def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_shard: str) -> None:
-    """All shards have the columns and types of the first."""
+    """All shards have the columns and types of the first, as they are read."""
+    schema, first = plain_schema(schema), plain_schema(first)
     if schema.equals(first):
         return
     differing = [
@@ -47,6 +72,60 @@ def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_
         f"{shard}: its columns are not those of {first_shard}: {'; '.join(differing) or 'another order'}. "
         "Write the shard again with the schema of the others, or index the two apart."
     )
+
+
+def plain(table: pa.Table) -> pa.Table:
+    """The same rows with the types of `plain_schema`."""
+    schema = plain_schema(table.schema)
+    return table if table.schema.equals(schema) else table.cast(schema)
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """As which columns are read: views of text and bytes, of which Arrow can take no rows, are plain.
+
+    Any value may be null, so that shards which differ in no more go together.
+    """
+    return pa.schema([_plain_field(field) for field in schema])
+
+
+def plain_type(arrow_type: pa.DataType) -> pa.DataType:
+    """As which one is read."""
+    types = pa.types
+    if types.is_string_view(arrow_type):
+        return pa.string()
+    if types.is_binary_view(arrow_type):
+        return pa.binary()
+    if types.is_struct(arrow_type):
+        return pa.struct([_plain_field(field) for field in arrow_type])
+    if types.is_map(arrow_type):
+        key, item = plain_type(arrow_type.key_type), _plain_field(arrow_type.item_field)
+        return pa.map_(arrow_type.key_field.with_type(key), item, arrow_type.keys_sorted)
+    if types.is_fixed_size_list(arrow_type):
+        return pa.list_(_plain_field(arrow_type.value_field), arrow_type.list_size)
+    if types.is_large_list(arrow_type):
+        return pa.large_list(_plain_field(arrow_type.value_field))
+    if types.is_list(arrow_type):
+        return pa.list_(_plain_field(arrow_type.value_field))
+    return arrow_type
+
+
+def is_ragged(arrow_type: pa.DataType) -> bool:
+    """Whether a row's value is a list of any length."""
+    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
+
+
+def column_of(leaf: str, columns: list[str]) -> str:
+    """The column that a Parquet path (`input_ids.list.element`, `meta.lang`) belongs to."""
+    return max((name for name in columns if f"{leaf}.".startswith(f"{name}.")), key=len)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, plain_type(field.type))
+
+
+def _is_number(arrow_type: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_integer(arrow_type) or types.is_boolean(arrow_type) or types.is_floating(arrow_type))
 
 
 def _type_of(schema: pa.Schema, name: str) -> str:

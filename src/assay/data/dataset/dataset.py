@@ -13,8 +13,9 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError, StoreError
+from assay.data.dataset.partitions import partition_values, with_partitions
 from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_identities
-from assay.data.dataset.shard_file import SparseFile, parse_footer
+from assay.data.dataset.shard_file import SparseFile, parse_footer, read_group
 from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import open_store
 
@@ -82,7 +83,11 @@ class Dataset:
         shard = self.manifest.shards[int(groups.shard_index[group])]
         metadata = self._metadata(int(groups.shard_index[group]))
         in_shard = int(groups.group_index[group])
-        wanted = _leaf_columns(metadata, columns)
+        from_path = self._partitions_of(shard, metadata, columns)
+        in_file = [name for name in columns if name not in {field.name for field in from_path}]
+        if not in_file:
+            return with_partitions(pa.table({}), shard.path, from_path, int(groups.num_rows[group]))
+        wanted = _leaf_columns(metadata, in_file)
         starts = [int(groups.chunk_start[group, leaf]) for leaf in wanted]
         ends = [
             start + int(groups.chunk_bytes[group, leaf]) for start, leaf in zip(starts, wanted, strict=True)
@@ -97,17 +102,24 @@ class Dataset:
                     f"manifest says {int(groups.chunk_digest[group, leaf]):016x}. The "
                     f"file changed after it was indexed. {_CURE}"
                 )
-        file = pq.ParquetFile(
-            pa.PythonFile(SparseFile(starts, parts, shard.num_bytes), mode="r"),
-            metadata=metadata,
-            pre_buffer=False,
+        table = read_group(metadata, in_shard, SparseFile(starts, parts, shard.num_bytes), in_file)
+        return (
+            with_partitions(table, shard.path, from_path, int(groups.num_rows[group])) if from_path else table
         )
-        return file.read_row_group(in_shard, columns=list(columns), use_threads=False)
 
     def leaf_columns(self, shard: int) -> list[str]:
         """Names behind the columns of the row groups' chunk arrays, e.g. `input_ids.list.element`."""
         schema = self._metadata(shard).schema
         return [schema.column(leaf).path for leaf in range(len(schema))]
+
+    def _partitions_of(self, shard: Shard, metadata: pq.FileMetaData, columns: Sequence[str]) -> list[pa.Field]:
+        """Of these columns, those that stand in the shard's path only."""
+        names = [name for name in columns if name in partition_values(shard.path)]
+        if not names:
+            return []
+        present = metadata.schema.to_arrow_schema().names
+        types = {"int64": pa.int64(), "string": pa.string()}
+        return [pa.field(name, types[self.manifest.columns[name]]) for name in names if name not in present]
 
     def changed_shards(self, *, workers: int = 4) -> dict[str, str]:
         """Shards whose bytes are not those that were indexed, with what is wrong; reads everything."""
@@ -157,9 +169,6 @@ def source_url(folder: Path, manifest: DatasetManifest) -> str:
 
 
 def _leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    wanted = set(columns)
-    return [
-        leaf
-        for leaf in range(metadata.num_columns)
-        if metadata.schema.column(leaf).path.partition(".")[0] in wanted
-    ]
+    wanted = tuple(f"{name}." for name in columns)
+    schema = metadata.schema
+    return [leaf for leaf in range(len(schema)) if f"{schema.column(leaf).path}.".startswith(wanted)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from assay.data.dataset.columns import LABEL
+from assay.data.dataset.columns import LABEL, column_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.row_digests import token_digests
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile, Shard
@@ -101,7 +101,7 @@ def _changed_shard(before: Dataset, after: Dataset, path: str) -> ChangedShard:
             else:
                 differs = np.ones(len(new_groups), bool)
             if differs.any():
-                columns.add(leaf.partition(".")[0])
+                columns.add(column_of(leaf, [*before.manifest.columns, *after.manifest.columns]))
             is_other |= differs
         num_row_groups = int(is_other.sum())
     return ChangedShard(

@@ -71,13 +71,20 @@ def check_span(span: Span, config: BuildConfig) -> SeenTypes:
     """Look at every field that will be used; raises `DataError` naming the first place that is wrong."""
     seen: dict[str, dict[str, Seen]] = {name: {} for name in config.metadata_fields}
     for where, row in span.rows():
-        text_of(row, config, where)
+        _refuse_half_characters(text_of(row, config, where), config.text_field, where)
+        if config.key_field is not None:
+            _refuse_half_characters(str(row.get(config.key_field)), config.key_field, where)
         if config.label_field is not None:
             label_of(row, config.label_field, where)
         if config.time_field is not None:
             time_of(row, config.time_field, where)
         for name, types in seen.items():
-            if (value := row.get(name)) is not None and type(value).__name__ not in types:
+            value = row.get(name)
+            if isinstance(value, str):
+                _refuse_half_characters(value, name, where)
+            elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+                raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
+            if value is not None and type(value).__name__ not in types:
                 types[type(value).__name__] = _seen(value, name, where)
     return {name: tuple(types.values()) for name, types in seen.items()}
 
@@ -137,6 +144,16 @@ def metadata_array(values: list[Any], arrow_type: pa.DataType, name: str, where:
         return pa.array(values, arrow_type)
     except (pa.ArrowException, OverflowError) as error:
         raise DataError(f"{where} and below: field '{name}' does not fit in {arrow_type}: {error}.") from error
+
+
+def _refuse_half_characters(text: str, name: str, where: str) -> None:
+    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: field '{name}' holds {text[error.start]!a}, half a character. Mend or drop the line."
+        ) from error
 
 
 _ARROW_TYPES: Mapping[str, pa.DataType] = {

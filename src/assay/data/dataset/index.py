@@ -9,7 +9,7 @@ import functools
 import io
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,8 +23,9 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import DataError
-from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema
+from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema, plain_schema
 from assay.data.dataset.dataset import FOOTERS_FILE, MANIFEST_FILE, ROW_GROUPS_FILE
+from assay.data.dataset.partitions import partition_schema, partition_values, with_partitions
 from assay.data.dataset.profile import (
     MAX_LENGTH,
     ColumnCounts,
@@ -34,12 +35,14 @@ from assay.data.dataset.profile import (
     merged_columns,
 )
 from assay.data.dataset.row_groups import RowGroups
-from assay.data.dataset.shard_file import chunk_ranges, footer_of
+from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
+from assay.data.dataset.source_files import shard_paths
 from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
 """Called with (shards done, shards in all)."""
+_NO_PARTITIONS = pa.schema([])
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,15 @@ def index_dataset(
     """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`."""
     if "://" not in source_url:
         source_url = str(Path(source_url).resolve())
-    store = open_store(source_url)
-    paths = shard_paths(item.key for item in store.list(""))
+    store, paths = open_store(source_url), shard_paths(source_url)
     if not paths:
         raise DataError(f"{source_url}: no *.parquet file there. Check the path or the prefix.")
-    scans = []
+    scans, partitions = [], partition_schema(paths)
     with ThreadPoolExecutor(workers) as pool:
-        futures = [pool.submit(scan_shard, store, path, needs_label=needs_label) for path in paths]
+        futures = [
+            pool.submit(scan_shard, store, path, needs_label=needs_label, partitions=partitions)
+            for path in paths
+        ]
         try:
             for done, future in enumerate(futures, start=1):
                 scans.append(future.result())
@@ -94,53 +99,43 @@ def index_dataset(
     return _write(scans, source_url, out, name or _name_of(source_url), tokenizer_sha256)
 
 
-def shard_paths(keys: Iterable[str]) -> list[str]:
-    """The Parquet files among `keys`, sorted.
+def scan_shard(
+    store: ObjectStore, path: str, *, needs_label: bool, partitions: pa.Schema = _NO_PARTITIONS
+) -> ShardScan:
+    """Read one shard whole; raises `DataError` for the first thing that is wrong with it.
 
-    Left out, as Spark and pyarrow do: what has a part that starts with `_` or `.` (unfinished writes, logs);
-    and the table of row groups of a manifest that was put among the shards.
+    `partitions` are the columns that paths of the dataset hold; one that is also in the file is read there.
     """
-    keys = set(keys)
-    own = {
-        key for key in keys if key.rpartition("/")[2] == ROW_GROUPS_FILE and _beside(key, MANIFEST_FILE) in keys
-    }
-    return sorted(
-        key
-        for key in keys - own
-        if key.endswith(".parquet") and not any(part.startswith(("_", ".")) for part in key.split("/"))
-    )
-
-
-def _beside(key: str, name: str) -> str:
-    folder, slash, _ = key.rpartition("/")
-    return f"{folder}{slash}{name}"
-
-
-def scan_shard(store: ObjectStore, path: str, *, needs_label: bool) -> ShardScan:
-    """Read one shard whole; raises `DataError` for the first thing that is wrong with it."""
     data = memoryview(store.get(path))
     footer = footer_of(data)
-    if footer is None:
-        raise DataError(
-            f"{path}: not a whole Parquet file ({len(data)} bytes, no footer at the end). It was cut short "
-            "while it was written or copied, or it is something else. Write it again, or move it away."
-        )
     try:
+        if is_encrypted(data):
+            raise DataError(f"{path}: has encrypted columns. Write it again without encryption.")
+        if footer is None:
+            raise DataError(
+                f"{path}: not a whole Parquet file ({len(data)} bytes, no footer at the end). It was cut short "
+                "while it was written or copied, or it is something else. Write it again, or move it away."
+            )
         file = pq.ParquetFile(pa.BufferReader(pa.py_buffer(data)))
-        check_schema(file.schema_arrow, shard=path, needs_label=needs_label)
-        return _scan(file, data, footer, path)
-    except (pa.ArrowException, OSError) as error:
+        schema, values = file.schema_arrow.remove_metadata(), partition_values(path)
+        from_path = [field for field in partitions if field.name in values and field.name not in schema.names]
+        check_schema(pa.schema([*schema, *from_path]), shard=path, needs_label=needs_label)
+        return _scan(file, data, footer, path, from_path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be decoded: {error}. Write the file again.") from error
 
 
-def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> ShardScan:
-    metadata, schema = file.metadata, file.schema_arrow
+def _scan(
+    file: pq.ParquetFile, data: memoryview, footer: bytes, path: str, from_path: Sequence[pa.Field]
+) -> ShardScan:
+    metadata, in_file = file.metadata, file.schema_arrow.remove_metadata()
     if metadata.num_rows == 0:
         raise DataError(f"{path}: has no rows. Delete the file: an empty shard is a sign of a failed write.")
+    schema = pa.schema([*in_file, *from_path])
     rows_of_length = np.zeros(0, np.int64)
     max_token_id = 0
     labels: Counter[str] = Counter()
-    columns = {field.name: ColumnCounts() for field in schema if is_profiled(field.type)}
+    columns = {field.name: ColumnCounts() for field in plain_schema(schema) if is_profiled(field.type)}
     scan = ShardScan(
         shard=Shard(
             path=path,
@@ -149,7 +144,7 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
             num_row_groups=metadata.num_row_groups,
             sha256=sha256_of_bytes(data),
         ),
-        schema=schema.remove_metadata(),
+        schema=schema,
         footer=footer,
         num_rows=[],
         num_tokens=[],
@@ -162,29 +157,48 @@ def _scan(file: pq.ParquetFile, data: memoryview, footer: bytes, path: str) -> S
         columns=columns,
     )
     for group in range(metadata.num_row_groups):
+        where = f"{path}: row group {group}"
         starts, sizes = chunk_ranges(metadata, group)
+        parts = [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
         scan.chunk_start.append(starts)
         scan.chunk_bytes.append(sizes)
-        scan.chunk_digest.append(
-            [
-                xxhash.xxh3_64_intdigest(data[start : start + size])
-                for start, size in zip(starts, sizes, strict=True)
-            ]
-        )
-        table = file.read_row_group(group, columns=[TOKENS, *columns], use_threads=False)
-        where = f"{path}: row group {group}"
+        scan.chunk_digest.append([xxhash.xxh3_64_intdigest(part) for part in parts])
+        table = _decoded(metadata, group, SparseFile(starts, parts, len(data)), in_file.names, where)
+        scan.num_rows.append(len(table))
+        if from_path:
+            table = with_partitions(table, path, from_path, len(table))
         lengths = _lengths(table[TOKENS], where)
+        scan.num_tokens.append(int(lengths.sum()))
+        if not len(table):
+            continue
         rows_of_length = added(rows_of_length, np.bincount(np.minimum(lengths, MAX_LENGTH)))
         max_token_id = max(max_token_id, _max_token_id(table[TOKENS], where))
-        scan.num_rows.append(len(table))
-        scan.num_tokens.append(int(lengths.sum()))
+        if MASK in schema.names:
+            _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
             labels.update(_labels(table[LABEL], where))
         for name, counts in columns.items():
             counts.add(table[name])
-    if MASK in schema.names:
-        _check_mask(file, path)
     return replace(scan, rows_of_length=rows_of_length, max_token_id=max_token_id)
+
+
+def _decoded(
+    metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str], where: str
+) -> pa.Table:
+    """All columns of a row group, their values checked; the error names the first that can not be read."""
+    try:
+        table = read_group(metadata, group, chunks, names)
+        table.validate(full=True)
+        return table
+    except (pa.ArrowException, OSError):
+        for name in names:
+            try:
+                read_group(metadata, group, chunks, [name]).validate(full=True)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(
+                    f"{where}: column '{name}' cannot be decoded: {error}. Write the file again."
+                ) from error
+        raise
 
 
 def _lengths(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:
@@ -221,15 +235,19 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
     return {str(label): count for label, count in pairs.items()}
 
 
-def _check_mask(file: pq.ParquetFile, path: str) -> None:
-    """We never read masks, since they follow from the lengths; make sure on the first rows that they do."""
-    table = file.read_row_group(0, columns=[TOKENS, MASK], use_threads=False).slice(0, 64)
-    for row, (tokens, mask) in enumerate(zip(table[TOKENS].to_pylist(), table[MASK].to_pylist(), strict=True)):
-        if mask is None or len(mask) != len(tokens) or not all(mask):
-            raise DataError(
-                f"{path}: row {row}: {MASK} is not one 1 for each of the {len(tokens)} tokens. Rows must hold "
-                "no padding: cut input_ids where the mask ends."
-            )
+def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: str) -> None:
+    """We never read masks, since they follow from the lengths; make sure that they do."""
+    in_mask = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
+    wrong = in_mask != lengths
+    if not wrong.any():
+        ones = pc.fill_null(pc.list_flatten(column).cast(pa.bool_()), False).to_numpy()
+        wrong = np.add.reduceat(ones, np.cumsum(lengths) - lengths, dtype=np.int64) != lengths
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"{where}: row {row}: {MASK} is not one 1 for each of the {lengths[row]} tokens. Rows must hold "
+            "no padding: cut input_ids where the mask ends."
+        )
 
 
 def _write(

@@ -54,8 +54,14 @@ class ColumnCounts:
             return
         if not _has_limits(column.type):
             return
-        limits = pc.min_max(column).as_py()
-        self._extend(limits["min"], limits["max"])
+        if pa.types.is_float16(column.type):
+            column = column.cast(pa.float32())
+        limits = pc.min_max(column)
+        # Times as the numbers that they are: Python has none before the year 1 and none after 9999.
+        low, high = (getattr(limits[end], "value", None) for end in ("min", "max"))
+        if low is None:
+            low, high = limits["min"].as_py(), limits["max"].as_py()
+        self._extend(low, high)
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
             self.total += float(pc.sum(pc.cast(column, pa.float64())).as_py())
 
@@ -81,8 +87,8 @@ class ColumnCounts:
             type=str(arrow_type),
             missing_rate=self.num_missing / self.num_rows if self.num_rows else 0.0,
             top_values=tuple(self.values.most_common(NUM_TOP_VALUES)),
-            minimum=None if self.minimum is None else str(self.minimum),
-            maximum=None if self.maximum is None else str(self.maximum),
+            minimum=None if self.minimum is None else _limit_text(self.minimum, arrow_type),
+            maximum=None if self.maximum is None else _limit_text(self.maximum, arrow_type),
             mean=self.total / present if is_number and present else None,
         )
 
@@ -103,6 +109,18 @@ def _is_text(arrow_type: pa.DataType) -> bool:
 def _has_limits(arrow_type: pa.DataType) -> bool:
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_timestamp, pa.types.is_date)
     return any(is_a(arrow_type) for is_a in kinds)
+
+
+def _limit_text(value: Any, arrow_type: pa.DataType) -> str:
+    if not (pa.types.is_timestamp(arrow_type) or pa.types.is_date(arrow_type)):
+        return str(value)
+    stored = pa.scalar(value, pa.int32() if pa.types.is_date32(arrow_type) else pa.int64()).cast(arrow_type)
+    if pa.types.is_timestamp(arrow_type) and arrow_type.unit == "ns":
+        stored = stored.cast(pa.timestamp("us", arrow_type.tz), safe=False)
+    try:
+        return str(stored.as_py())
+    except (ValueError, OverflowError):  # no time that Python has, or in a zone that this machine does not know
+        return f"{value} of {arrow_type}"
 
 
 def added(one: Counts, other: Counts) -> Counts:

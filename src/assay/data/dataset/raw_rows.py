@@ -17,6 +17,7 @@ from typing import Any
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
+from assay.data.dataset.source_files import text_paths
 
 Row = dict[str, Any]
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -104,7 +105,7 @@ def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[Span]:
 
 
 def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[Files]:
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob(f"*{TEXT_SUFFIX}"))
+    paths = text_paths(folder, TEXT_SUFFIX)
     if not paths:
         raise DataError(
             f"{folder}: no *{TEXT_SUFFIX} file there. Name a folder of texts, or files of JSON lines."
@@ -154,6 +155,10 @@ def _parsed(text: str, where: str) -> Row:
         row = json.loads(text)
     except ValueError as error:
         raise DataError(f"{where}: not JSON: {error}. Mend or drop the line.") from error
+    except RecursionError as error:
+        raise DataError(
+            f"{where}: lists or objects in one another a thousand deep. Flatten the row."
+        ) from error
     if not isinstance(row, dict):
         raise DataError(f"{where}: expected a JSON object, found {type(row).__name__}.")
     return row

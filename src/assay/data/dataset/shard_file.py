@@ -1,7 +1,7 @@
 """A shard's bytes made readable piece by piece: only the column chunks that are wanted are fetched.
 
 pyarrow decodes from something that looks like a file. `SparseFile` looks like the whole shard, but holds only
-the ranges that were fetched and verified.
+the ranges that were fetched and verified. Indexing reads the same way: what it adopts can be trained on.
 """
 
 import io
@@ -11,7 +11,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assay.data.dataset.columns import plain
+
 MAGIC = b"PAR1"
+ENCRYPTED_MAGIC = b"PARE"
+_SIGNATURE_BYTES = 28
+"""Of a readable footer whose columns are encrypted; it stands behind the metadata."""
 
 
 class SparseFile(io.RawIOBase):
@@ -41,10 +46,10 @@ class SparseFile(io.RawIOBase):
     def read(self, size: int = -1, /) -> bytes:
         """The bytes at the present place; they must have been fetched."""
         index = bisect_right(self._starts, self._place) - 1
-        assert index >= 0, f"byte {self._place} was not fetched"
-        begin = self._place - self._starts[index]
-        part = self._parts[index][begin : begin + size]
-        assert len(part) == size, f"bytes {self._place} to {self._place + size} were not fetched"
+        begin = self._place - self._starts[index] if index >= 0 else 0
+        part = self._parts[index][begin : begin + size] if index >= 0 else memoryview(b"")
+        if len(part) != size:
+            raise OSError(f"bytes {self._place} to {self._place + size} are in no chunk of these columns")
         self._place += size
         return part  # type: ignore[return-value]
 
@@ -62,13 +67,34 @@ def parse_footer(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(footer))
 
 
+def is_encrypted(tail: memoryview) -> bool:
+    """Whether a file that ends so has encrypted columns, be its footer readable or not.
+
+    pyarrow ends the process when it is asked where an encrypted column lies.
+    """
+    footer = footer_of(tail)
+    if footer is None:
+        return tail[-4:] == ENCRYPTED_MAGIC
+    num_bytes: int = parse_footer(footer).serialized_size
+    return len(footer) - 8 - num_bytes == _SIGNATURE_BYTES
+
+
+def read_group(metadata: pq.FileMetaData, group: int, chunks: SparseFile, columns: Sequence[str]) -> pa.Table:
+    """These columns of a row group, decoded from their chunks, with the types of `columns.plain_schema`."""
+    file = pq.ParquetFile(pa.PythonFile(chunks, mode="r"), metadata=metadata, pre_buffer=False)
+    # A name with a dot also names a field of a struct to pyarrow.
+    table = file.read_row_group(group, columns=list(columns), use_threads=False)
+    return plain(table.select(list(columns)))
+
+
 def chunk_ranges(metadata: pq.FileMetaData, group: int) -> tuple[list[int], list[int]]:
     """First byte and number of bytes of each leaf column's chunk in a row group."""
     starts, sizes = [], []
     for column in range(metadata.num_columns):
         chunk = metadata.row_group(group).column(column)
         start = chunk.data_page_offset
-        if chunk.dictionary_page_offset is not None:
+        # 0 is how some writers say that there is none.
+        if chunk.dictionary_page_offset:
             start = min(start, chunk.dictionary_page_offset)
         starts.append(start)
         sizes.append(chunk.total_compressed_size)

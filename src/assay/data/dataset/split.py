@@ -186,8 +186,13 @@ def _utc_moments(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_integer(column.type):
         raise pa.ArrowInvalid("a number has no unit of time")
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        column = column.cast(pa.timestamp("us", "UTC"), safe=False)
-    return column.cast(_UTC_MOMENT, safe=False)
+        column = _in_microseconds(column, pa.timestamp("us", "UTC"))
+    return _in_microseconds(column, _UTC_MOMENT)
+
+
+def _in_microseconds(column: pa.ChunkedArray, arrow_type: pa.DataType) -> pa.ChunkedArray:
+    """Nanoseconds are dropped; what does not fit is an error, for it would come out in another year."""
+    return pc.cast(column, options=pc.CastOptions(arrow_type, allow_time_truncate=True))
 
 
 def _kept(path: Path, num_rows: int) -> npt.NDArray[np.bool_] | None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.data.dataset.columns import TOKENS
+from assay.data.dataset.columns import TOKENS, is_ragged
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
 from assay.data.loader.order import Span
@@ -184,10 +184,7 @@ class LaneReader:
         """Read and decode the rows of some spans."""
         groups = [self._group(span.group) for span in spans]
         source = self._groups.source
-        parts = [
-            _part(source.row_ids(span.group)[span.first : span.stop], span, group)
-            for span, group in zip(spans, groups, strict=True)
-        ]
+        parts = [_part(source, span, group) for span, group in zip(spans, groups, strict=True)]
         return _joined(parts, tuple(group for group in groups if isinstance(group, Quarantined)))
 
     def _group(self, index: int) -> Group:
@@ -220,36 +217,42 @@ class _Part:
         return self.ragged.get(name, nothing)
 
 
-def _part(row_ids: UInt64[np.ndarray, "row"], span: Span, group: Group) -> _Part:
+def _part(source: RowSource, span: Span, group: Group) -> _Part:
+    row_ids = source.row_ids(span.group)[span.first : span.stop]
     if isinstance(group, Quarantined):
         return _Part(row_ids, {}, None)
     table = group.slice(span.first, span.stop - span.first)
-    names = [field.name for field in table.schema if _is_list(field.type)]
-    return _Part(row_ids, {name: _lists(table[name], name, span) for name in names}, table.drop_columns(names))
+    names = [field.name for field in table.schema if is_ragged(field.type)]
+    lists = {}
+    for name in names:
+        try:
+            lists[name] = _lists(table[name])
+        except DataError as error:
+            shard = source.shard_of(span.group)
+            raise DataError(
+                f"{shard}: the dataset's row group {span.group}: column '{name}' {error}"
+            ) from error
+    return _Part(row_ids, lists, table.drop_columns(names))
 
 
-def _is_list(arrow_type: pa.DataType) -> bool:
-    return bool(pa.types.is_list(arrow_type) or pa.types.is_large_list(arrow_type))
-
-
-def _lists(column: pa.ChunkedArray, name: str, span: Span) -> _Lists:
-    if column.null_count:
-        raise DataError(
-            f"row group {span.group}: column '{name}' has {column.null_count} nulls. Drop these rows, and "
-            "index the dataset anew."
-        )
+def _lists(column: pa.ChunkedArray) -> _Lists:
     if not pa.types.is_integer(column.type.value_type):
         raise DataError(
-            f"row group {span.group}: column '{name}' holds lists of {column.type.value_type}; a list column "
-            "that a method reads holds whole numbers. Build the dataset anew with another type."
+            f"holds lists of {column.type.value_type}; a list column that a method reads holds whole numbers. "
+            "Build the dataset anew with another type."
         )
     lists = _one_chunk(column)
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    return _Lists(
-        values.to_numpy(zero_copy_only=False).astype(np.int32, copy=False),
-        offsets - offsets[0],
-    )
+    if nulls := column.null_count + values.null_count:
+        raise DataError(f"has {nulls} nulls. Drop these rows, and index the dataset anew.")
+    numbers = values.to_numpy(zero_copy_only=False)
+    if not np.can_cast(numbers.dtype, np.int32) and len(numbers):
+        low, high = int(numbers.min()), int(numbers.max())
+        if not -(2**31) <= low <= high < 2**31:
+            wrong = low if low < -(2**31) else high
+            raise DataError(f"holds {wrong}, beyond 32 bits. Drop these rows, and index the dataset anew.")
+    return _Lists(numbers.astype(np.int32, copy=False), offsets - offsets[0])
 
 
 def _joined(parts: Sequence[_Part], quarantined: tuple[Quarantined, ...]) -> WindowRows:

@@ -86,6 +86,13 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         (b'{"text": "", "label": 1}', "line 12: field 'text' is empty"),
         (b'{"text": "fine", "label": 1, "when": "noon"}', "field 'when'"),
         (b'{"text": "fine", "label": 1, "language": 3}', "field 'language' mixes types"),
+        (b'{"text": "\\ud83d fine", "label": 1}', r"line 12: field 'text' holds '\\ud83d', half a character"),
+        (b'{"text": "fine", "label": 1, "language": "\\udc00"}', r"field 'language' holds '\\udc00'"),
+        (b'{"text": "fine", "label": 1, "language": 9223372036854775808}', "field 'language' is .* 64 bits"),
+        (
+            b'{"text": "fine", "label": 1, "deep": ' + b"[" * 2000 + b"]" * 2000 + b"}",
+            "line 12: .* a thousand deep",
+        ),
     ],
 )
 def test_a_bad_line_is_named_by_its_number(tmp_path: Path, config, line: bytes, says: str) -> None:

@@ -1,0 +1,225 @@
+"""Parquet as Hypothesis writes it: each file is adopted with the rows that pyarrow reads, or refused by name.
+
+Types, names, nulls, encodings, compressions, page versions, row groups (empty ones, too).
+"""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from assay.base.errors import AssayError, DataError
+from assay.data.dataset.columns import plain
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.index import index_dataset
+from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
+from assay.data.loader.config import LoaderConfig
+from assay.data.loader.loader import Loader
+from assay.records.cursor import Cursor
+
+NAMES = ["meta.lang", "meta", "a", "A", "", " ", "a=b", "line\nbreak", "input_ids.list.element", "ünï", "label"]
+texts = st.text(st.characters(codec="utf-8"), max_size=5)
+in_64_bits = st.integers(-(2**63), 2**63 - 1)
+EPOCH_TYPES = [
+    pa.timestamp(unit, zone) for unit in ("ms", "us", "ns") for zone in (None, "UTC", "+05:30", "No/Zone")
+]
+SIMPLE = [
+    (st.booleans(), [pa.bool_()]),
+    (st.integers(0, 127), [pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32()]),
+    (st.integers(0, 2**64 - 1), [pa.uint64()]),
+    (in_64_bits, [pa.int64(), *EPOCH_TYPES, pa.duration("us"), pa.time64("ns")]),
+    (st.integers(-(2**31), 2**31 - 1), [pa.date32(), pa.time32("ms")]),
+    (st.floats(width=16, allow_nan=False).map(np.float16), [pa.float16()]),
+    (st.floats(width=32, allow_nan=False), [pa.float32(), pa.float64()]),
+    (texts, [pa.string(), pa.large_string(), pa.string_view(), pa.json_()]),
+    (texts, [pa.dictionary(pa.int8(), pa.string())]),
+    (st.binary(max_size=4), [pa.binary(), pa.large_binary(), pa.binary_view()]),
+    (st.binary(min_size=3, max_size=3), [pa.binary(3)]),
+    (st.decimals(-999, 999, places=2), [pa.decimal128(5, 2), pa.decimal256(60, 2)]),
+    (st.none(), [pa.null()]),
+]  # fmt: skip
+
+
+@st.composite
+def typed(draw, depth=2):
+    """A type of Arrow and a strategy of its values."""
+    kind = draw(st.sampled_from(["simple"] * 4 + ["list", "struct", "map", "fixed"] * (depth > 0)))
+    if kind == "simple":
+        values, types = draw(st.sampled_from(SIMPLE))
+        return draw(st.sampled_from(types)), st.none() | values
+    inner, values = draw(typed(depth=depth - 1))
+    field = pa.field("item", inner)
+    if kind == "list":
+        make = draw(st.sampled_from([pa.list_, pa.large_list, pa.list_view, pa.large_list_view]))
+        return make(field), st.none() | st.lists(values, max_size=3)
+    if kind == "fixed":
+        return pa.list_(field, 2), st.lists(values, min_size=2, max_size=2)
+    if kind == "map":
+        return pa.map_(pa.string(), inner), st.lists(st.tuples(texts, values), max_size=2)
+    return pa.struct({"lang": inner, "b.c": pa.int8()}), st.none() | st.fixed_dictionaries({"lang": values})
+
+
+def array_of(values, arrow_type):
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(arrow_type, pa.array(values, arrow_type.storage_type))
+    if pa.types.is_temporal(arrow_type) and arrow_type != pa.null():
+        width = pa.int32() if arrow_type.bit_width == 32 else pa.int64()
+        return pa.array(values, width).view(arrow_type)
+    return pa.array(values, arrow_type)
+
+
+@st.composite
+def columns(draw, num_rows):
+    """Some columns by name; a name may come twice."""
+    found = []
+    for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
+        arrow_type, values = draw(typed())
+        rows = draw(st.lists(values, min_size=num_rows, max_size=num_rows))
+        try:
+            found.append((name, array_of(rows, arrow_type)))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):  # a value that the type does not have
+            continue
+    return found
+
+
+@st.composite
+def tokens(draw, num_rows):
+    lists = draw(
+        st.lists(st.lists(st.integers(0, 90), min_size=1, max_size=4), min_size=num_rows, max_size=num_rows)
+    )
+    kind = draw(st.sampled_from([pa.list_(pa.int32()), pa.large_list(pa.int64()), pa.list_(pa.uint8())]))
+    field = pa.field("element", kind.value_type, nullable=draw(st.booleans()))
+    return pa.array(lists, pa.large_list(field) if pa.types.is_large_list(kind) else pa.list_(field))
+
+
+write_options = st.fixed_dictionaries(
+    {
+        "compression": st.sampled_from(["none", "snappy", "gzip", "brotli", "lz4", "zstd"]),
+        "use_dictionary": st.booleans(),
+        "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        "data_page_size": st.sampled_from([16, 1024, None]),
+        "version": st.sampled_from(["1.0", "2.4", "2.6"]),
+        "write_statistics": st.booleans(),
+        "store_schema": st.booleans(),
+        "write_page_index": st.booleans(),
+        "write_page_checksum": st.booleans(),
+        "use_byte_stream_split": st.booleans(),
+        "use_compliant_nested_type": st.booleans(),
+    }
+)
+
+
+def write(path: Path, table: pa.Table, borders: list[int], options: dict) -> bool:
+    """Row groups cut at `borders`, two at one place for an empty one; False where pyarrow can not write it."""
+    options = dict(
+        options, use_byte_stream_split=options["use_byte_stream_split"] and not options["use_dictionary"]
+    )
+    try:
+        with pq.ParquetWriter(path, table.schema, **options) as writer:
+            for start, stop in itertools.pairwise([0, *borders, len(table)]):
+                # Written from a copy: pyarrow can not cut views.
+                writer.write_table(
+                    pa.Table.from_batches(table.slice(start, stop - start).to_batches(), table.schema)
+                )
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def shown(column: pa.ChunkedArray) -> str:
+    """The rows, also those that Python has no value for."""
+    try:
+        return repr(column.to_pylist())
+    except (ValueError, OverflowError):
+        return column.combine_chunks().to_string(window=1000, container_window=1000)
+
+
+def whole(dataset: Dataset) -> DatasetView:
+    selection = tuple(np.ones(rows, bool) for rows in dataset.groups.num_rows)
+    return DatasetView(dataset, dataset.fingerprint, dataset.groups.num_rows, selection)
+
+
+def check_as_pyarrow_reads_it(dataset: Dataset, path: Path) -> None:
+    file = pq.ParquetFile(path)
+    names = file.schema_arrow.names
+    for group in range(file.num_row_groups):
+        expected = plain(file.read_row_group(group))
+        together = dataset.read_row_group(group, names)
+        for name in names:
+            alone = dataset.read_row_group(group, [name])[name]
+            assert shown(alone) == shown(together[name]) == shown(expected[name]), name
+
+
+def check_that_it_loads(dataset: Dataset, path: Path) -> None:
+    """Each row once in an epoch, with its own values; or an error about a list that no method can read."""
+    expected = plain(pq.read_table(path))
+    names = [name for name in expected.column_names if name != "input_ids"]
+    config = LoaderConfig(lanes=2, global_batch_size=4, window_rows=4, threads=1)
+    loader = Loader(whole(dataset), config, names)
+    seen = []
+    try:
+        for share in loader.shares(Cursor(), range(2), loader.steps_per_epoch):
+            for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
+                rows = batch.row_ids.tolist()
+                seen += rows
+                for name, column in batch.columns.items():
+                    assert shown(column) == shown(expected[name].take(pa.array(rows))), name
+    except DataError as error:
+        assert path.name in str(error) and "column '" in str(error)
+        event(f"no batch: {str(error).partition('holds')[2][:20]}")
+    else:
+        assert sorted(seen) == list(range(len(expected)))
+
+
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@settings(max_examples=60, **QUIET)
+@given(data=st.data())
+def test_a_file_is_read_as_pyarrow_reads_it_or_refused_by_name(tmp_path_factory, data) -> None:
+    check_some_file(tmp_path_factory, data)
+
+
+@pytest.mark.slow
+@settings(max_examples=3000, **QUIET)
+@given(data=st.data())
+def test_thousands_of_files_are_read_as_pyarrow_reads_them_or_refused(tmp_path_factory, data) -> None:
+    check_some_file(tmp_path_factory, data)
+
+
+def check_some_file(tmp_path_factory, data) -> None:
+    folder = tmp_path_factory.mktemp("grammar")
+    num_rows = data.draw(st.integers(0, 6))
+    arrays = [("input_ids", data.draw(tokens(num_rows))), *data.draw(columns(num_rows))]
+    table = pa.Table.from_arrays([array for _, array in arrays], names=[name for name, _ in arrays])
+    borders = sorted(data.draw(st.lists(st.integers(0, num_rows), max_size=3)))
+    (folder / "source").mkdir()
+    path = folder / "source" / "odd.parquet"
+    if not write(path, table, borders, data.draw(write_options)):
+        return
+    try:
+        index_dataset(str(folder / "source"), folder / "dataset", needs_label=False, workers=1)
+    except DataError as error:
+        event(f"refused: {str(error)[12:40]}")
+        assert "odd.parquet" in str(error)
+        assert num_rows == 0 or any(repr(name)[1:-1] in repr(str(error)) for name, _ in arrays), error
+        assert not (folder / "dataset").exists()
+        return
+    event("adopted")
+    dataset = Dataset.open(folder / "dataset")
+    check_as_pyarrow_reads_it(dataset, path)
+    check_that_it_loads(dataset, path)
+    for name in table.column_names:
+        for config in (
+            HashSplit(column=name),
+            TimeSplit(type="time", column=name, validation_from="2026-01-01"),
+        ):
+            try:
+                split_view(dataset, config, "train")
+            except AssayError as error:
+                assert "data.split" in str(error) or "is null" in str(error)
