@@ -284,41 +284,36 @@ def coverage_clause(coverage: Coverage, source: Source) -> Clause:
 def sealed_clause(rule: SealedRule, facts: Facts) -> Clause:
     """Whether the gain is there on items that nobody has scored on before: D_sealed >= share x D_primary."""
     least = rule.least_share * float(facts.composite.mean)
-    asks = f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}"
-    name, seal = f"sealed: {rule.benchmark}", facts.seal
-    if seal is None:
-        return Clause(
-            name=name, type="sealed", verdict="undecided", asks=asks, seen="not opened",
-            reason="It is opened once, at a declared look at which every other clause holds.",
-            benchmarks=(rule.benchmark,),
-        )  # fmt: skip
-    evidence = () if seal.opening is None else (seal.opening,)
-    if seal.benchmark is None:
-        return Clause(
-            name=name, type="sealed", verdict="fail", asks=asks, seen="no holdout any more",
-            reason=seal.problem, benchmarks=(rule.benchmark,), evidence=evidence,
-            more=MoreEvidence(what="a new campaign with a holdout that nobody has opened"),
-        )  # fmt: skip
-    value = float(seal.benchmark.effect.mean)
-    is_met = value >= least
+    found = facts.seal
+    value: float | None = None
+    more: str | None = None
+    verdict: GateVerdict
+    if found is None:
+        verdict, seen = "undecided", "not opened"
+        reason = "It is opened once, at a declared look at which every other clause holds."
+    elif found.benchmark is None:
+        verdict, seen, reason = "fail", "no holdout any more", found.problem
+        more = "a new campaign with a holdout that nobody has opened"
+    else:
+        value = float(found.benchmark.effect.mean)
+        seen = interval_words(estimate_of(found.benchmark.effect), found.benchmark.unit)
+        if value >= least:
+            verdict, reason = "pass", "The gain is there on items that nobody had seen."
+        else:
+            verdict, reason = "fail", "Most of the gain is gone on items that nobody had seen."
+            more = "find what was tuned to the primary benchmarks; then a campaign with a new holdout"
     return Clause(
-        name=name,
+        name=f"sealed: {rule.benchmark}",
         type="sealed",
-        verdict="pass" if is_met else "fail",
-        asks=asks,
-        seen=interval_words(estimate_of(seal.benchmark.effect), seal.benchmark.unit),
+        verdict=verdict,
+        asks=f"at least {rule.least_share:.0%} of the primary gain: {effect_text(least, facts.unit)}",
+        seen=seen,
         value=value,
-        bound=least,
-        reason="The gain is there on items that nobody had seen."
-        if is_met
-        else "Most of the gain is gone on items that nobody had seen.",
+        bound=None if value is None else least,
+        reason=reason,
         benchmarks=(rule.benchmark,),
-        evidence=evidence,
-        more=None
-        if is_met
-        else MoreEvidence(
-            what="find what was tuned to the primary benchmarks; then a campaign with a new holdout"
-        ),
+        evidence=() if found is None or found.opening is None else (found.opening,),
+        more=None if more is None else MoreEvidence(what=more),
     )
 
 

@@ -28,11 +28,6 @@ class BenchmarkHistory(NamedTuple):
     points: tuple[HistoryPoint, ...]
     """By step."""
 
-    @property
-    def best(self) -> HistoryPoint:
-        """The last point of the frontier."""
-        return [point for point in self.points if point.is_best_so_far][-1]
-
 
 def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
     """Of one run's results in any order: a history for each version of each benchmark."""

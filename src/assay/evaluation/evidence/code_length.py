@@ -64,15 +64,6 @@ class CodeLength(NamedTuple):
         """Mean over the rows; 1 is what binary labels cost without any model."""
         return self.bits / self.num_rows
 
-    def first(self, num_steps: int) -> "CodeLength":
-        """The code of the first steps only."""
-        is_whole = self.is_whole_pass and num_steps >= len(self.bits_per_step)
-        return self._replace(
-            bits_per_step=self.bits_per_step[:num_steps],
-            rows_per_step=self.rows_per_step[:num_steps],
-            is_whole_pass=is_whole,
-        )
-
 
 def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     """The code of a run on record, up to its last commit or the end of its first pass.
@@ -148,15 +139,14 @@ def _saved_bits(
             "lengths are compared step by step: train both on one dataset and split, with one order of rows."
         )
     num_steps = min(len(baseline.bits_per_step), len(candidate.bits_per_step))
-    before, after = baseline.first(num_steps), candidate.first(num_steps)
-    if not np.array_equal(before.rows_per_step, after.rows_per_step):
-        step = int(np.flatnonzero(before.rows_per_step != after.rows_per_step)[0])
+    rows, others = (each.rows_per_step[:num_steps] for each in (baseline, candidate))
+    if (differing_steps := np.flatnonzero(rows != others)).size:
+        step = int(differing_steps[0])
         raise DataError(
-            f"{names}: step {step + 1} has {before.rows_per_step[step]:.0f} rows in one and "
-            f"{after.rows_per_step[step]:.0f} in the other: a row group was quarantined in one of them. "
-            "Compare runs that learned the same rows."
+            f"{names}: step {step + 1} has {rows[step]:.0f} rows in one and {others[step]:.0f} in the other: "
+            "a row group was quarantined in one of them. Compare runs that learned the same rows."
         )
-    return before.bits_per_step - after.bits_per_step, before.rows_per_step
+    return baseline.bits_per_step[:num_steps] - candidate.bits_per_step[:num_steps], rows
 
 
 def _steps_per_epoch(commits: Sequence[Commit]) -> int | None:
