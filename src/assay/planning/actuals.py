@@ -65,7 +65,7 @@ def progress_of(
         runs: list[RunActual] = []
         for run_id, attempts in ((run_id, ledger.attempts(run_id)) for run_id in ids):
             phases = ledger.phase_seconds(run_id)
-            held = list(_held(attempts, phases, now_s))
+            held = list(held_spans(attempts, phases, now_s=now_s))
             spends += [
                 Spend(activity, clock.hour(start_s), clock.hour(until_s), spent_s / clock.hour_s)
                 for start_s, until_s, spent_s in held
@@ -163,8 +163,8 @@ def _by_phase(phases: Sequence[PhaseSeconds], held_s: float, clock: ProgramClock
     return {phase: spent_s / clock.hour_s for phase, spent_s in seconds.items()}
 
 
-def _held(
-    attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], now_s: float
+def held_spans(
+    attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
 ) -> Iterator[tuple[float, float, float]]:
     """(from, until, device-seconds) of each attempt; of one whose ranks have not reported, by the clock."""
     reported: dict[int, float] = {}

@@ -82,10 +82,10 @@ def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tup
     if now_h is not None and now_h <= item.start_h <= _next_start(program, item, now_h):
         return step("now", ""), None
     # Free to begin, and did not: whoever let go of what it needs, last before it began.
-    shared = [(other, resource) for other in items.values() for resource in _shared(program, item, other)]
     earlier = [
         (end, other.name, resource)
-        for other, resource in shared
+        for other in items.values()
+        for resource in _shared(program, item, other)
         for end in _releases(other)
         if other.name != item.name and earliest < end <= item.start_h
     ]
@@ -94,11 +94,9 @@ def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tup
         without: Reason = "fair use" if item.runs else "away" if _is_missed(program, item) else "people"
         return step(held or without, ""), what if what in items else None
     _, other_name, resource = max(earlier)
-    if held is not None:
-        return step(held, other_name), other_name
-    if resource == "devices":
-        return step("devices", other_name), other_name
-    return step("people", f"{other_name} ({resource})"), other_name
+    if held is None and resource != "devices":
+        return step("people", f"{other_name} ({resource})"), other_name
+    return step(held or "devices", other_name), other_name
 
 
 def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: bool) -> Reason | None:

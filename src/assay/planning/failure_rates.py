@@ -17,6 +17,7 @@ import numpy as np
 from scipy.stats import gamma
 
 from assay.base.errors import ConfigError
+from assay.planning.actuals import held_spans
 from assay.planning.program.risk import Noise
 from assay.records.failure_rates import FailureRates
 from assay.records.run import Attempt, Run
@@ -32,8 +33,8 @@ LEAST_LOSSES = 5
 """Interrupts whose cost is known, below which the stated losses stand."""
 
 
-def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*", hour_s: float = HOUR_S) -> FailureRates:
-    """The rates of the runs whose ids match a pattern. `hour_s`: seconds of a program's hour, in miniature.
+def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRates:
+    """The rates of the runs whose ids match a pattern.
 
     Raises `ConfigError` where nothing matches, or where the program states a rate of zero.
     """
@@ -50,7 +51,7 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*", hour_s: floa
             f"the ledger has no attempt that is over of a run like '{runs}'. 'assay runs' lists what it has."
         )
     outcomes = Counter(a.outcome for a in attempts if a.outcome != "succeeded")
-    hours = sum(_held_s(ledger, run.run_id) for run in chosen) / hour_s
+    hours = sum(_held_s(ledger, run.run_id) for run in chosen) / HOUR_S
     shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / stated + hours)
     low, high = np.asarray(gamma.ppf((0.05, 0.95), shape, scale=scale)).tolist()
     return FailureRates(
@@ -64,29 +65,24 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*", hour_s: floa
         low=low,
         high=high,
         shape=shape,
-        loss_hours=_loss_hours(ledger, chosen, attempts, hour_s),
+        loss_hours=_loss_hours(ledger, chosen, attempts),
     )
 
 
 def _held_s(ledger: Ledger, run_id: str) -> float:
-    """Device-seconds; an attempt that left no account of its phases held its ranks from start to end."""
-    reported: dict[int, float] = {}
-    for rank in ledger.phase_seconds(run_id):
-        reported[rank.attempt] = reported.get(rank.attempt, 0.0) + rank.held_s
+    """Device-seconds of the attempts that are over."""
+    attempts = ledger.attempts(run_id)
+    spans = held_spans(attempts, ledger.phase_seconds(run_id), now_s=0.0)
     return sum(
-        reported.get(attempt.attempt, attempt.world_size * (attempt.ended_s - attempt.started_s))
-        for attempt in ledger.attempts(run_id)
-        if attempt.ended_s is not None
+        held_s for attempt, (*_, held_s) in zip(attempts, spans, strict=True) if attempt.ended_s is not None
     )
 
 
-def _loss_hours(
-    ledger: Ledger, runs: Sequence[Run], attempts: Sequence[Attempt], hour_s: float
-) -> tuple[float, float] | None:
+def _loss_hours(ledger: Ledger, runs: Sequence[Run], attempts: Sequence[Attempt]) -> tuple[float, float] | None:
     size = {(attempt.run_id, attempt.attempt): attempt.world_size for attempt in attempts}
     interruptions = goodput_of(ledger, runs).interruptions
     losses = [
-        (each.cost_device_s() - each.waited_device_s) / size[each.run_id, each.attempt] / hour_s
+        (each.cost_device_s() - each.waited_device_s) / size[each.run_id, each.attempt] / HOUR_S
         for each in interruptions
     ]
     if len(losses) < LEAST_LOSSES:

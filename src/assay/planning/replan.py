@@ -185,14 +185,12 @@ def _spent_by(item: Planned, actual: Actual) -> float:
 
 
 def _aims(model: Model, before: Plan) -> list[tuple[Aim, Any]]:
-    decision = model.groups[model.problem.decision].end
     late = model.cp.new_int_var(0, model.problem.horizon_h, "late")
-    model.cp.add(late >= decision - before.decision_h)
+    model.cp.add(late >= aim_expression(model, "decision_h") - before.decision_h)
     return [
         ("late_h", late),
         ("changes_h", _changes(model, before)),
-        ("device_hours", aim_expression(model, "device_hours")),
-        ("peak_devices", model.peak_devices),
+        *((aim, aim_expression(model, aim)) for aim in ("device_hours", "peak_devices")),
     ]
 
 

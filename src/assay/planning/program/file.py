@@ -163,14 +163,10 @@ def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
     models = _models(model)
     for part in location:
         inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]
-        tagged = [each for each in models if part in get_args(_type_of(each))]
+        types = [(each, each.model_fields.get("type")) for each in models]
+        tagged = [each for each, field in types if field and part in get_args(field.annotation)]
         models = [found for annotation in inner for found in _models(annotation)] or tagged or models
     return [name for each in models for name in each.model_fields]
-
-
-def _type_of(model: type[BaseModel]) -> Any:
-    field = model.model_fields.get("type")
-    return field.annotation if field else None
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from assay.planning.program.offer import Safety
 from assay.planning.risk.offer import baseline_of, safety_of
-from assay.planning.risk.outcome import Outcome, simulate
+from assay.planning.risk.outcome import simulate
 from assay.planning.what_if import Answer
 
 QUESTION_WORLDS = 16_384
@@ -26,21 +26,15 @@ def played(
     answers: Iterable[Answer], *, num_worlds: int = QUESTION_WORLDS, seed: int = 0
 ) -> tuple[AnsweredQuestion, ...]:
     """Play each; the first is what the others are held against."""
-    outcomes = [(each, _outcome(each, num_worlds, seed)) for each in answers]
-    base = outcomes[0][1] if outcomes else None
-    return tuple(
-        AnsweredQuestion(each, None if found is None else safety_of(found), _saved(base, found))
-        for each, found in outcomes
-    )
-
-
-def _outcome(answer: Answer, num_worlds: int, seed: int) -> Outcome | None:
-    if answer.plan is None:
-        return None
-    return simulate(answer.program, baseline_of(answer.plan), num_worlds=num_worlds, seed=seed)
-
-
-def _saved(base: Outcome | None, found: Outcome | None) -> float | None:
-    if base is None or found is None:
-        return None
-    return float(base.device_hours.mean() - found.device_hours.mean())
+    found: list[AnsweredQuestion] = []
+    base_h: float | None = None
+    for number, answer in enumerate(answers):
+        if answer.plan is None:
+            found.append(AnsweredQuestion(answer, None, None))
+            continue
+        outcome = simulate(answer.program, baseline_of(answer.plan), num_worlds=num_worlds, seed=seed)
+        device_hours = float(outcome.device_hours.mean())
+        base_h = device_hours if number == 0 else base_h
+        saved = None if base_h is None else base_h - device_hours
+        found.append(AnsweredQuestion(answer, safety_of(outcome), saved))
+    return tuple(found)
