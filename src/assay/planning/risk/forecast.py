@@ -227,7 +227,7 @@ def _said(gates: Gates, progress: Progress) -> Gates:
     for name, said in progress.verdicts.items():
         looks = found[name]
         known = (
-            look._replace(verdict=np.full_like(look.verdict, verdict))
+            look._replace(verdict=np.full(len(look.verdict), verdict))
             for look, verdict in zip(looks, said, strict=False)
         )
         found[name] = (*known, *looks[len(said) :])

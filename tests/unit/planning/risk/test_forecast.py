@@ -139,6 +139,16 @@ def test_a_gate_that_said_narrow_drops_the_rest_and_its_hours(offered, ledger):
     assert planned[-1] == pytest.approx(900 - found.plan.device_hours)
 
 
+def test_a_gate_that_said_narrow_at_once_where_it_would_ask_again_has_narrowed(offered, ledger):
+    """Its campaign decided so; by itself its first look passes, stops or asks again."""
+    for name in "abcd":
+        record(ledger, f"runs-{name}", 60, 70)
+    gate = {"started": "2027-01-07T09:00", "ended": "2027-01-07T13:00"}
+    activities = {**NOTES.model_dump()["activities"], "gate": gate}
+    found, _ = played(offered, ledger, 96, activities=activities, verdicts={"gate": ("narrow",)})
+    assert set(found.outcome.verdict) == {"narrow"}
+
+
 def test_an_overrun_is_announced_before_it_happens(offered, ledger):
     for name in "abcd":
         record(ledger, f"runs-{name}", 60, 84)
