@@ -37,7 +37,7 @@ def compare(
     much faster it was and what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the
     rule.
     """
-    from assay.reporting.pages.render import render_comparison_page
+    from assay.reporting.pages.render import render_comparison_page, write_file
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
 
@@ -45,8 +45,7 @@ def compare(
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
     written = Path(found[0].page)
-    written.parent.mkdir(parents=True, exist_ok=True)
-    written.write_text(render_comparison_page(page), encoding="utf-8")
+    write_file(written, render_comparison_page(page))
     if as_json:
         click.echo(json_list(found))
     else:

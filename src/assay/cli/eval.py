@@ -216,6 +216,7 @@ def coverage(
     from assay.evaluation.decision.coverage import coverage as covered
     from assay.evaluation.decision.coverage import read_coverage_config
     from assay.evaluation.suite.version import present_suite
+    from assay.reporting.pages.render import write_file
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
     with given_home().open_ledger() as ledger:
@@ -224,8 +225,7 @@ def coverage(
         raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")
     found = covered(config, read, results)
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(found.to_json() + "\n", encoding="utf-8")
+        write_file(out, found.to_json() + "\n")
     if as_json:
         click.echo(found.to_json())
     else:

@@ -119,7 +119,7 @@ def solve(
     """
     from assay.cli.screens.plan import print_plan, print_prices
     from assay.planning.explain import prices as priced
-    from assay.reporting.pages.plan_folder import write_file
+    from assay.reporting.pages.render import write_file
 
     effort = _effort(seconds, workers)
     chosen, found, now_h = _solved(program, options, progress, earlier, effort)
@@ -198,7 +198,7 @@ def export(
 
     ics: a calendar; csv: a table; slurm: reservations as a script; gantt and capacity: drawings (SVG).
     """
-    from assay.reporting.pages.plan_folder import write_file
+    from assay.reporting.pages.render import write_file
 
     file, found = _program_and_plan(program, solved)
     text = _exported(file.program, found, kind, account or file.program.name, partition)

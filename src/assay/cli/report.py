@@ -12,12 +12,11 @@ from assay.cli.given import FILE, given_home
 @click.option("--out", type=FILE, help="File to write; by default report.html in the run's folder.")
 def report(run_id: str, out: Path | None) -> None:
     """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
-    from assay.reporting.pages.render import render_run_page
+    from assay.reporting.pages.render import render_run_page, write_file
     from assay.reporting.views.run_page import run_page
 
     with given_home().open_ledger() as ledger:
         page = run_page(ledger, run_id)
     out = out or Path(page.view.run_dir) / "report.html"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render_run_page(page), encoding="utf-8")
+    write_file(out, render_run_page(page))
     click.echo(out)

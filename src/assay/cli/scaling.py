@@ -187,11 +187,11 @@ def _target(text: str) -> dict[str, float]:
 
 
 def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple[str, ...], out: Path) -> None:
+    from assay.reporting.pages.render import write_file
     from assay.reporting.pages.scaling_page import render_scaling_page
 
     name = Path(sources[0]).name if len(sources) == 1 else f"{len(sources)} runs"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(render_scaling_page(found, check, name=name, made_s=SystemClock().now_s()), encoding="utf-8")
+    write_file(out, render_scaling_page(found, check, name=name, made_s=SystemClock().now_s()))
 
 
 def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:

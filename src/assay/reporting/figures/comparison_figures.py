@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from assay.base.units import duration_text, percent_text
-from assay.records.evaluation import ClassifierEvaluation, Estimate
+from assay.records.evaluation import ClassifierEvaluation
 from assay.reporting.figures.evidence_plots import (
     ForestRow,
     calibration_chart,
     forest_chart,
     forest_rows,
+    is_worse,
     roc_chart,
 )
 from assay.reporting.figures.figure import Figure, Table, figure, legend_of
@@ -115,7 +116,7 @@ def _slices(candidate: ComparedRun) -> Figure:
     found = candidate.compared
     entries = []
     for each in candidate.slices:
-        worse = _is_worse(each.difference, found)
+        worse = is_worse(each.difference, _limit(found), higher_is_better=found.metric.higher_is_better)
         row = ForestRow(each.value, each.difference, f"{each.num_rows:,} rows", worse)
         entries.append((each.column, row))
     return figure(
@@ -149,13 +150,6 @@ def _forest(found: ComparisonView, rows: Sequence[ForestRow], *, what: str) -> C
 def _limit(found: ComparisonView) -> float:
     """Where the allowed loss lies on the axis of the difference."""
     return -found.allowed_loss if found.metric.higher_is_better else found.allowed_loss
-
-
-def _is_worse(difference: Estimate | None, found: ComparisonView) -> bool:
-    if difference is None or difference.low is None or difference.high is None:
-        return False
-    limit = _limit(found)
-    return difference.high < limit if found.metric.higher_is_better else difference.low > limit
 
 
 def _quality(page: ComparisonPage) -> Iterator[Figure]:

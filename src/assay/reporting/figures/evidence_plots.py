@@ -46,6 +46,15 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
     return rows
 
 
+def is_worse(found: Estimate | None, than: float, *, higher_is_better: bool) -> bool:
+    """Whether the whole interval lies on the bad side of a value."""
+    if found is None:
+        return False
+    if higher_is_better:
+        return found.high is not None and found.high < than
+    return found.low is not None and found.low > than
+
+
 def share_text(value: float) -> str:
     """`0.25`, `1`."""
     return f"{value:.2f}".rstrip("0").rstrip(".") or "0"

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from assay.evaluation.decision.words import interval_words
-from assay.records.evaluation import Estimate
-from assay.reporting.figures.evidence_plots import ForestRow, forest_chart
+from assay.reporting.figures.evidence_plots import ForestRow, forest_chart, is_worse
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, effect_row
 
@@ -47,7 +46,8 @@ def _benchmarks(memo: Memo, unit: str) -> Figure:
         rows.append(ForestRow(decision.candidate, None, ""))
         for each in decision.effects:
             if each.unit == unit:
-                rows.append(ForestRow(each.benchmark, each.effect, each.role, _is_worse(each.effect)))
+                worse = is_worse(each.effect, 0.0, higher_is_better=True)
+                rows.append(ForestRow(each.benchmark, each.effect, each.role, worse))
                 told.append((decision.candidate, *effect_row(each)))
     return figure(
         _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
@@ -67,7 +67,3 @@ def _forest(rows: Sequence[ForestRow], *, unit: str, label: str, limit: float | 
         limit=limit,
         x_label=f"candidate minus baseline ({unit})",
     )
-
-
-def _is_worse(effect: Estimate) -> bool:
-    return effect.high is not None and effect.high < 0.0

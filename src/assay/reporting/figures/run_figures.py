@@ -5,7 +5,7 @@ from itertools import pairwise
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, percent_text
-from assay.evaluation.evidence.classifier.curves import ScoreHistogram
+from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram
 from assay.records.evaluation import (
     AnyEvaluation,
     ClassifierEvaluation,
@@ -22,6 +22,7 @@ from assay.reporting.figures.evidence_plots import (
     calibration_chart,
     forest_chart,
     forest_rows,
+    is_worse,
     roc_chart,
     score_chart,
 )
@@ -47,7 +48,7 @@ def life_figures(run: RunView) -> Iterator[Figure]:
 
 def learning_figures(curves: RunCurves) -> Iterator[Figure]:
     """Curves over steps."""
-    if curves.loss is not None and curves.loss.steps:
+    if curves.loss is not None:
         lost = any(curves.loss.is_lost)
         yield series_figure(
             [curves.loss],
@@ -57,8 +58,8 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             + (" Small dots are steps that were lost with an attempt, and made again." if lost else ""),
             y_label="loss",
         )
-    size: Size = "half" if _has_points(curves.throughput) and _has_points(curves.validation) else "full"
-    if curves.throughput is not None and _has_points(curves.throughput):
+    size: Size = "half" if curves.throughput and curves.validation else "full"
+    if curves.throughput is not None:
         yield series_figure(
             [curves.throughput],
             title="Throughput",
@@ -67,7 +68,7 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             zero_based=True,
             size=size,
         )
-    if curves.validation is not None and _has_points(curves.validation):
+    if curves.validation is not None:
         yield series_figure(
             [curves.validation],
             title=f"{curves.validation.name.replace('_', ' ').capitalize()} during training",
@@ -81,37 +82,24 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
 def quality_figures(page: RunPage) -> Iterator[Figure]:
     """What the final weights are worth."""
     evaluation = page.view.evaluation
-    if evaluation is None:
-        return
-    if not isinstance(evaluation, ClassifierEvaluation):
-        if evaluation.slices:
-            yield _slices(evaluation)
-        return
-    if page.roc is not None and evaluation.overall.auc is not None:
-        auc = evaluation.overall.auc
-        yield Figure(
-            title="Ranking",
-            caption="The ROC curve: the further from the dashed line of a coin, the better. "
-            f"The area below it is {estimate_text(auc)}.",
-            wide=roc_chart([page.roc], label=f"ROC curve with area {auc.value:.4f}"),
-            table=Table.of(
-                list(zip(*page.roc, strict=True))[:: max(1, len(page.roc[0]) // 20)],
-                ("false positive rate", lambda point: f"{point[0]:.3f}"),
-                ("true positive rate", lambda point: f"{point[1]:.3f}"),
-            ),
-            size="third",
-        )
-    yield _calibration(evaluation)
-    if page.histogram is not None:
-        yield _scores(page.histogram)
-    if evaluation.slices:
+    if isinstance(evaluation, ClassifierEvaluation):
+        if page.roc is not None and evaluation.overall.auc is not None:
+            yield _ranking(page.roc, evaluation.overall.auc)
+        yield _calibration(evaluation)
+        if page.histogram is not None:
+            yield _scores(page.histogram)
+    if evaluation is not None and evaluation.slices:
         yield _slices(evaluation)
 
 
 def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
     """The headline metrics with their intervals and how those were made."""
     rows = [
-        (_name_with_unit(each.metric), estimate_text(each.estimate), _made_by(each.estimate))
+        (
+            _name_with_unit(each.metric),
+            estimate_text(each.estimate),
+            each.estimate.method if each.estimate else "a class is absent",
+        )
         for each in metrics.measured
     ]
     if isinstance(metrics, ClassifierMetrics):
@@ -123,10 +111,6 @@ def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
 def _name_with_unit(metric: Metric) -> str:
     is_said = metric.title == metric.unit or metric.unit == "share"
     return metric.title if is_said else f"{metric.title} ({metric.unit})"
-
-
-def _made_by(estimate: Estimate | None) -> str:
-    return estimate.method if estimate else "a class is absent"
 
 
 def series_figure(
@@ -172,10 +156,6 @@ def phase_figure_caption(run: RunView) -> str:
     if largest is None:
         return text + "."
     return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / run.held_s())}."
-
-
-def _has_points(series: Series | None) -> bool:
-    return series is not None and len(series.steps) > 0
 
 
 def _life(run: RunView) -> Figure:
@@ -225,6 +205,21 @@ def _phases(run: RunView) -> Figure:
         caption=phase_figure_caption(run),
         legend=[(f"phase {name}", name) for name in present],
         table=Table(("", *present, "held"), rows),
+    )
+
+
+def _ranking(roc: RocCurve, auc: Estimate) -> Figure:
+    return Figure(
+        title="Ranking",
+        caption="The ROC curve: the further from the dashed line of a coin, the better. "
+        f"The area below it is {estimate_text(auc)}.",
+        wide=roc_chart([roc], label=f"ROC curve with area {auc.value:.4f}"),
+        table=Table.of(
+            list(zip(*roc, strict=True))[:: max(1, len(roc[0]) // 20)],
+            ("false positive rate", lambda point: f"{point[0]:.3f}"),
+            ("true positive rate", lambda point: f"{point[1]:.3f}"),
+        ),
+        size="third",
     )
 
 
@@ -318,10 +313,8 @@ def _headline(each: SliceMetrics | ScoreSlice) -> Estimate | None:
 
 
 def _is_weak(each: SliceMetrics | ScoreSlice, whole: Estimate | None) -> bool:
-    found, metric = _headline(each), each.metrics.measured[0].metric
-    if whole is None or found is None or found.low is None or found.high is None:
-        return False
-    return found.high < whole.value if metric.higher_is_better else found.low > whole.value
+    higher_is_better = each.metrics.measured[0].metric.higher_is_better
+    return whole is not None and is_worse(_headline(each), whole.value, higher_is_better=higher_is_better)
 
 
 def _slice_cells(each: SliceMetrics | ScoreSlice) -> tuple[str, ...]:

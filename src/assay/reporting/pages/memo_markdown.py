@@ -7,19 +7,8 @@ from assay.records.campaign import CampaignRun
 from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.document import markdown_table
-from assay.reporting.views.memo import (
-    EFFECT_COLUMNS,
-    WORDS,
-    Memo,
-    effect_row,
-    gain_by_seed,
-    link_to,
-    lists_of,
-    mark_of,
-    memo_verdict,
-    more_text,
-    next_text,
-)
+from assay.reporting.views import memo as view
+from assay.reporting.views.memo import Memo, link_to
 
 
 def memo_markdown(memo: Memo) -> str:
@@ -30,7 +19,7 @@ def memo_markdown(memo: Memo) -> str:
 def _lines(memo: Memo) -> Iterator[str]:
     yield f"# {memo.question}"
     yield ""
-    yield f"**{memo_verdict(memo).word}.** {memo_verdict(memo).sentence}"
+    yield f"**{view.memo_verdict(memo).word}.** {view.memo_verdict(memo).sentence}"
     yield ""
     table = Table.of(
         memo.decisions,
@@ -38,7 +27,7 @@ def _lines(memo: Memo) -> Iterator[str]:
         ("recommendation", lambda each: f"**{each.recommendation}** ([record]({each.place()}))"),
         ("gain", lambda each: interval_words(each.effect, each.unit)),
         ("cost so far", lambda each: device_time_text(each.spent_s)),
-        ("next", next_text),
+        ("next", view.next_text),
     )
     yield from markdown_table(table)
     yield ""
@@ -54,15 +43,15 @@ def _candidate(decision: Decision) -> Iterator[str]:
     yield from ("", f"## {decision.candidate}", "")
     patch = ", ".join(f"`{key}: {value}`" for key, value in decision.patch.items())
     why = f" Tried because {decision.because}." if decision.because else ""
-    yield f"{WORDS[decision.recommendation]}. The change: {patch}.{why}"
-    for _, title, lines in lists_of(decision):
+    yield f"{view.WORDS[decision.recommendation]}. The change: {patch}.{why}"
+    for _, title, lines in view.lists_of(decision):
         yield from ("", f"**{title}**", "")
         yield from (f"- {line}" for line in lines)
     for gate in decision.gates:
         yield from ("", f"**Gate {gate.gate}: {gate.verdict}.** {gate.reason}", "")
         yield from markdown_table(_clauses(gate))
     yield from ("", "**Benchmarks**", "")
-    yield from markdown_table(Table(EFFECT_COLUMNS, [effect_row(each) for each in decision.effects]))
+    yield from markdown_table(Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects]))
     yield from ("", "**Records**", "")
     yield from markdown_table(_runs(decision))
 
@@ -74,17 +63,17 @@ def _clauses(gate: GateResult) -> Table:
 
     return Table.of(
         gate.clauses,
-        ("", lambda clause: mark_of(gate, clause)),
+        ("", lambda clause: view.mark_of(gate, clause)),
         ("clause", lambda clause: clause.name),
         ("asks", lambda clause: clause.asks),
         ("seen", seen),
         ("why", lambda clause: clause.reason),
-        ("what would turn it", lambda clause: more_text(clause.more)),
+        ("what would turn it", lambda clause: view.more_text(clause.more)),
     )
 
 
 def _runs(decision: Decision) -> Table:
-    num_seeds, gains = decision.look.num_seeds, gain_by_seed(decision)
+    num_seeds, gains = decision.look.num_seeds, view.gain_by_seed(decision)
 
     def link(run: CampaignRun) -> str:
         return f"[{run.run_id}]({link_to(f'{run.run_id}/run.json')})"

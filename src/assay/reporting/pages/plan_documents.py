@@ -187,12 +187,14 @@ def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
 def _weeks(dossier: Dossier) -> Iterator[Block]:
     program, plan = dossier.offered.program, dossier.offered.offer.plan
     chain = [step.name for step in critical_chain(program, plan)]
+    bookings = [booking.title or name for name, booking in program.capacity.bookings.items()]
+    behind = f"Behind it: {', '.join(bookings)}. " if bookings else ""
     yield figure(
         lambda width: gantt(program, plan, width=width),
         title="What happens when",
         caption="Work of people, runs on devices, gates. Outlined is what the date hangs on: "
         f"{' ← '.join(chain[:6])}{' ← …' if len(chain) > 6 else ''}. "
-        f"{_behind(program)}The dashed line is the date of the decision.",
+        f"{behind}The dashed line is the date of the decision.",
         legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates")],
     )
     yield figure(
@@ -202,12 +204,6 @@ def _weeks(dossier: Dossier) -> Iterator[Block]:
         "the date and the cost. The upper line is what no booking holds; the dotted one is the share above "
         "which a job's hours are limited.",
     )
-
-
-def _behind(program: Program) -> str:
-    """What the shaded bands are."""
-    names = [booking.title or name for name, booking in program.capacity.bookings.items()]
-    return f"Behind it: {', '.join(names)}. " if names else ""
 
 
 def _chosen(offer: Offer) -> Iterator[Block]:

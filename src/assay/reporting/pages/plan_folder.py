@@ -8,12 +8,12 @@ plans/NAME/
 from collections.abc import Iterable
 from pathlib import Path
 
-from assay.base.errors import ConfigError, StoreError
+from assay.base.errors import ConfigError
 from assay.planning.program.offer import Offer
 from assay.planning.risk.dossier import Dossier
 from assay.reporting.pages.document import Document, markdown
 from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
-from assay.reporting.pages.render import render_document
+from assay.reporting.pages.render import render_document, write_file
 from assay.reporting.pages.risk_document import risk_register
 
 OFFER_FILE = "offer.json"
@@ -46,12 +46,3 @@ def read_offer(folder: Path) -> Offer:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file. 'assay plan offer PROGRAM --out {folder}' writes it.")
     return Offer.from_json(path.read_bytes(), source=path)
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write it, with the folders above it. Raises `StoreError` where that cannot be."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error

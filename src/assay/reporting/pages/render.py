@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from assay.base.clock import utc_text
+from assay.base.errors import StoreError
 from assay.reporting.figures.comparison_figures import cost_table, difference_figures, overlay_figures
 from assay.reporting.figures.figure import Figure
 from assay.reporting.figures.run_figures import learning_figures, life_figures, metrics_table, quality_figures
@@ -94,6 +96,15 @@ def render_page(
     shown = [(name, found) for name, figures in sections if (found := list(figures))]
     page = _environment().get_template(template)
     return page.render(title=title, kind=kind, made=made, verdict=verdict, tiles=tiles, sections=shown, **facts)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write it, with the folders above it. Raises `StoreError` where that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error
 
 
 def _comparison_tiles(found: ComparisonView) -> list[Tile]:

@@ -1,11 +1,11 @@
 """The page of a scaling law: what it predicts, how far it may be trusted, and the parameters behind it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from assay.base.clock import utc_text
 from assay.base.units import count_text, power_text
 from assay.evaluation.evidence.scaling.study import ExtrapolatedTarget, ScalingStudy
-from assay.records.scaling import BandCheck
+from assay.records.scaling import BandCheck, ScalingPrediction
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.scaling_plots import back_test_chart, loss_chart
 from assay.reporting.pages.render import render_page
@@ -74,30 +74,30 @@ def parameters_table(study: ScalingStudy) -> Table:
 
 def targets_table(study: ScalingStudy) -> Table:
     """Each target with its band, or the reason why there is none."""
-    rows = []
-    for each in study.asked:
-        if each.prediction is None:
-            rows.append((target_text(each), "refused", "", "", ""))
-            continue
-        found = each.prediction
-        score = (
-            ""
-            if each.score is None
-            else f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
-        )
-        rows.append(
-            (
-                target_text(each),
-                f"{found.loss.value:.4f}",
-                f"{found.loss.low:.4f} to {found.loss.high:.4f}",
-                f"{power_text(found.times_beyond_data)}x the data; "
-                f"{power_text(found.times_supported)}x is supported",
-                score,
-            )
-        )
-    header = ("target", "loss", f"{study.confidence:.0%} band", "reach", "task score")
-    columns = len(header) if study.task is not None else len(header) - 1
-    return Table(header[:columns], [row[:columns] for row in rows])
+
+    def told(
+        text: Callable[[ScalingPrediction], str], refused: str = ""
+    ) -> Callable[[ExtrapolatedTarget], str]:
+        return lambda each: refused if each.prediction is None else text(each.prediction)
+
+    def score(each: ExtrapolatedTarget) -> str:
+        if each.prediction is None or each.score is None:
+            return ""
+        return f"{each.score.value:.3f} ({each.score.low:.3f} to {each.score.high:.3f})"
+
+    return Table.of(
+        study.asked,
+        ("target", target_text),
+        ("loss", told(lambda found: f"{found.loss.value:.4f}", refused="refused")),
+        (f"{study.confidence:.0%} band", told(lambda found: f"{found.loss.low:.4f} to {found.loss.high:.4f}")),
+        ("reach", told(_reach_text)),
+        *([("task score", score)] if study.task is not None else []),
+    )
+
+
+def _reach_text(found: ScalingPrediction) -> str:
+    beyond, supported = power_text(found.times_beyond_data), power_text(found.times_supported)
+    return f"{beyond}x the data; {supported}x is supported"
 
 
 def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:

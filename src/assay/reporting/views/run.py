@@ -1,6 +1,6 @@
 """One run: what it is, how far it got, what it cost, how it died and rose, and what came of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from assay.records.audit import AuditReport
@@ -278,12 +278,13 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
 
 
 def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
-    seconds = metric_series(ledger, run_id, "step_s", max_points=1_000_000).values
+    seconds, rows, tokens = (
+        metric_series(ledger, run_id, name, max_points=1_000_000).values
+        for name in ("step_s", "rows", "tokens")
+    )
     if not (spent_s := float(seconds.sum())) > 0:
         return None
-    rates: Mapping[str, float | None] = {
-        name: float(counted.sum()) / spent_s if len(counted) == len(seconds) else None
-        for name in ("rows", "tokens")
-        for counted in [metric_series(ledger, run_id, name, max_points=1_000_000).values]
-    }
-    return SpeedView(steps_per_s=len(seconds) / spent_s, rows_per_s=rates["rows"], tokens_per_s=rates["tokens"])
+    rows_per_s, tokens_per_s = (
+        float(counted.sum()) / spent_s if len(counted) == len(seconds) else None for counted in (rows, tokens)
+    )
+    return SpeedView(steps_per_s=len(seconds) / spent_s, rows_per_s=rows_per_s, tokens_per_s=tokens_per_s)
