@@ -16,7 +16,7 @@ def record_kinds() -> dict[str, type[Record]]:
         importlib.import_module(module.name)
     found: dict[str, type[Record]] = {}
     for record_class in _subclasses(Record):
-        if record_class.__module__.startswith("assay.") and "kind" in vars(record_class):
+        if record_class.__module__.startswith("assay.") and vars(record_class).get("kind"):
             assert found.setdefault(record_class.kind, record_class) is record_class, record_class.kind
     return found
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from assay.base.errors import ConfigError
+from assay.base.nested_models import nested_models
 from assay.base.versioned import Versioned, stored_problem
 
 
@@ -49,7 +50,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
         raise ConfigError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(values).__name__}.")
-    origins = {key: str(path) for key in _dotted_keys(values)}
+    origins = {key: str(path) for key, _ in dotted_leaves(values)}
     for override in overrides:
         key, value = parse_override(override)
         set_dotted(values, key, value, where="in the file")
@@ -96,6 +97,15 @@ def first_repeated(names: Sequence[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
+def dotted_leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of everything in a tree that is no group of keys itself."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from dotted_leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def given_text(value: Any) -> str:
     """The value that was seen, to stand behind a message; nothing for a whole section.
 
@@ -107,7 +117,8 @@ def given_text(value: Any) -> str:
 def _problems(
     config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
 ) -> Iterator[str]:
-    known = sorted(set(_field_names(config_class)))
+    models = [config_class, *nested_models([config_class])]
+    known = sorted({name for model in models for name in model.model_fields})
     for error in errors:
         key = ".".join(str(part) for part in error["loc"])
         place = f" ({origins[key]})" if key in origins else ""
@@ -120,30 +131,6 @@ def _problems(
         else:
             message = error["msg"].removeprefix("Value error, ")
             yield f"{key or 'the whole'}{place}: {message}{given_text(error['input'])}"
-
-
-def _field_names(config_class: type[BaseModel]) -> Iterator[str]:
-    seen: set[type[BaseModel]] = set()
-    pending: list[Any] = [config_class]
-    while pending:
-        annotation = pending.pop()
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            if annotation in seen:
-                continue
-            seen.add(annotation)
-            for name, field in annotation.model_fields.items():
-                yield name
-                pending.append(field.annotation)
-        else:
-            pending.extend(getattr(annotation, "__args__", ()))
-
-
-def _dotted_keys(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _dotted_keys(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}"
 
 
 def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str) -> None:

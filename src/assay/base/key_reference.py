@@ -6,6 +6,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from assay.base.nested_models import models_in
+
 
 def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     """A page: the introduction's lines, then a table for `model` and for each model inside it.
@@ -28,7 +30,7 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
 def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
     yield prefix, model
     for key, field in model.model_fields.items():
-        models = _models(field.annotation)
+        models = models_in(field.annotation)
         for nested in models:
             dotted = f"{prefix}.{key}".lstrip(".")
             if get_origin(field.annotation) is dict:
@@ -38,14 +40,8 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[B
             yield from _sections(dotted + suffix, nested)
 
 
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
-
-
 def _line(key: str, field: FieldInfo) -> str:
-    if _models(field.annotation):
+    if models_in(field.annotation):
         default = "see below"
     elif field.is_required():
         default = "required"

@@ -1,6 +1,6 @@
 """Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt
 
@@ -9,8 +9,6 @@ from assay.records.record import Record
 
 class AuditReport(Record):
     """A run's receipts against its dataset's order."""
-
-    kind: ClassVar[str] = "audit_report"
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]

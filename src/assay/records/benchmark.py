@@ -8,8 +8,6 @@ Items, prompts and grader are named by digests, so that two results are compared
 the same questions, asked in the same words, and judged by the same rule.
 """
 
-from typing import ClassVar
-
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.digest import sha256_of_json
@@ -19,8 +17,6 @@ from assay.records.record import Record
 
 class DetectableEffect(Record):
     """What a comparison of two checkpoints on these items could find; known before any comparison is made."""
-
-    kind: ClassVar[str] = "detectable_effect"
 
     effect: NonNegativeFloat
     """Smallest true difference of the mean score that is found with probability `power`; the score's unit."""
@@ -33,8 +29,6 @@ class DetectableEffect(Record):
 
 class Contamination(Record):
     """How much of a benchmark's text the training data holds."""
-
-    kind: ClassVar[str] = "contamination"
 
     dataset_fingerprint: str
     """Of the training data that was searched."""
@@ -60,8 +54,6 @@ class Contamination(Record):
 
 class BenchmarkResult(Record):
     """One checkpoint on one benchmark."""
-
-    kind: ClassVar[str] = "benchmark_result"
 
     run_id: str
     """Empty where the checkpoint comes from no run of ours."""

@@ -1,6 +1,6 @@
 """A campaign as it was declared before its first run, and what each of its runs was."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -10,8 +10,6 @@ from assay.records.record import Record
 class Campaign(Record):
     """The question, the arms, the looks and the gates. Written once: what was declared can not be edited
     later."""
-
-    kind: ClassVar[str] = "campaign"
 
     name: str
     config: dict[str, Any]
@@ -34,8 +32,6 @@ class Campaign(Record):
 class CampaignRun(Record):
     """One arm with one seed: what was trained, and what it cost."""
 
-    kind: ClassVar[str] = "campaign_run"
-
     arm: str
     """`baseline` or the candidate's name."""
     seed: NonNegativeInt
@@ -51,8 +47,6 @@ class CampaignRun(Record):
 
 class SealOpening(Record):
     """That a sealed benchmark was opened for a candidate: written before it is scored, once."""
-
-    kind: ClassVar[str] = "seal_opening"
 
     campaign: str
     candidate: str

@@ -4,7 +4,7 @@ The recipe, the row ids of each lane, and the commit to begin from, whose files 
 that retention can not take them. The rows themselves stay in the dataset, which its fingerprint names.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -14,8 +14,6 @@ from assay.records.record import Record
 
 class Capsule(Record):
     """One step, to be replayed."""
-
-    kind: ClassVar[str] = "capsule"
 
     run_id: str
     step: PositiveInt

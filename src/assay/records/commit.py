@@ -8,9 +8,9 @@ next number, and an older attempt that comes back to life finds its next number 
                                                    ^ attempt 1 wakes, tries to put its commit here: refused
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.cursor import Cursor
 from assay.records.record import Record
@@ -42,8 +42,6 @@ class Quarantined(Record):
 class AttemptBegan(Record):
     """An attempt took the log over. Earlier attempts can not append any more."""
 
-    kind: ClassVar[str] = "attempt_began"
-
     type: Literal["attempt"] = "attempt"
     attempt: PositiveInt
     world_size: PositiveInt
@@ -52,8 +50,6 @@ class AttemptBegan(Record):
 
 class Commit(Record):
     """One durable state of a run; the last intact one is where a new attempt resumes."""
-
-    kind: ClassVar[str] = "commit"
 
     type: Literal["commit"] = "commit"
     attempt: PositiveInt
@@ -85,8 +81,6 @@ class Commit(Record):
 class CommitQuarantined(Record):
     """A commit that was found torn or changed. Its files stay for inspection and are never used again."""
 
-    kind: ClassVar[str] = "commit_quarantined"
-
     type: Literal["quarantine"] = "quarantine"
     attempt: PositiveInt
     folder: str
@@ -97,17 +91,15 @@ class CommitQuarantined(Record):
 class RunFinished(Record):
     """The run reached its last step. Nothing is appended after this."""
 
-    kind: ClassVar[str] = "run_finished"
-
     type: Literal["finished"] = "finished"
     attempt: PositiveInt
     step: NonNegativeInt
     weights_digest: str
 
 
-LogEntry = Annotated[AttemptBegan | Commit | CommitQuarantined | RunFinished, Field(discriminator="type")]
+LogEntry = AttemptBegan | Commit | CommitQuarantined | RunFinished
 
-ENTRY_CLASSES: dict[str, type[AttemptBegan | Commit | CommitQuarantined | RunFinished]] = {
+ENTRY_CLASSES: dict[str, type[LogEntry]] = {
     "attempt": AttemptBegan,
     "commit": Commit,
     "quarantine": CommitQuarantined,

@@ -1,6 +1,6 @@
 """Which failure modes would be noticed, by which benchmark, and whose they are."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import PositiveFloat
 
@@ -11,8 +11,6 @@ CellState = Literal["covered", "too small", "another version", "not run"]
 
 class CoverageCell(Record):
     """One benchmark that looks for one failure mode."""
-
-    kind: ClassVar[str] = "coverage_cell"
 
     suite: str
     benchmark: str
@@ -32,8 +30,6 @@ class CoverageCell(Record):
 class CoveredMode(Record):
     """One failure mode."""
 
-    kind: ClassVar[str] = "covered_mode"
-
     name: str
     owner: str
     least_effect: PositiveFloat
@@ -45,8 +41,6 @@ class CoveredMode(Record):
 
 class Coverage(Record):
     """Failure modes x benchmarks."""
-
-    kind: ClassVar[str] = "coverage"
 
     modes: tuple[CoveredMode, ...]
     power: float

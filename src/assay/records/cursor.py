@@ -1,7 +1,5 @@
 """How far a run is in the global order: the whole of a loader's state."""
 
-from typing import ClassVar
-
 from pydantic import NonNegativeInt
 
 from assay.records.record import Record
@@ -9,8 +7,6 @@ from assay.records.record import Record
 
 class Cursor(Record):
     """The next step's place. Counts committed optimizer steps, so prefetch can not leak into it."""
-
-    kind: ClassVar[str] = "cursor"
 
     epoch: NonNegativeInt = 0
     step_in_epoch: NonNegativeInt = 0

@@ -14,8 +14,6 @@ from assay.records.record import Record
 class Shard(Record):
     """One Parquet file as it was when indexed."""
 
-    kind: ClassVar[str] = "shard"
-
     path: str
     """Relative to the dataset's `source_url`, with forward slashes."""
     num_bytes: PositiveInt
@@ -27,8 +25,6 @@ class Shard(Record):
 
 class LengthProfile(Record):
     """How long the sequences are, in tokens."""
-
-    kind: ClassVar[str] = "length_profile"
 
     mean: float
     p50: float
@@ -42,8 +38,6 @@ class LengthProfile(Record):
 
 class ColumnProfile(Record):
     """What a metadata or split column holds."""
-
-    kind: ClassVar[str] = "column_profile"
 
     name: str
     type: str

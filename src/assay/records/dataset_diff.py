@@ -1,7 +1,5 @@
 """What changed between two datasets: which shards and columns, and how far the profile moved."""
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat, NonNegativeInt
 
 from assay.records.record import Record
@@ -9,8 +7,6 @@ from assay.records.record import Record
 
 class ChangedShard(Record):
     """A path that both datasets have, with other bytes."""
-
-    kind: ClassVar[str] = "changed_shard"
 
     path: str
     rows_before: NonNegativeInt
@@ -24,8 +20,6 @@ class ChangedShard(Record):
 class Shift(Record):
     """One figure of the profile, before and after."""
 
-    kind: ClassVar[str] = "shift"
-
     name: str
     """`label 1`, `tokens a row: p95`, `language: missing`, `language=en`, `prompt_length: mean`."""
     before: float
@@ -37,8 +31,6 @@ class Shift(Record):
 class RowDiff(Record):
     """Row by row, told apart by their tokens; where they stand does not count."""
 
-    kind: ClassVar[str] = "row_diff"
-
     num_added: NonNegativeInt
     num_removed: NonNegativeInt
     num_relabelled: NonNegativeInt
@@ -47,8 +39,6 @@ class RowDiff(Record):
 
 class DatasetDiff(Record):
     """From one dataset to another."""
-
-    kind: ClassVar[str] = "dataset_diff"
 
     before: str
     """Fingerprint."""

@@ -9,7 +9,7 @@ A clause carries its own numbers, so that a reader can check it, and names the r
 here is edited: a decision made on more evidence is a new record.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -29,8 +29,6 @@ GateKind = Literal["scale", "stop", "rollback"]
 class Source(Record):
     """Where a number comes from."""
 
-    kind: ClassVar[str] = "source"
-
     path: str
     """Of the record's file; relative to the folder of all runs where it lies below it."""
     sha256: str
@@ -39,8 +37,6 @@ class Source(Record):
 
 class MoreEvidence(Record):
     """What would turn a clause, and what that costs."""
-
-    kind: ClassVar[str] = "more_evidence"
 
     what: str
     """In words: `3 more seeds of baseline and candidate`."""
@@ -54,8 +50,6 @@ class MoreEvidence(Record):
 
 class Clause(Record):
     """One condition of a gate, with the number that was seen beside the one that was asked for."""
-
-    kind: ClassVar[str] = "clause"
 
     name: str
     """`effect`, `guardrail: refusals`, ..."""
@@ -82,8 +76,6 @@ class Clause(Record):
 class GateResult(Record):
     """A gate on one candidate at one look."""
 
-    kind: ClassVar[str] = "gate_result"
-
     gate: str
     then: GateKind
     """What is done if it passes."""
@@ -96,8 +88,6 @@ class GateResult(Record):
 
 class BenchmarkEffect(Record):
     """Candidate minus baseline on one benchmark, over paired seeds and items; higher is better."""
-
-    kind: ClassVar[str] = "benchmark_effect"
 
     benchmark: str
     role: Literal["primary", "guardrail", "safety", "sealed", "other"]
@@ -122,8 +112,6 @@ class BenchmarkEffect(Record):
 
 class Decision(Record):
     """What to do with one candidate, by which rule, on which evidence."""
-
-    kind: ClassVar[str] = "decision"
 
     campaign: str
     campaign_sha256: str
@@ -185,8 +173,6 @@ class Decision(Record):
 class Parent(Record):
     """One step of a recipe's lineage."""
 
-    kind: ClassVar[str] = "parent"
-
     recipe_sha256: str
     candidate: str
     """The patch that led from it to the next; see `decision`."""
@@ -195,8 +181,6 @@ class Parent(Record):
 
 class KnownGood(Record):
     """A recipe that passed its gate: what the next campaign's candidates are patches on."""
-
-    kind: ClassVar[str] = "known_good"
 
     name: str
     recipe: dict[str, Any]

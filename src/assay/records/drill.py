@@ -1,10 +1,11 @@
 """What a resume drill found: evidence that a recipe survives, which a gate may demand before a large run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt, model_validator
 
+from assay.base.config import dotted_leaves
 from assay.records.record import Record
 
 UNDRILLED = frozenset(
@@ -33,25 +34,15 @@ def drilled_parts(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     return {
         key: value
-        for key, value in _leaves(recipe, "")
+        for key, value in dotted_leaves(recipe)
         if key not in UNDRILLED
         and not key.startswith(UNDRILLED_PARTS)
         and not (key.startswith("trainer.optimizer.") and isinstance(value, float))
     }
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 class Exercise(Record):
     """One way to hurt a run, and how it ended."""
-
-    kind: ClassVar[str] = "exercise"
 
     name: str
     run_id: str
@@ -71,7 +62,6 @@ def _without_parts(tree: dict[str, Any]) -> dict[str, Any]:
 class DrillReport(Record):
     """All exercises of one recipe; the first is the undisturbed run."""
 
-    kind: ClassVar[str] = "drill_report"
     upgrades: ClassVar = (_without_parts,)
 
     recipe_sha256: str

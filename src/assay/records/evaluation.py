@@ -15,8 +15,6 @@ from assay.records.record import Record, record_of_kind
 class Estimate(Record):
     """A number with its uncertainty."""
 
-    kind: ClassVar[str] = "estimate"
-
     value: float
     low: float | None = None
     """Lower end of the interval; None where the method gives none."""
@@ -28,8 +26,6 @@ class Estimate(Record):
 
 class Metric(Record):
     """What a number measures, and which way is better."""
-
-    kind: ClassVar[str] = "metric"
 
     name: str
     """As in columns and curves: `auc`, `squared_error`."""
@@ -46,8 +42,6 @@ class Metric(Record):
 class Measured(Record):
     """A metric's value on some rows."""
 
-    kind: ClassVar[str] = "measured"
-
     metric: Metric
     estimate: Estimate | None
     """None where these rows can not say it: an AUC of one class."""
@@ -61,8 +55,6 @@ LOG_LOSS = Metric(name="log_loss", unit="nats per row", higher_is_better=False)
 class CalibrationBin(Record):
     """Rows whose predicted probability fell into one bin."""
 
-    kind: ClassVar[str] = "calibration_bin"
-
     num_rows: PositiveInt
     mean_predicted: float
     observed_rate: float
@@ -70,8 +62,6 @@ class CalibrationBin(Record):
 
 class ClassifierMetrics(Record):
     """A binary classifier on a set of rows. AUC and AP are None where a class is absent."""
-
-    kind: ClassVar[str] = "classifier_metrics"
 
     num_rows: NonNegativeInt
     num_positive: NonNegativeInt
@@ -95,8 +85,6 @@ class ClassifierMetrics(Record):
 class ScoreMetrics(Record):
     """The means of the rows' own scores on a set of rows."""
 
-    kind: ClassVar[str] = "score_metrics"
-
     num_rows: NonNegativeInt
     measured: tuple[Measured, ...]
     """By name, the one that runs are compared by first."""
@@ -104,8 +92,6 @@ class ScoreMetrics(Record):
 
 class SliceMetrics(Record):
     """A classifier's metrics on the rows where one metadata column has one value."""
-
-    kind: ClassVar[str] = "slice_metrics"
 
     column: str
     value: str
@@ -116,8 +102,6 @@ class SliceMetrics(Record):
 class ScoreSlice(Record):
     """Mean scores on the rows where one metadata column has one value."""
 
-    kind: ClassVar[str] = "score_slice"
-
     column: str
     value: str
     """As in `SliceMetrics`."""
@@ -126,6 +110,8 @@ class ScoreSlice(Record):
 
 class Evaluation(Record):
     """One checkpoint on one split of one dataset: what is said of every method's."""
+
+    kind: ClassVar[str] = ""  # each method's has its own
 
     run_id: str
     step: NonNegativeInt
@@ -151,8 +137,6 @@ class Evaluation(Record):
 class ClassifierEvaluation(Evaluation):
     """Of a binary classifier: ranking, log-loss, calibration."""
 
-    kind: ClassVar[str] = "classifier_evaluation"
-
     overall: ClassifierMetrics
     slices: tuple[SliceMetrics, ...]
 
@@ -160,14 +144,14 @@ class ClassifierEvaluation(Evaluation):
 class ScoreEvaluation(Evaluation):
     """Of a method that scores each row by itself: an error, a reward, a log-likelihood."""
 
-    kind: ClassVar[str] = "score_evaluation"
-
     overall: ScoreMetrics
     slices: tuple[ScoreSlice, ...]
 
 
 class Comparison(Record):
     """A candidate beside its baseline on the same rows."""
+
+    kind: ClassVar[str] = ""  # likewise
 
     baseline_run_id: str
     candidate_run_id: str
@@ -185,8 +169,6 @@ class Comparison(Record):
 
 class AucComparison(Comparison):
     """Of two binary classifiers."""
-
-    kind: ClassVar[str] = "auc_comparison"
 
     baseline_auc: float
     candidate_auc: float
@@ -210,8 +192,6 @@ class AucComparison(Comparison):
 class ScoreComparison(Comparison):
     """Of two runs whose rows have scores of their own."""
 
-    kind: ClassVar[str] = "score_comparison"
-
     metric: Metric
     baseline_value: float
     candidate_value: float
@@ -223,17 +203,11 @@ AnyComparison = AucComparison | ScoreComparison
 
 def evaluation_from_json(text: str | bytes, *, source: str | Path) -> AnyEvaluation:
     """Read an evaluation of any method."""
-    kinds: dict[str, type[AnyEvaluation]] = {
-        ClassifierEvaluation.kind: ClassifierEvaluation,
-        ScoreEvaluation.kind: ScoreEvaluation,
-    }
-    return record_of_kind(kinds, text, source=source)
+    classes: tuple[type[AnyEvaluation], ...] = (ClassifierEvaluation, ScoreEvaluation)
+    return record_of_kind(classes, text, source=source)
 
 
 def comparison_from_json(text: str | bytes, *, source: str | Path) -> AnyComparison:
     """Read a comparison of any method's runs."""
-    kinds: dict[str, type[AnyComparison]] = {
-        AucComparison.kind: AucComparison,
-        ScoreComparison.kind: ScoreComparison,
-    }
-    return record_of_kind(kinds, text, source=source)
+    classes: tuple[type[AnyComparison], ...] = (AucComparison, ScoreComparison)
+    return record_of_kind(classes, text, source=source)

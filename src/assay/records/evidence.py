@@ -1,7 +1,5 @@
 """What was looked at, and what the looking cost."""
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat, PositiveInt
 
 from assay.records.record import Record
@@ -9,8 +7,6 @@ from assay.records.record import Record
 
 class Look(Record):
     """One look at a comparison; written when it is taken, whatever was seen."""
-
-    kind: ClassVar[str] = "look"
 
     name: str
     """`G1`, `seed 2 at step 400`, ..."""

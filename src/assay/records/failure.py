@@ -10,7 +10,7 @@ without what differs each time (numbers, paths, addresses).
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -47,8 +47,6 @@ FROM_OUTSIDE: frozenset[FailureKind] = frozenset(("killed_by_signal", "lost_node
 
 class Failure(Record):
     """Why an attempt ended before its time."""
-
-    kind: ClassVar[str] = "failure"
 
     failure_kind: FailureKind
     run_id: str

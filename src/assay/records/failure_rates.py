@@ -1,6 +1,6 @@
 """How often runs are interrupted and what that costs, as recorded attempts tell it."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat
 
@@ -9,8 +9,6 @@ from assay.records.record import Record
 
 class FailureRates(Record):
     """The rate of interrupts, with how well it is known: Gamma-distributed with this mean and shape."""
-
-    kind: ClassVar[str] = "failure_rates"
 
     runs: str
     """Pattern of the ids that were counted."""

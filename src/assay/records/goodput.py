@@ -22,7 +22,6 @@ def useful_share(seconds: Mapping[Phase, float]) -> float | None:
 class Interruption(Record):
     """An attempt that ended before the run did."""
 
-    kind: ClassVar[str] = "interruption"
     added: ClassVar = frozenset(("failure",))
 
     run_id: str
@@ -48,8 +47,6 @@ class Interruption(Record):
 
 class Goodput(Record):
     """The partition of held device time, in device-seconds, and what follows from it."""
-
-    kind: ClassVar[str] = "goodput"
 
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt
@@ -89,8 +86,6 @@ class Goodput(Record):
 
 class ProgramGoodput(Record):
     """The account of all runs of a program, and of each activity's."""
-
-    kind: ClassVar[str] = "program_goodput"
 
     program: str
     """Its name."""

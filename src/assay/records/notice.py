@@ -1,6 +1,6 @@
 """What was seen while a run went on and a person should know: a hung rank, a slow one, a wrong sum."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -11,8 +11,6 @@ NoticeKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated
 
 class Notice(Record):
     """One observation; the run's folder keeps them in the order in which they were made."""
-
-    kind: ClassVar[str] = "notice"
 
     notice: NoticeKind
     run_id: str

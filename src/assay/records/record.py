@@ -4,7 +4,8 @@ How a record changes without breaking what is on disk: see `assay.base.versioned
 a file under `tests/golden/records`, which every later assay reads.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -21,7 +22,14 @@ class Record(Versioned):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: ClassVar[str]
-    """The record's type, as written in its JSON."""
+    """The record's type, as written in its JSON: the name of its class in small letters (`BandCheck` is a
+    `band_check`), unless it or a base says otherwise. Its golden file keeps it when the class is renamed."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        if "kind" not in vars(cls) and not getattr(cls, "kind", ""):
+            cls.kind = re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_json(self) -> str:
         """Canonical JSON with `kind` and `version`; equal records have equal text."""
@@ -59,8 +67,9 @@ class Record(Versioned):
 RecordT = TypeVar("RecordT", bound=Record)
 
 
-def record_of_kind(kinds: Mapping[str, type[RecordT]], text: str | bytes, *, source: str | Path) -> RecordT:
+def record_of_kind(classes: Iterable[type[RecordT]], text: str | bytes, *, source: str | Path) -> RecordT:
     """Read one record of any of several kinds, by the kind that its JSON names."""
+    kinds = {each.kind: each for each in classes}
     tree = _tree(text, source)
     kind = str(tree.get("kind")) if isinstance(tree, dict) else ""
     if kind not in kinds:

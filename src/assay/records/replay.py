@@ -15,8 +15,6 @@ Cause = Literal["wrong arithmetic", "other machine or code", "bad data", "optimi
 class Compared(Record):
     """One number that the run wrote down, beside the replay's."""
 
-    kind: ClassVar[str] = "compared"
-
     step: PositiveInt
     quantity: str
     """`loss`, `gradient_norm`, `gradient_digest`, `weights_digest`, `lane 3 gradient_digest`."""
@@ -28,8 +26,6 @@ class Compared(Record):
 
 class OperatorFinding(Record):
     """The first operator that went wrong."""
-
-    kind: ClassVar[str] = "operator_finding"
 
     operator: str
     """As torch's dispatcher calls it: `aten.sum.dim_IntList`."""
@@ -67,8 +63,6 @@ class OperatorWatchReport(Record):
 class RowFinding(Record):
     """A row that makes the step bad."""
 
-    kind: ClassVar[str] = "row_finding"
-
     row_id: NonNegativeInt
     place: str
     """Shard, row group, row of it."""
@@ -79,8 +73,6 @@ class RowFinding(Record):
 
 class RowSearch(Record):
     """Which rows make a step bad."""
-
-    kind: ClassVar[str] = "row_search"
 
     criterion: str
     """What `bad` means here, in words with numbers."""
@@ -100,16 +92,12 @@ class RowSearch(Record):
 class Explanation(Record):
     """Why a step looks bad."""
 
-    kind: ClassVar[str] = "explanation"
-
     cause: Cause
     because: str
 
 
 class ReplayReport(Record):
     """A replay of one step, or of a stretch of them."""
-
-    kind: ClassVar[str] = "replay_report"
 
     run_id: str
     step: PositiveInt

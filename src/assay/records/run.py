@@ -15,7 +15,6 @@ RunStatus = Literal["running", "succeeded", "failed", "preempted"]
 class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
-    kind: ClassVar[str] = "run"
     added: ClassVar = frozenset(("num_steps",))
 
     run_id: str
@@ -37,7 +36,6 @@ class Run(Record):
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
-    kind: ClassVar[str] = "attempt"
     added: ClassVar = frozenset(("failure", "hosts", "devices"))
 
     run_id: str
@@ -71,8 +69,6 @@ class PhaseSeconds(Record):
 
     Attempt 0 is what was spent beside training: the evaluation of the run's commits, over all workers.
     """
-
-    kind: ClassVar[str] = "phase_seconds"
 
     run_id: str
     attempt: NonNegativeInt

@@ -1,7 +1,5 @@
 """A fitted scaling law and what it says about runs that nobody has made yet."""
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from assay.records.evaluation import Estimate
@@ -11,8 +9,6 @@ from assay.records.record import Record
 class LawParameter(Record):
     """One coefficient or exponent, with its bootstrap standard error and interval."""
 
-    kind: ClassVar[str] = "law_parameter"
-
     name: str
     estimate: Estimate
     standard_error: NonNegativeFloat
@@ -20,8 +16,6 @@ class LawParameter(Record):
 
 class ScalingLaw(Record):
     """Loss as a function of scale, fitted to finished runs."""
-
-    kind: ClassVar[str] = "scaling_law"
 
     form: str
     """`chinchilla`, `over-training`, `compute` or `tokens`."""
@@ -41,8 +35,6 @@ class ScalingLaw(Record):
 class ScalingPrediction(Record):
     """What the law expects of one larger run."""
 
-    kind: ClassVar[str] = "scaling_prediction"
-
     law_sha256: str
     target: dict[str, PositiveFloat]
     """By name: `parameters`, `tokens`, `compute` (FLOP), as far as the law's form uses them."""
@@ -57,8 +49,6 @@ class ScalingPrediction(Record):
 class BandCheck(Record):
     """How often the bands held what came, where what came is known: fits on small runs against larger ones."""
 
-    kind: ClassVar[str] = "band_check"
-
     confidence: float
     num_predictions: NonNegativeInt
     covered: float
@@ -71,8 +61,6 @@ class BandCheck(Record):
 
 class GainForecast(Record):
     """What a candidate's gain over the baseline will be at a larger scale."""
-
-    kind: ClassVar[str] = "gain_forecast"
 
     scale: str
     """`parameters`, `tokens` or `compute` (FLOP)."""

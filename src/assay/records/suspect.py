@@ -4,7 +4,7 @@ What is known is that two computations of one lane's gradient gave different bit
 vote of all ranks, so it is certain only where the vote was clear.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -14,8 +14,6 @@ from assay.records.record import Record
 
 class Suspect(Record):
     """One rank whose arithmetic was not that of the others."""
-
-    kind: ClassVar[str] = "suspect"
 
     rank: NonNegativeInt
     node: str

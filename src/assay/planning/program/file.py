@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
+from assay.base.nested_models import models_in
 from assay.planning.program.checks import ProgramMistake, not_yet, problems_of, strangers
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Progress
@@ -160,19 +161,13 @@ def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]
 
 def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
     """The keys of the section that an error's location leads to, past names and tags."""
-    models = _models(model)
+    models = models_in(model)
     for part in location:
         inner = [each.model_fields[part].annotation for each in models if part in each.model_fields]
         types = [(each, each.model_fields.get("type")) for each in models]
         tagged = [each for each, field in types if field and part in get_args(field.annotation)]
-        models = [found for annotation in inner for found in _models(annotation)] or tagged or models
+        models = [found for annotation in inner for found in models_in(annotation)] or tagged or models
     return [name for each in models for name in each.model_fields]
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:

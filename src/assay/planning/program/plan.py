@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate, pairwise
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -77,8 +77,6 @@ class Goal(FrozenConfig):
 
 class Plan(Record):
     """When everything happens."""
-
-    kind: ClassVar[str] = "plan"
 
     program: str
     program_sha256: str

@@ -10,7 +10,7 @@ nowhere is an error here; whether everything can fit is for `planning` to find o
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
@@ -84,8 +84,6 @@ class DecisionPoint(FrozenConfig):
 
 class Program(Record):
     """Activities, people, capacity, budget, dates, gates, risks: what planning starts from."""
-
-    kind: ClassVar[str] = "program"
 
     name: Name
     title: str

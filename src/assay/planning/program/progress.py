@@ -1,6 +1,6 @@
 """What really happened so far: where re-planning starts from."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -61,8 +61,6 @@ class Actual(FrozenConfig):
 
 class Progress(Record):
     """The state of a running program."""
-
-    kind: ClassVar[str] = "progress"
 
     now: Moment
     activities: dict[str, Actual] = Field(default_factory=dict)

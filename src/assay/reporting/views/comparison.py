@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations
@@ -17,8 +16,6 @@ from assay.store.ledger.ledger import Ledger
 
 class ComparisonView(Comparison):
     """A comparison on record, with what each side took."""
-
-    kind: ClassVar[str] = "comparison_view"
 
     metric: Metric
     """What is compared."""

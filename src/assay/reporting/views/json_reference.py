@@ -1,7 +1,7 @@
 """Every key that `--json` prints, with its value and meaning, as Markdown: from the views and the records."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from assay.base.clock import utc_text
+from assay.base.nested_models import nested_models
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
@@ -87,7 +88,7 @@ def json_reference() -> str:
         verb = "print" if ", " in printed.commands else "prints"
         lines += [*_section(printed.model), f"{commands} {verb} {printed.shape}.", "", *_table(printed.model)]
     lines += ["", "# Objects inside of others"]
-    for model in sorted(_nested(roots), key=heading):
+    for model in sorted(nested_models(roots), key=heading):
         lines += [*_section(model), *_table(model)]
     return "\n".join(lines) + "\n"
 
@@ -140,21 +141,3 @@ def _value(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 
 _PLAIN = {str: "text", int: "whole number", float: "number", bool: "true or false", NoneType: "null"}
-
-
-def _nested(roots: Sequence[type[BaseModel]]) -> Iterator[type[BaseModel]]:
-    """Every model inside of those, once, without those."""
-    seen, pending = set(roots), list(roots)
-    while pending:
-        for field in pending.pop().model_fields.values():
-            for model in _models(field.annotation):
-                if model not in seen:
-                    seen.add(model)
-                    pending.append(model)
-                    yield model
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
