@@ -193,6 +193,7 @@ class Protected:
             supervisor_pid=0,
             run_dir=Path(task.folder),
             ledger_path=None,
+            store=open_store(task.folder),
             clock=self.clock,
         )
         return RankRecorder(

@@ -12,7 +12,7 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.ranks.faults import NO_FAULTS
-from assay.launch.ranks.task import RankTask
+from assay.launch.ranks.task import Orders, RankTask
 from assay.launch.ranks.wiring import train_rank
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
@@ -67,16 +67,18 @@ def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
 def _task(run: Run, folder: Path) -> RankTask:
     return RankTask(
         run=run,
-        attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0),
-        commit=None,
+        orders=Orders(
+            attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0),
+            commit=None,
+            faults=NO_FAULTS,
+            parallel="ddp",
+            failure_s=1e9,
+        ),
         rank=0,
         rendezvous=f"file://{folder}/rendezvous",
         environment={},
         heartbeats=str(folder / "heartbeats"),
-        faults=NO_FAULTS,
         supervisor_pid=0,
-        parallel="ddp",
-        failure_s=1e9,
     )
 
 

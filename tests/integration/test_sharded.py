@@ -14,7 +14,7 @@ from assay.training.audit import audit_run
 def test_sharded_weights_end_with_the_digest_of_replicated_ones(world_size, new_tiny_run, undisturbed) -> None:
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))
-    policy = RestartPolicy(parallel="fsdp2")
+    policy = RestartPolicy(parallel=("fsdp2",))
     Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
     assert log.finished().weights_digest == undisturbed
 
@@ -25,7 +25,7 @@ def test_lanes_of_several_micro_batches_end_with_the_digest_of_replicated_weight
     for world_size, parallel in ((1, "ddp"), (2, "fsdp2"), (4, "fsdp2"), (2, "ddp")):
         run = new_tiny_run(loader__max_micro_batch_tokens=60, trainer__spot_check_every=5)
         log = CommitLog(open_store(run.store_url))
-        policy = RestartPolicy(parallel=parallel)
+        policy = RestartPolicy(parallel=(parallel,))
         Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
         assert all(commit.is_verified for commit in log.commits())
         digests.add(log.finished().weights_digest)

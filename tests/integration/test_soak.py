@@ -22,12 +22,11 @@ import yaml
 
 from assay.base.clock import SystemClock
 from assay.launch.ranks.faults import (
-    ACROSS_THE_LOOP,
-    LONGEST_DELAY_S,
     NO_FAULTS,
     DamageKind,
     FaultPlan,
     Kill,
+    PhaseOfLoop,
     Terminate,
     damage_file,
 )
@@ -42,6 +41,9 @@ from assay.training.audit import audit_run
 
 pytestmark = pytest.mark.slow
 
+ACROSS_THE_LOOP: tuple[PhaseOfLoop, ...] = get_args(PhaseOfLoop)
+LONGEST_DELAY_S = 0.05
+"""Of a random kill after its phase began: about as long as a small commit takes to be written."""
 NUM_STEPS = 20
 KILLED_BY_STEP = 15
 """A kill that is planned up to here strikes before the run can end."""
@@ -130,8 +132,7 @@ def test_sigterm_at_a_random_moment_ends_in_a_commit_or_a_clean_rollback(
         after_s=rng.uniform(0.0, LONGEST_DELAY_S),
     )
     run = new_tiny_run(**OFTEN)
-    (parallel,) = random_parallel(rng, 1)
-    attempt = supervise(run, world_size, parallel=parallel, faults=FaultPlan(faults=(stop,)))
+    attempt = supervise(run, world_size, parallel=random_parallel(rng, 1), faults=FaultPlan(faults=(stop,)))
     assert (attempt.outcome, attempt.attempt) == ("preempted", 1), stop
     assert_all_good_commits_are_as_committed(log_of(run))
     supervise(run, resumed_on)

@@ -81,6 +81,7 @@ def train(
     run_id: str | None,
     resume: str | None,
     store: str | None,
+    parallel: str,
     leave_within: float,
     faults: Path | None,
     check: bool,
@@ -127,8 +128,9 @@ def train(
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
         save_run(home, run)
-    policy = RestartPolicy(**restarts, grace_s=leave_within, faults=plan)
-    passed_on = _passed_on(*restarts, "leave_within", "faults")
+    parallels: Any = (parallel,)
+    policy = RestartPolicy(**restarts, parallel=parallels, grace_s=leave_within, faults=plan)
+    passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
     if launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here

@@ -66,7 +66,7 @@ def drive(
     recipe = recipe_of(run)
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
-    check_parallel(recipe, [policy.parallel] if isinstance(policy.parallel, str) else policy.parallel)
+    check_parallel(recipe, policy.parallel)
     log = CommitLog(open_store(run.store_url))
     refuse_missing_log(run, log)
     ledger.record_run(run)

@@ -88,7 +88,7 @@ def failure_of(error: BaseException, task: RankTask, *, device: str) -> Failure:
     return Failure(
         failure_kind=kind_of(error),
         run_id=task.run.run_id,
-        attempt=task.attempt.attempt,
+        attempt=task.orders.attempt.attempt,
         host=socket.gethostname(),
         device=device,
         rank=task.rank,
@@ -123,7 +123,7 @@ def whereabouts(beat: Beat | None) -> Whereabouts:
 
 
 def _last_beat(task: RankTask) -> Beat:
-    page = Heartbeats(Path(task.heartbeats), task.attempt.world_size)
+    page = Heartbeats(Path(task.heartbeats), task.orders.attempt.world_size)
     beat = page.read()[task.rank]
     page.close()
     return beat
@@ -132,7 +132,7 @@ def _last_beat(task: RankTask) -> Beat:
 def _keep_traceback(error: BaseException, task: RankTask) -> str:
     """In a file and not on the terminal: when one rank dies, all of its peers fail for want of it."""
     run_dir = Path(task.run.run_dir)
-    path = run_dir / "errors" / f"attempt-{task.attempt.attempt:04d}-rank-{task.rank:05d}.txt"
+    path = run_dir / "errors" / f"attempt-{task.orders.attempt.attempt:04d}-rank-{task.rank:05d}.txt"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(traceback.format_exception(error)))
     return path.relative_to(run_dir).as_posix()

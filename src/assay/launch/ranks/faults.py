@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -31,10 +31,7 @@ from assay.store.objects import ObjectStore
 
 PhaseOfLoop = Literal["startup", "data", "compute", "communication", "checkpoint", "evaluation"]
 """A phase that a rank enters by itself."""
-ACROSS_THE_LOOP: tuple[PhaseOfLoop, ...] = get_args(PhaseOfLoop)
 DamageKind = Literal["torn", "flipped", "missing"]
-LONGEST_DELAY_S = 0.05
-"""Of a random kill after its phase began: about as long as a small commit takes to be written."""
 
 
 class _At(FrozenConfig):
@@ -154,16 +151,18 @@ def have_struck(plan: FaultPlan, run_dir: Path) -> list[Fault]:
 
 def describe_fault(fault: Fault) -> str:
     """One sentence for a person who wonders what happened."""
-    moment = f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
-    return f"'{fault.type}' struck rank {fault.rank} in {moment}, as its fault plan asked for"
+    return f"'{fault.type}' struck rank {fault.rank} in {_moment(fault)}, as its fault plan asked for"
 
 
 def _why_not(fault: Fault, last_attempt: int) -> str:
     if fault.attempt > last_attempt:
         return f"it is for attempt {fault.attempt}, the last one was attempt {last_attempt}."
-    moment = f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
     what = ", with something to strike at" if isinstance(fault, Store | Damage) else ""
-    return f"attempt {fault.attempt} never came to {moment} on rank {fault.rank}{what}."
+    return f"attempt {fault.attempt} never came to {_moment(fault)} on rank {fault.rank}{what}."
+
+
+def _moment(fault: Fault) -> str:
+    return f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
 
 
 def _note_path(run_dir: Path, fault: Fault) -> Path:
@@ -182,32 +181,20 @@ class RankFaults:
         supervisor_pid: int,
         run_dir: Path,
         ledger_path: Path | None,
+        store: ObjectStore,
         clock: Clock,
     ) -> None:
-        """`clock` is the right one."""
+        """`store` and `clock` are the right ones."""
         self._run_dir = run_dir
         self._waiting = [fault for fault in plan.faults if (fault.attempt, fault.rank) == (attempt, rank)]
         self._supervisor_pid = supervisor_pid
         self._ledger_path = ledger_path
-        self._store: FlakyStore | None = None
-        self._log: CommitLog | None = None
-        self._right_clock = clock
-        self._clock: JumpingClock | None = None
-
-    def store(self, inner: ObjectStore) -> ObjectStore:
-        """The store as this rank sees it."""
-        self._log = CommitLog(inner)
-        if not any(isinstance(fault, Store) for fault in self._waiting):
-            return inner
-        self._store = FlakyStore(inner)
-        return self._store
-
-    def clock(self) -> Clock:
-        """The clock as this rank sees it."""
-        if not any(isinstance(fault, ClockJump) for fault in self._waiting):
-            return self._right_clock
-        self._clock = JumpingClock(self._right_clock)
-        return self._clock
+        self._log = CommitLog(store)
+        self._flaky, self._jumping = FlakyStore(store), JumpingClock(clock)
+        kinds = {fault.type for fault in self._waiting}
+        self.store: ObjectStore = self._flaky if "store" in kinds else store
+        """As this rank sees it; so the clock."""
+        self.clock: Clock = self._jumping if "clock_jump" in kinds else clock
 
     def at_moment(self, step: int, phase: Phase) -> None:
         """The rank is about to enter `phase` of the update `step`."""
@@ -228,15 +215,13 @@ class RankFaults:
                 _signal(self._supervisor_pid, signal.SIGTERM, fault.after_s, note)
             case Slow():
                 note()
-                self._right_clock.sleep_s(fault.extra_s)
+                self.clock.sleep_s(fault.extra_s)
                 return step >= fault.step + fault.num_steps - 1
             case ClockJump():
-                assert self._clock is not None
                 note()
-                self._clock.jump_s = fault.jump_s
+                self._jumping.jump_s = fault.jump_s
             case Store():
-                assert self._store is not None
-                self._store.fail_next(fault.how, fault.num_writes, note)
+                self._flaky.fail_next(fault.how, fault.num_writes, note)
             case Damage():
                 return self._damage(fault)
             case LedgerLoss():
@@ -246,7 +231,6 @@ class RankFaults:
         return True
 
     def _damage(self, fault: Damage) -> bool:
-        assert self._log is not None
         commit = next((commit for commit in self._log.commits() if commit.step >= fault.step), None)
         if commit is None:
             return False

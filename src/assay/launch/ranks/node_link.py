@@ -18,18 +18,17 @@ it, readable by its owner only) before a message is believed, and no message is 
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
-from assay.launch.ranks.processes import Orders
-from assay.records.failure import Failure
-from assay.records.suspect import Suspect
+from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
@@ -106,18 +105,10 @@ class Bye(_Message):
 
 
 class Ended(_Message):
-    """How a follower's ranks ended; the fields of `supervisor.AttemptEnd`."""
+    """How a follower's ranks ended."""
 
     type: Literal["ended"] = "ended"
-    outcome: Literal["succeeded", "failed", "preempted", "killed"]
-    num_alive: NonNegativeInt
-    said: str = ""
-    failure: Failure | None = None
-    error_kind: str | None = None
-    """Name of the class, one of `base.errors` or `WrongArithmeticError`."""
-    error_text: str = ""
-    suspects: tuple[Suspect, ...] = ()
-    stalled_s: NonNegativeFloat = 0.0
+    end: AttemptEnd
 
 
 class Stopped(_Message):
@@ -170,14 +161,10 @@ class Link:
 
 def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
     """The lead's end, once the other has proved that it knows the key; None if it could not."""
-    connection = _connection(accepted)
     try:
-        deliver_challenge(connection, key)
-        answer_challenge(connection, key)
+        return _introduced(accepted, key, deliver_challenge, answer_challenge)
     except (AuthenticationError, OSError, EOFError):
-        connection.close()
         return None
-    return Link(connection)
 
 
 def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: float) -> Link:
@@ -185,7 +172,8 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
         try:
-            return _introduce(_connection(socket.create_connection((host, port), timeout=timeout_s)), key)
+            connected = socket.create_connection((host, port), timeout=timeout_s)
+            return _introduced(connected, key, answer_challenge, deliver_challenge)
         except (AuthenticationError, OSError, EOFError) as error:
             if clock.monotonic_s() > deadline_s:
                 raise TrainingError(
@@ -193,16 +181,6 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
                     "supervisor run, do both see the same run folder, does the network let the port through?"
                 ) from error
             clock.sleep_s(RETRY_S)
-
-
-def _introduce(connection: Connection, key: bytes) -> Link:
-    try:
-        answer_challenge(connection, key)
-        deliver_challenge(connection, key)
-    except BaseException:
-        connection.close()
-        raise
-    return Link(connection)
 
 
 def link_key(run_dir: Path) -> bytes:
@@ -221,10 +199,18 @@ def link_key(run_dir: Path) -> bytes:
     return path.read_bytes()
 
 
-def _connection(connected: socket.socket) -> Connection:
+def _introduced(connected: socket.socket, key: bytes, *steps: Callable[[Connection, bytes], None]) -> Link:
+    """Each end proves in its turn that it knows the key."""
     connected.settimeout(None)
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return Connection(connected.detach())
+    connection = Connection(connected.detach())
+    try:
+        for step in steps:
+            step(connection, key)
+    except BaseException:
+        connection.close()
+        raise
+    return Link(connection)

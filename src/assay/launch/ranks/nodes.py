@@ -14,12 +14,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from assay.base import errors
 from assay.base.clock import Clock
-from assay.base.errors import AssayError, TrainingError
+from assay.base.errors import TrainingError
 from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.node_link import (
@@ -40,11 +40,11 @@ from assay.launch.ranks.node_link import (
     connect_link,
     link_key,
 )
-from assay.launch.ranks.processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
+from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
 from assay.launch.ranks.supervisor import POLL_S
+from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
-from assay.records.run import Attempt, Run
-from assay.records.suspect import WrongArithmeticError
+from assay.records.run import Run
 from assay.store.heartbeat import Beat
 
 GATHER_S = 300.0
@@ -84,7 +84,6 @@ class NodeGroup:
         port: int,
         ranks_per_node: int,
         clock: Clock,
-        timeout_s: float = GATHER_S,
     ) -> None:
         """Wait until every follower has come. `host` is this node as the others reach it."""
         self._run = run
@@ -92,7 +91,7 @@ class NodeGroup:
         self._context = fork_context()
         self._host = host
         self._ranks_per_node = ranks_per_node
-        self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, timeout_s)
+        self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, GATHER_S)
 
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that share lanes evenly and find room on the nodes that are left."""
@@ -104,22 +103,13 @@ class NodeGroup:
         nodes = [0, *sorted(self._peers)]
         shares = dict(zip(nodes, share_out(orders.attempt.world_size, len(nodes)), strict=True))
         rendezvous = f"tcp://{self._host}:{_free_port()}"
-        remote = {
-            node: _RemoteRanks(orders.attempt, node, self._peers[node], shares[node], self.lose, self._clock)
+        remote = [
+            _RemoteRanks(orders, rendezvous, node, self._peers[node], shares[node], self.lose, self._clock)
             for node in nodes[1:]
             if shares[node]
-        }
-        for node, ranks in remote.items():
-            ranks.send(
-                Start(
-                    orders=orders,
-                    first_rank=shares[node].start,
-                    num_ranks=len(shares[node]),
-                    rendezvous=rendezvous,
-                )
-            )
+        ]
         local = RankProcesses(self._context, self._run, orders, shares[0], rendezvous)
-        return _GroupRanks(local, list(remote.values()), self._clock)
+        return _GroupRanks(local, remote, self._clock)
 
     def lose(self, node: int) -> None:
         """A node is gone for good."""
@@ -151,14 +141,16 @@ class _RemoteRanks:
 
     def __init__(
         self,
-        attempt: Attempt,
+        orders: Orders,
+        rendezvous: str,
         node: int,
         peer: _Peer,
         ranks: range,
         lose: Callable[[int], None],
         clock: Clock,
     ) -> None:
-        self._attempt = attempt
+        """Have the follower start them. A node that is gone is an end of its ranks, as it is later."""
+        self._attempt = orders.attempt
         self._clock = clock
         self._node = node
         self._link = peer.link
@@ -170,6 +162,7 @@ class _RemoteRanks:
         self.ranks = ranks
         self.ended: AttemptEnd | None = None
         self.is_stopped = False
+        self.send(Start(orders=orders, first_rank=ranks.start, num_ranks=len(ranks), rendezvous=rendezvous))
 
     def send(self, message: Message) -> None:
         """Tell the follower, if it is still there."""
@@ -190,7 +183,7 @@ class _RemoteRanks:
 
     def _take_in(self, message: Message) -> None:
         if isinstance(message, Ended):
-            self.ended = _end_of(message)
+            self.ended = message.end
         elif isinstance(message, Stopped):
             self.is_stopped = True
         elif isinstance(message, ProcessState):
@@ -256,7 +249,7 @@ class _GroupRanks:
             return None
         known = [end for end in ends if end is not None]
         last = next((end for end in known if end.outcome == "preempted"), known[0])
-        return last._replace(num_alive=sum(end.num_alive for end in known))
+        return replace(last, num_alive=sum(end.num_alive for end in known))
 
     def _cause(self, failures: Sequence[AttemptEnd], *, is_complete: bool) -> AttemptEnd | None:
         if self._first_failure_s is None:
@@ -265,7 +258,7 @@ class _GroupRanks:
         is_certain = cause.outcome == "killed" or distance_from_cause(cause.failure) == 0 or is_complete
         if not is_certain and self._clock.monotonic_s() < self._first_failure_s + CAUSE_S:
             return None
-        return cause._replace(num_alive=self._num_alive())
+        return replace(cause, num_alive=self._num_alive())
 
     def _num_alive(self) -> int:
         """A rank that failed for want of another could have gone on; one that was killed could not."""
@@ -277,10 +270,9 @@ class _GroupRanks:
         """Those of the other nodes are up to `BEATS_S` old."""
         return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
 
-    def host_of(self, rank: int) -> str:
-        """The machine of the node that has it."""
-        owner = next((ranks for ranks in self._remote if rank in ranks.ranks), None)
-        return owner.host if owner else self._local.host_of(rank)
+    def hosts(self) -> list[str]:
+        """Of each node's ranks, its machine."""
+        return self._local.hosts() + [ranks.host for ranks in self._remote for _ in ranks.ranks]
 
     def devices(self) -> list[str]:
         """Those of the other nodes came with their signs of life."""
@@ -318,16 +310,14 @@ class _GroupRanks:
 class Follower:
     """The supervisor of a node other than 0: starts the ranks it is told to, until it is sent home."""
 
-    def __init__(
-        self, run: Run, *, node: int, host: str, port: int, clock: Clock, timeout_s: float = GATHER_S
-    ) -> None:
+    def __init__(self, run: Run, *, node: int, host: str, port: int, clock: Clock) -> None:
         """Come to the lead, at `host`."""
         self._run = run
         self._node = node
         self._clock = clock
         self._next_beats_s = 0.0
         self._context = fork_context()
-        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=timeout_s)
+        self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=GATHER_S)
         self._ranks: RankProcesses | None = None
         self._has_ended = False
         self._stop_asked = False
@@ -368,7 +358,7 @@ class Follower:
             self._link.send(Beats(beats=beats, devices=tuple(self._ranks.devices())))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
-            self._link.send(_ended(end))
+            self._link.send(Ended(end=end))
 
     def _obey(self, message: Message) -> None:
         if isinstance(message, Start):
@@ -456,37 +446,3 @@ def _free_port() -> int:
     with socket.create_server(("", 0)) as server:
         port: int = server.getsockname()[1]
         return port
-
-
-def _ended(end: AttemptEnd) -> Ended:
-    return Ended(
-        outcome=end.outcome,
-        num_alive=end.num_alive,
-        said=end.said,
-        failure=end.failure,
-        error_kind=type(end.error).__name__ if end.error else None,
-        error_text=str(end.error) if end.error else "",
-        suspects=end.error.suspects if isinstance(end.error, WrongArithmeticError) else (),
-        stalled_s=end.stalled_s,
-    )
-
-
-def _end_of(message: Ended) -> AttemptEnd:
-    return AttemptEnd(
-        message.outcome,
-        message.num_alive,
-        said=message.said,
-        failure=message.failure,
-        error=_error_of(message),
-        stalled_s=message.stalled_s,
-    )
-
-
-def _error_of(message: Ended) -> AssayError | None:
-    if message.error_kind is None:
-        return None
-    if message.error_kind == WrongArithmeticError.__name__:
-        return WrongArithmeticError(message.error_text, message.suspects)
-    kind = getattr(errors, message.error_kind, AssayError)
-    error: AssayError = kind(message.error_text)
-    return error

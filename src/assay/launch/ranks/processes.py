@@ -13,55 +13,18 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Protocol
 
-from pydantic import BaseModel, ConfigDict
-
-from assay.base.errors import AssayError
 from assay.launch.ranks.failures import distance_from_cause, whereabouts
-from assay.launch.ranks.faults import FaultPlan
 from assay.launch.ranks.rank import rank_main
-from assay.launch.ranks.task import Parallel, RankBegan, RankReport, RankTask
-from assay.records.commit import Commit
+from assay.launch.ranks.task import AttemptEnd, Orders, RankBegan, RankReport, RankTask
 from assay.records.failure import Failure, FailureKind
-from assay.records.run import Attempt, Run
+from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
 from assay.triage.hang import ask_for_stacks, process_state
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 """Signals that a process brings upon itself; SIGKILL and the like come from outside."""
-
-
-class AttemptEnd(NamedTuple):
-    """How an attempt ended."""
-
-    outcome: Literal["succeeded", "failed", "preempted", "killed"]
-    num_alive: int
-    """Ranks that did not die by themselves."""
-    said: str = ""
-    """How it ended where nothing failed."""
-    failure: Failure | None = None
-    error: AssayError | None = None
-    """Of the failure, where it is one that a user can act on."""
-    stalled_s: float = 0.0
-
-    def reason(self, run_dir: str) -> str:
-        """Why it ended, in words."""
-        return self.failure.sentence(run_dir) if self.failure else self.said
-
-
-class Orders(BaseModel):
-    """What the supervisor decides about an attempt, for every rank of it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    attempt: Attempt
-    commit: Commit | None
-    """Where to resume; None starts anew."""
-    faults: FaultPlan
-    parallel: Parallel
-    failure_s: float
-    """Mean time between the run's failures."""
 
 
 class AttemptRanks(Protocol):
@@ -84,8 +47,8 @@ class AttemptRanks(Protocol):
         """The last sign of life of each rank, on this machine's monotonic clock."""
         ...
 
-    def host_of(self, rank: int) -> str:
-        """Name of the machine that a rank runs on."""
+    def hosts(self) -> list[str]:
+        """Name of each rank's machine."""
         ...
 
     def devices(self) -> list[str]:
@@ -135,12 +98,10 @@ class RankProcesses:
     ) -> None:
         """`rendezvous`: the URL where all ranks of the attempt meet, see `training.parallel.ranks`."""
         self._ranks = ranks
-        self._run_id = run.run_id
-        self._attempt = orders.attempt.attempt
+        self._attempt = orders.attempt
         self._devices = [""] * len(ranks)
-        attempt = orders.attempt
-        page = heartbeat_path(Path(run.run_dir), attempt.attempt, ranks)
-        self._heartbeats = Heartbeats.create(page, attempt.world_size)
+        page = heartbeat_path(Path(run.run_dir), self._attempt.attempt, ranks)
+        self._heartbeats = Heartbeats.create(page, self._attempt.world_size)
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
         self._reports: dict[int, RankReport] = {}
@@ -148,16 +109,12 @@ class RankProcesses:
             ours, theirs = context.Pipe(duplex=False)
             task = RankTask(
                 run=run,
-                attempt=attempt,
-                commit=orders.commit,
+                orders=orders,
                 rank=rank,
                 rendezvous=rendezvous,
                 environment=dict(os.environ),
                 heartbeats=str(page),
-                faults=orders.faults,
                 supervisor_pid=os.getpid(),
-                parallel=orders.parallel,
-                failure_s=orders.failure_s,
             )
             process = context.Process(target=rank_main, args=(task, theirs), name=f"rank-{rank}", daemon=True)
             process.start()
@@ -178,9 +135,9 @@ class RankProcesses:
         """The last sign of life of this machine's ranks."""
         return self._heartbeats.read()[self._ranks.start : self._ranks.stop]
 
-    def host_of(self, rank: int) -> str:  # noqa: ARG002
-        """This machine's name."""
-        return socket.gethostname()
+    def hosts(self) -> list[str]:
+        """This machine's name, for each of its ranks."""
+        return [socket.gethostname()] * len(self._ranks)
 
     def devices(self) -> list[str]:
         """Of this machine's ranks."""
@@ -252,8 +209,8 @@ class RankProcesses:
         place = whereabouts(self.beats()[index])
         return Failure(
             failure_kind=kind,
-            run_id=self._run_id,
-            attempt=self._attempt,
+            run_id=self._attempt.run_id,
+            attempt=self._attempt.attempt,
             host=socket.gethostname(),
             device=self._devices[index],
             rank=self._ranks[index],

@@ -68,6 +68,6 @@ def _die_with_supervisor(pipe: Connection) -> threading.Event:
 
 
 def _write_stacks_when_asked(task: RankTask) -> None:
-    path = stacks_path(Path(task.run.run_dir), task.attempt.attempt, task.rank)
+    path = stacks_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)

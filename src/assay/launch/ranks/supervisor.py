@@ -10,7 +10,7 @@ torch, and not where the ranks run: `ThisMachine` starts them here, `launch.node
 
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
@@ -21,8 +21,8 @@ from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
-from assay.launch.ranks.processes import AttemptEnd, AttemptRanks, Orders, RankProcesses, fork_context
-from assay.launch.ranks.task import Parallel
+from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
+from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
 from assay.records.notice import Notice, NoticeKind
@@ -76,14 +76,8 @@ class RestartPolicy:
     """After SIGTERM: who has not committed and left by then is killed, back to the last commit."""
     faults: FaultPlan = NO_FAULTS
     """What shall go wrong."""
-    parallel: Parallel | tuple[Parallel, ...] = "ddp"
-    """How the ranks hold the weights; several: of the first attempts in turn, then the last one."""
-
-    def parallel_of(self, attempt: int) -> Parallel:
-        """Of an attempt of this supervisor, from 0."""
-        if isinstance(self.parallel, str):
-            return self.parallel
-        return self.parallel[min(attempt, len(self.parallel) - 1)]
+    parallel: tuple[Parallel, ...] = ("ddp",)
+    """How the ranks hold the weights: of the first attempts in turn, then the last one."""
 
 
 OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
@@ -273,8 +267,7 @@ class Supervisor:
         """The attempt, with where its ranks were, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
         try:
-            hosts = tuple(ranks.host_of(rank) for rank in range(attempt.world_size))
-            attempt = attempt.model_copy(update={"hosts": hosts})
+            attempt = attempt.model_copy(update={"hosts": tuple(ranks.hosts())})
             save_attempt(Path(self._run.run_dir), attempt)
             for watcher in self._watchers:
                 watcher.attempt_began(attempt, ranks.pids)
@@ -285,7 +278,7 @@ class Supervisor:
             ranks.stop()
 
     def _orders(self, attempt: Attempt, commit: Commit | None) -> Orders:
-        parallel = self._policy.parallel_of(self._num_attempts)
+        parallel = self._policy.parallel[: self._num_attempts + 1][-1]
         self._num_attempts += 1
         return Orders(
             attempt=attempt,
@@ -309,13 +302,13 @@ class Supervisor:
             if (end := ranks.end()) is not None:
                 # Who asked to stop wants no other attempt, even if a rank did not survive the asking.
                 died = end.outcome in ("killed", "failed") and end.error is None
-                return end._replace(outcome="preempted") if self._stop_asked and died else end
+                return replace(end, outcome="preempted") if self._stop_asked and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             if leave_by_s is not None and now_s > leave_by_s:
                 return self._end_late(attempt)
             self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
-                host, text = ranks.host_of(slow.rank), describe_straggler(slow)
+                host, text = attempt.hosts[slow.rank], describe_straggler(slow)
                 self._notice("straggler", text, attempt.attempt, rank=slow.rank, step=slow.step, host=host)
             hung = find_hung_rank(beats, now_s=now_s, least_s=least_s, began_s=began_s)
             if hung is not None:
@@ -343,7 +336,7 @@ class Supervisor:
             rank=hung.rank,
             phase=place.phase,
             step=place.step,
-            host=ranks.host_of(hung.rank),
+            host=attempt.hosts[hung.rank],
             device=ranks.devices()[hung.rank],
             signature=f"hang in {place.phase}",
             text=describe_silence(hung, state),

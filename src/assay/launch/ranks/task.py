@@ -1,17 +1,36 @@
-"""What the supervisor tells a rank, and what the rank says at its end: plain values for a pipe."""
+"""What the supervisor tells a rank, and what ranks say at their end: plain values, for a pipe or for the line
+between two nodes."""
 
 import signal
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator
+
+from assay.base import errors
 from assay.base.errors import AssayError
 from assay.launch.ranks.faults import FaultPlan
 from assay.records.commit import Commit
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
+from assay.records.suspect import Suspect, WrongArithmeticError
 
 Parallel = Literal["ddp", "fsdp2"]
 """Each rank holds all weights | a shard of them. The numbers are the same; it may change at every restart."""
+
+
+class Orders(BaseModel):
+    """What the supervisor decides about an attempt, for every rank of it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    attempt: Attempt
+    commit: Commit | None
+    """Where to resume; None starts anew."""
+    faults: FaultPlan
+    parallel: Parallel
+    failure_s: float
+    """Mean time between the failures of this run so far."""
 
 
 @dataclass(frozen=True)
@@ -19,9 +38,7 @@ class RankTask:
     """All that a rank needs to know."""
 
     run: Run
-    attempt: Attempt
-    commit: Commit | None
-    """Where to resume; None starts anew."""
+    orders: Orders
     rank: int
     rendezvous: str
     """URL where the ranks of the attempt meet, see `training.parallel.ranks`."""
@@ -29,11 +46,7 @@ class RankTask:
     """The supervisor's: the fork server has that of the moment when it was started."""
     heartbeats: str
     """File of the attempt's heartbeat page."""
-    faults: FaultPlan
     supervisor_pid: int
-    parallel: Parallel
-    failure_s: float
-    """Mean time between the failures of this run so far."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,39 @@ class RankReport:
     """What ended it; None where nothing did."""
     error: AssayError | None = None
     """What a user can act on; None where the failure is a surprise."""
+
+
+def _as_told(error: AssayError) -> dict[str, Any]:
+    """By the name of its class: one of `base.errors`, or `WrongArithmeticError` with its suspects."""
+    suspects = error.suspects if isinstance(error, WrongArithmeticError) else ()
+    return {"kind": type(error).__name__, "text": str(error), "suspects": suspects}
+
+
+def _as_heard(told: dict[str, Any]) -> AssayError:
+    if told["kind"] == WrongArithmeticError.__name__:
+        suspects = tuple(Suspect.model_validate(each) for each in told["suspects"])
+        return WrongArithmeticError(told["text"], suspects)
+    error: AssayError = getattr(errors, told["kind"], AssayError)(told["text"])
+    return error
+
+
+@dataclass(frozen=True)
+class AttemptEnd:
+    """How an attempt ended."""
+
+    outcome: Literal["succeeded", "failed", "preempted", "killed"]
+    num_alive: int
+    """Ranks that did not die by themselves."""
+    said: str = ""
+    """How it ended where nothing failed."""
+    failure: Failure | None = None
+    error: Annotated[AssayError, PlainValidator(_as_heard), PlainSerializer(_as_told)] | None = None
+    """Of the failure, where it is one that a user can act on."""
+    stalled_s: float = 0.0
+
+    def reason(self, run_dir: str) -> str:
+        """Why it ended, in words."""
+        return self.failure.sentence(run_dir) if self.failure else self.said
 
 
 class StopFlag:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from assay.base.clock import Clock, SystemClock
+from assay.base.clock import SystemClock
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
 from assay.data.loader.lane_shares import LaneShares
@@ -49,8 +49,8 @@ def train_rank(
     """
     recipe = recipe_of(task.run)
     faults = _faults(task)
-    clock, store = faults.clock(), faults.store(open_store(task.run.store_url))
-    recorder = _recorder(task, clock, faults)
+    clock, store = faults.clock, faults.store
+    recorder = _recorder(task, faults)
     recorder.phase("startup")
     keep_freed_memory()
     ranks = _ranks(task, recipe)
@@ -62,7 +62,7 @@ def train_rank(
     lane_sum = _lane_sum(recipe, model, ranks, recorder)
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
-    log = CommitLog(store, attempt=task.attempt.attempt)
+    log = CommitLog(store, attempt=task.orders.attempt.attempt)
     saver = Saver(
         training_parts(model, optimizer),
         ranks,
@@ -72,8 +72,8 @@ def train_rank(
         partial(_awaited, recipe.evaluation, log),
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
     )
-    place = _restored(saver, task)
-    evaluator = _Evaluator(task, recipe, model, method, ranks, recorder)
+    place = _restored(saver, task.orders.commit)
+    evaluate = _evaluator(task, recipe, model, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
         forward,
@@ -92,14 +92,14 @@ def train_rank(
         recorder=recorder,
         clock=clock,
         config=recipe.trainer,
-        schedule=CommitSchedule(recipe.trainer, clock, failure_s=task.failure_s),
-        evaluate=evaluator.evaluate,
+        schedule=CommitSchedule(recipe.trainer, clock, failure_s=task.orders.failure_s),
+        evaluate=evaluate,
         stop_asked=lambda: stop.is_set,
     )
     outcome = trainer.train(place)
     if outcome == "finished":
         recorder.phase("evaluation")
-        evaluator.evaluate(last_step)
+        evaluate(last_step)
         _finish(log, ranks)
     saver.close()
     lane_sum.close()
@@ -112,21 +112,22 @@ def train_rank(
 def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
     return Ranks.join(
         rank=task.rank,
-        world_size=task.attempt.world_size,
+        world_size=task.orders.attempt.world_size,
         rendezvous=task.rendezvous,
         num_threads=recipe.trainer.threads_per_rank,
-        shards_weights=task.parallel == "fsdp2",
+        shards_weights=task.orders.parallel == "fsdp2",
     )
 
 
 def _faults(task: RankTask) -> RankFaults:
     return RankFaults(
-        task.faults,
-        attempt=task.attempt.attempt,
+        task.orders.faults,
+        attempt=task.orders.attempt.attempt,
         rank=task.rank,
         supervisor_pid=task.supervisor_pid,
         run_dir=Path(task.run.run_dir),
         ledger_path=Home.from_environment().ledger_file(),
+        store=open_store(task.run.store_url),
         clock=SystemClock(),
     )
 
@@ -142,62 +143,47 @@ def _lane_sum(recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecord
     )
 
 
-def _restored(saver: Saver, task: RankTask) -> TrainingPosition:
+def _restored(saver: Saver, commit: Commit | None) -> TrainingPosition:
     """Where to go on, with the model and the optimizer as they were there."""
-    if task.commit is None:
+    if commit is None:
         return TrainingPosition(0, Cursor())
-    saver.restore(task.commit)
-    return TrainingPosition(task.commit.step, task.commit.cursor)
+    saver.restore(commit)
+    return TrainingPosition(commit.step, commit.cursor)
 
 
-class _Evaluator:
+def _evaluator(
+    task: RankTask,
+    recipe: Recipe,
+    model: Network,
+    method: PredictingMethod,
+    ranks: Ranks,
+    recorder: RankRecorder,
+) -> Callable[[int], float | None]:
     """Scores the validation rows with the weights as they are."""
+    validation, predictions = _loader(recipe, "validation"), recipe.method.predictions
 
-    def __init__(
-        self,
-        task: RankTask,
-        recipe: Recipe,
-        model: Network,
-        method: PredictingMethod,
-        ranks: Ranks,
-        recorder: RankRecorder,
-    ) -> None:
-        self._run_dir = Path(task.run.run_dir)
-        self._model = model
-        self._method = method
-        self._predictions = recipe.method.predictions
-        self._validation = _loader(recipe, "validation")
-        self._ranks = ranks
-        self._recorder = recorder
-
-    def evaluate(self, step: int) -> float | None:
+    def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; the validation metric, on rank 0 only."""
-        table = predict(self._model, self._method, self._validation, self._ranks)
+        table = predict(model, method, validation, ranks)
         if table is None:
             return None
-        folder = evaluation_folder(self._run_dir, step=step, split="validation")
+        folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
-        metric = validation_metric(table, self._predictions)
+        metric = validation_metric(table, predictions)
         if metric is not None:
-            self._recorder.log(step, {f"validation_{self._predictions.metric.name}": metric})
+            recorder.log(step, {f"validation_{predictions.metric.name}": metric})
         return metric
 
+    return evaluate
 
-def _recorder(task: RankTask, clock: Clock, faults: RankFaults) -> RankRecorder:
-    segment = SegmentWriter(
-        segment_path(Path(task.run.run_dir), task.attempt.attempt, task.rank),
-        run_id=task.run.run_id,
-        attempt=task.attempt.attempt,
-        rank=task.rank,
-        clock=clock,
-    )
+
+def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
+    run, attempt, clock = task.run, task.orders.attempt, faults.clock
+    path = segment_path(Path(run.run_dir), attempt.attempt, task.rank)
+    segment = SegmentWriter(path, run_id=run.run_id, attempt=attempt.attempt, rank=task.rank, clock=clock)
+    heartbeats = Heartbeats(Path(task.heartbeats), attempt.world_size)
     return RankRecorder(
-        segment,
-        Heartbeats(Path(task.heartbeats), task.attempt.world_size),
-        task.rank,
-        clock,
-        start_step=task.attempt.start_step,
-        at_moment=faults.at_moment,
+        segment, heartbeats, task.rank, clock, start_step=attempt.start_step, at_moment=faults.at_moment
     )
 
 

@@ -1,6 +1,7 @@
 import socket
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from assay.base.clock import SystemClock
 from assay.base.errors import AssayError, DataError, TrainingError
 from assay.launch.ranks.node_link import Bye, Ended, Hello, LinkLost, Stop, accept_link, connect_link, link_key
-from assay.launch.ranks.nodes import _end_of, _ended, _gather, share_out
-from assay.launch.ranks.processes import AttemptEnd
+from assay.launch.ranks.nodes import _gather, share_out
+from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure
 from assay.records.suspect import Suspect, WrongArithmeticError
 
@@ -96,8 +97,8 @@ SUSPECT = Suspect(rank=1, node="n", device="cpu", step=3, lane=0, is_certain=Tru
 def test_how_ranks_ended_is_told_with_the_error_that_a_person_can_act_on(error: AssayError | None) -> None:
     failure = Failure(failure_kind="data_error", run_id="r", attempt=2, rank=3, signature="s", text="broke")
     end = AttemptEnd("failed", 1, failure=failure, error=error, stalled_s=1.5)
-    told = _end_of(Ended.model_validate_json(_ended(end).model_dump_json()))
-    assert told._replace(error=None) == end._replace(error=None)
+    told = Ended.model_validate_json(Ended(end=end).model_dump_json()).end
+    assert replace(told, error=None) == replace(end, error=None)
     assert (type(told.error), str(told.error)) == (type(error), str(error))
     assert getattr(told.error, "suspects", ()) == getattr(error, "suspects", ())
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from assay.base.errors import DataError, TrainingError
-from assay.launch.ranks.processes import AttemptEnd
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
@@ -36,8 +36,8 @@ class KilledRanks:
     def __init__(self, failure: Failure) -> None:
         self._failure = failure
 
-    def host_of(self, rank: int) -> str:
-        return f"host-{rank}"
+    def hosts(self) -> list[str]:
+        return ["host-0"]
 
     def devices(self) -> list[str]:
         return ["cpu"]
