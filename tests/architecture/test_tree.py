@@ -60,8 +60,8 @@ READS_ENVIRONMENT = {
     "launch/ranks/rank.py": "likewise",
 }
 """Module -> what of the environment is its business."""
-STARTS_A_PROCESS = {"launch/evaluation/queue.py", "launch/ranks/wiring.py"}
-"""Beside the commands, who may ask the environment for the home: a worker, a rank."""
+STARTS_A_PROCESS = {"launch/ranks/wiring.py"}
+"""Beside the commands, who may ask the environment for the home: a rank."""
 
 
 def test_the_environment_is_read_in_few_places() -> None:

@@ -80,11 +80,11 @@ def run(
     if endpoint is not None:
         sampler = HttpSampler(base_url=endpoint, model=model)
         digest = wiring.endpoint_digest(endpoint, model)
-        scorers = wiring.endpoint_scorers(suite, sampler, tools=tools)
+        scorers = wiring.scorers_of_model(suite, sampler, tools=tools)
     else:
         text = wiring.training_text(trained_on, dataset, tokenizer or Path(model))
         local, digest = wiring.local_model(model)
-        scorers = wiring.folder_scorers(suite, local, tools=tools, training_text=text)
+        scorers = wiring.scorers_of_model(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
     home = given_home()
     with home.open_ledger() as ledger:
@@ -114,7 +114,6 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
     with home.open_ledger() as ledger:
         evaluation_queue.work(queue, ledger, clock=SystemClock(), follow=follow, on_chunk=show_progress)
         results = evaluation_queue.record_results(queue, ledger)
-        evaluation_queue.debit(queue, ledger)
     _print_results(results, as_json=as_json)
 
 

@@ -23,7 +23,7 @@ from assay.evaluation.evidence.predictions import predictions_of
 from assay.launch.campaign.arms import run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.train import device_seconds_of
-from assay.launch.evaluation.queue import debit, queue_of, record_results, work
+from assay.launch.evaluation.queue import queue_of, record_results, work
 from assay.launch.run import existing_run
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
@@ -158,7 +158,6 @@ def _evaluate_last(run: Run, suite: Path, ledger: Ledger, clock: Clock) -> None:
     only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
     work(queue._replace(config=only_the_last), ledger, clock=clock, follow=True)
     record_results(queue, ledger)
-    debit(queue, ledger)
 
 
 def _path_in(home: Path, path: Path) -> str:

@@ -77,7 +77,7 @@ class EvaluationBeside:
         self._num_starts += 1
         with self._log.open("ab") as out:
             self._worker = subprocess.Popen(
-                [sys.executable, "-m", "assay.launch.evaluation.queue", self._run.run_id],
+                [sys.executable, "-m", "assay", "eval", "work", self._run.run_id, "--follow"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -35,7 +35,6 @@ from assay.records.run import Run
 from assay.scoring.grade import Tools
 from assay.scoring.graders import LabelModel, Multi, ScoreModel
 from assay.scoring.http_sampler import HttpSampler
-from assay.scoring.sampler import Sampler
 from assay.store.home import Home
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
@@ -65,40 +64,36 @@ def scorers_of_commit(
         yield ClassificationScorer(benchmark, run, model)
 
 
-def folder_scorers(
+def scorers_of_model(
     suite_path: Path,
-    model: "LocalModel",
+    model: "LocalModel | HttpSampler",
     *,
     tools: Tools,
     training_text: TrainingText | None = None,
 ) -> Iterator[Scorer]:
-    """A scorer for each benchmark of a suite, on a language model of this process."""
-    from assay.evaluation.suite.likelihood import BitsPerByteScorer, MultipleChoiceScorer
-
-    for benchmark in read_suite(suite_path).benchmarks:
-        match benchmark:
-            case MultipleChoice():
-                yield MultipleChoiceScorer(benchmark, suite_path.parent, model)
-            case BitsPerByte():
-                yield BitsPerByteScorer(benchmark, suite_path.parent, model, training_text)
-            case Generation():
-                yield GenerationScorer(benchmark, suite_path.parent, model, tools)
-            case RegistryBenchmark():
-                yield RegistryScorer(benchmark, suite_path.parent, model, tools)
-            case Classification():
-                raise _not_answered(suite_path, benchmark.name, benchmark.type, "a language model")
-
-
-def endpoint_scorers(suite_path: Path, model: Sampler, *, tools: Tools) -> Iterator[Scorer]:
-    """Likewise on a model behind an endpoint, which gives completions and no likelihoods."""
+    """A scorer for each benchmark of a suite, on a language model; one behind an endpoint gives completions and
+    no likelihoods."""
+    folder = suite_path.parent
     for benchmark in read_suite(suite_path).benchmarks:
         match benchmark:
             case Generation():
-                yield GenerationScorer(benchmark, suite_path.parent, model, tools)
+                yield GenerationScorer(benchmark, folder, model, tools)
             case RegistryBenchmark():
-                yield RegistryScorer(benchmark, suite_path.parent, model, tools)
+                yield RegistryScorer(benchmark, folder, model, tools)
+            case MultipleChoice() if not isinstance(model, HttpSampler):
+                from assay.evaluation.suite.likelihood import MultipleChoiceScorer
+
+                yield MultipleChoiceScorer(benchmark, folder, model)
+            case BitsPerByte() if not isinstance(model, HttpSampler):
+                from assay.evaluation.suite.likelihood import BitsPerByteScorer
+
+                yield BitsPerByteScorer(benchmark, folder, model, training_text)
             case _:
-                raise _not_answered(suite_path, benchmark.name, benchmark.type, "an endpoint")
+                who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
+                raise ConfigError(
+                    f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} can "
+                    "not answer."
+                )
 
 
 def local_model(folder: str) -> "tuple[LocalModel, str]":
@@ -188,7 +183,3 @@ def import_results(
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
     ledger.record_benchmark_result(result)
     return result
-
-
-def _not_answered(suite_path: Path, name: str, kind: str, who: str) -> ConfigError:
-    return ConfigError(f"{suite_path}: benchmark '{name}' is of type {kind}, which {who} can not answer.")

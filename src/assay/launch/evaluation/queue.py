@@ -2,19 +2,18 @@
 
     run's log of commits + suite -> what is due -> lease -> chunks -> results -> ledger, device time debited
 
-A worker is a process of its own (`python -m assay.launch.evaluation.queue RUN`). Any number of them may work
-at a run, on any machines that see its store. It stops when the run has finished and nothing is due any more.
+A worker is a process of its own (`assay eval work RUN`). Any number of them may work at a run, on any machines
+that see its store. It stops when the run has finished and nothing is due any more.
 """
 
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError, ConfigError, DamagedDataError
+from assay.base.clock import Clock
+from assay.base.errors import ConfigError, DamagedDataError
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, save_result
 from assay.evaluation.suite.config import Suite, read_suite
 from assay.evaluation.suite.contents import suite_sha256
@@ -35,8 +34,7 @@ from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
 from assay.records.run import PhaseSeconds, Run
 from assay.store.commit_log import CommitLog
-from assay.store.home import Home
-from assay.store.leases import PATIENCE_S, holding, take_lease
+from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import EvaluationConfig, recipe_of
@@ -54,10 +52,9 @@ class Queue(NamedTuple):
     """Of the suite with all that it names, as the queue was opened."""
     store: ObjectStore
     log: CommitLog
-    patience_s: float = PATIENCE_S
 
 
-def queue_of(run: Run, *, suite: str | None = None, patience_s: float = PATIENCE_S) -> Queue:
+def queue_of(run: Run, *, suite: str | None = None) -> Queue:
     """A run's queue by its recipe, or by another suite at every commit."""
     config = recipe_of(run).evaluation
     if suite is not None:
@@ -69,22 +66,21 @@ def queue_of(run: Run, *, suite: str | None = None, patience_s: float = PATIENCE
         )
     path, store = Path(config.suite), open_store(run.store_url)
     read = read_suite(path)
-    return Queue(run, config, read, suite_sha256(path, read), store, CommitLog(store), patience_s)
+    return Queue(run, config, read, suite_sha256(path, read), store, CommitLog(store))
 
 
-def wanted_commits(queue: Queue) -> list[Commit]:
-    """The commits that the recipe asks for and whose files are there, the oldest first; the last besides."""
+def due_commits(queue: Queue) -> list[Commit]:
+    """The commits that the recipe asks for, and the last, that have not all their results yet.
+
+    The oldest first, and only those whose files are there.
+    """
     commits, finished = queue.log.commits(), queue.log.finished()
-    return [
+    wanted = [
         commit
         for commit in commits
         if queue.config.asks_for(commit.step) or (finished is not None and commit.step == finished.step)
     ]
-
-
-def due_commits(queue: Queue) -> list[Commit]:
-    """Those of them that have not all their results yet."""
-    return _not_done(wanted_commits(queue), queue.suite_sha256, queue.store)
+    return _not_done(wanted, queue.suite_sha256, queue.store)
 
 
 def awaited_folders(commits: Sequence[Commit], config: EvaluationConfig, store: ObjectStore) -> list[str]:
@@ -112,14 +108,7 @@ def work(
         if num_done == 0:
             if not follow:
                 return completed
-            clock.sleep_s(min(POLL_S, queue.patience_s))
-
-
-def debit(queue: Queue, ledger: Ledger) -> float:
-    """Write down the device time that evaluation has held for the run, over all its workers."""
-    held = evaluation_seconds(queue.run, queue.store)
-    ledger.record_phase_seconds(held)
-    return held.held_s
+            clock.sleep_s(POLL_S)
 
 
 def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
@@ -129,13 +118,14 @@ def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
 
 
 def record_results(queue: Queue, ledger: Ledger) -> list[BenchmarkResult]:
-    """Bring the ledger, and the run's own folder, up to date with the store."""
+    """Bring the ledger, and the run's own folder, up to date with the store: results and device time."""
     results = stored_results(queue.store)
     is_elsewhere = queue.store.url != queue.run.run_dir
     for folder, result in results:
         ledger.record_benchmark_result(result)
         if is_elsewhere and not (Path(queue.run.run_dir) / folder).is_dir():
             save_result(Path(queue.run.run_dir) / folder, result, queue.store.get(f"{folder}/{ITEMS_FILE}"))
+    ledger.record_phase_seconds(evaluation_seconds(queue.run, queue.store))
     return [result for _, result in results]
 
 
@@ -144,7 +134,7 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
     recipe = recipe_of(queue.run)
     folder = checkpoint_results(commit.step, commit.weights_digest)
     worker = f"{socket.gethostname()}-{os.getpid()}"
-    lease = take_lease(queue.store, folder, worker=worker, clock=clock, patience_s=queue.patience_s)
+    lease = take_lease(queue.store, folder, worker=worker, clock=clock)
     if lease is None:
         return False
     checkpoint = Checkpoint(
@@ -156,7 +146,7 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
     )
     results = []
     try:
-        with holding(lease, beat_s=min(5.0, queue.patience_s / 4)):
+        with holding(lease):
             for scorer in scorers_of_commit(queue.suite, queue.config.suite, queue.run, commit, queue.store):
                 results.append(evaluate(queue.store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
                 scorer.close()
@@ -167,25 +157,4 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
         # Nobody will ever evaluate it: it is not due any more, and the history tells why.
         mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
     record_results(queue, ledger)
-    debit(queue, ledger)
     return True
-
-
-def main(arguments: Sequence[str]) -> int:
-    """`RUN [SUITE]`: work at a run's queue until the run has finished."""
-    from assay.launch.run import existing_run
-
-    home = Home.from_environment()
-    run = existing_run(home, arguments[0])
-    queue = queue_of(run, suite=arguments[1] if len(arguments) > 1 else None)
-    with home.open_ledger() as ledger:
-        work(queue, ledger, clock=SystemClock(), follow=True)
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except AssayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
