@@ -14,10 +14,9 @@ from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.evaluation.decision.config import SuiteBenchmark
 from assay.evaluation.evidence.benchmark_items import load_result
-from assay.launch.campaign.folder import find_campaign
+from assay.launch.campaign.folder import OpenCampaign, find_campaign
 from assay.launch.campaign.memo import newest_decisions
-from assay.launch.campaign.scores import finished_runs
-from assay.launch.campaign.seal import score_sealed
+from assay.launch.campaign.scores import finished_runs, suite_folder
 from assay.launch.rebuild import rebuild_all
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
@@ -89,7 +88,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
-    _assert_a_holdout_is_scored_on_the_last_weights(tmp_path, records[0])
+    _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
 
 
 def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: list[str]) -> None:
@@ -107,17 +106,15 @@ def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: l
     assert "tiny" in listed and decision.recommendation in listed
 
 
-def _assert_a_holdout_is_scored_on_the_last_weights(tmp_path: Path, record: CampaignRun) -> None:
+def _assert_a_holdout_is_scored_on_the_last_weights(
+    campaign: OpenCampaign, tmp_path: Path, record: CampaignRun
+) -> None:
     correct = {"type": "classification", "name": "correct"}
     (tmp_path / "holdout.yaml").write_text(yaml.safe_dump({"name": "h", "benchmarks": [correct]}))
     sealed = SuiteBenchmark(type="suite", name="fresh", benchmark="correct", suite="holdout.yaml")
     with Home.from_environment().open_ledger() as ledger:
-        folders = {
-            score_sealed(
-                Home.from_environment(), sealed, record.run_id, ledger, beside=tmp_path, clock=SystemClock()
-            )
-            for _ in range(2)
-        }
+        run = ledger.run(record.run_id)
+        folders = {suite_folder(campaign, sealed, run, ledger, SystemClock()) for _ in range(2)}
     (folder,) = folders
     result = load_result(folder)
     assert (result.benchmark, result.weights_digest) == ("correct", record.weights_digest)

@@ -37,7 +37,7 @@ from assay.launch.campaign.folder import OpenCampaign, declare, find_campaign, r
 from assay.launch.campaign.look import decide_again, look_now
 from assay.launch.campaign.memo import write_memo
 from assay.launch.campaign.scores import scored_run
-from assay.launch.campaign.train import Workplace
+from assay.launch.campaign.train import ArmRun, Workplace
 from assay.launch.places.launcher import LaunchState
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
@@ -106,13 +106,11 @@ class MadeUpHoldout:
         self.rates = rates
         self.scored: list[str] = []
 
-    def __call__(
-        self, home: Home, benchmark: Any, run_id: str, ledger: Ledger, *, beside: Path, clock: object
-    ) -> Path:
-        folder = Path(ledger.run(run_id).run_dir) / "benchmarks" / benchmark.name
+    def __call__(self, campaign: OpenCampaign, benchmark: Any, run: Run, ledger: Ledger, clock: object) -> Path:
+        folder = Path(run.run_dir) / "benchmarks" / benchmark.name
         if not folder.is_dir():
-            self.scored.append(run_id)
-            arm, seed = run_id.split("-", 1)[1].rsplit("-s", 1)
+            self.scored.append(run.run_id)
+            arm, seed = run.run_id.split("-", 1)[1].rsplit("-s", 1)
             rate = self.rates.get(arm, 0.6)
             _write_result(folder.parents[1], benchmark.name, arm=arm, seed=int(seed), rate=rate)
         return folder
@@ -727,7 +725,7 @@ def test_a_benchmark_that_was_changed_and_evaluated_again_is_read_as_it_is_now(c
         for place in ("aaa", "zzz"):
             result = load_result(older).model_copy(update={"benchmark_sha256": place, "evaluated_s": 9.0})
             save_result(older.with_name(f"{place}-again"), result, (older / ITEMS_FILE).read_bytes())
-            found = scored_run(campaign, run, ledger, arm="treated", seed=0, clock=SystemClock())
+            found = scored_run(campaign, ArmRun("treated", 0, run), ledger, clock=SystemClock())
             assert found.folders["code"].name == f"{place}-again"
             shutil.rmtree(found.folders["code"])
 
@@ -759,7 +757,7 @@ def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_o
             ledger.record_run(run)
             ledger.record_evaluation(_evaluation_with_predictions(run))
             for _ in range(2):
-                scored = scored_run(campaign, run, ledger, arm="baseline", seed=0, clock=SystemClock())
+                scored = scored_run(campaign, ArmRun("baseline", 0, run), ledger, clock=SystemClock())
                 found.append(
                     (load_result(scored.folders["b"]).unit, load_result(scored.folders["b"]).evaluated_s)
                 )

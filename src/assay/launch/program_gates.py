@@ -6,7 +6,7 @@ gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | na
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.launch.campaign.folder import campaign_folder, campaign_names, find_campaign
+from assay.launch.campaign.folder import campaign_names, find_campaign
 from assay.launch.campaign.memo import newest_decisions
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
@@ -36,10 +36,11 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
         campaign = gate.evidence.campaign if gate.evidence is not None else ""
         if not campaign or campaign not in campaign_names(home):
             continue
-        final = [each for each in newest_decisions(find_campaign(home, campaign)).values() if each.is_final]
+        opened = find_campaign(home, campaign)
+        final = [each for each in newest_decisions(opened).values() if each.is_final]
         if final:
             best = min(final, key=lambda each: _BEST_FIRST.index(each.recommendation))
-            path = campaign_folder(home, campaign) / best.place()
+            path = opened.folder / best.place()
             found.append(GateDecision(name, _VERDICTS[best.recommendation], best, path))
     return found
 

@@ -19,8 +19,8 @@ from assay.evaluation.decision.candidate import BASELINE, warning_of_patch
 from assay.evaluation.evidence.benchmark_items import load_result
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.look import look_at
-from assay.launch.campaign.scores import ScoredRun, scored_run
-from assay.launch.campaign.seal import Bench, ScoreSealed, score_sealed
+from assay.launch.campaign.scores import ScoredRun, scored_run, suite_folder
+from assay.launch.campaign.seal import Bench, ScoreSealed
 from assay.launch.campaign.train import CampaignStopped, Training, Workplace
 from assay.records.decision import Decision
 from assay.store.ledger.ledger import Ledger
@@ -43,7 +43,7 @@ def run_campaign(
     *,
     place: Workplace,
     say: Say,
-    score: ScoreSealed = score_sealed,
+    score: ScoreSealed = suite_folder,
 ) -> CampaignResult:
     """Train, judge and decide until every candidate is decided, the seeds are done, or the budget is.
 
@@ -55,24 +55,23 @@ def run_campaign(
     decisions: dict[str, Decision] = {}
     scored: dict[tuple[str, int], ScoredRun] = {}
     open_ = [each.name for each in config.candidates]
-    for each in config.candidates:
-        if warning := warning_of_patch(each.name, each.patch):
+    for candidate in config.candidates:
+        if warning := warning_of_patch(candidate.name, candidate.patch):
             say(f"warning: {warning}")
     try:
         for num_seeds in config.all_looks:
             seeds = config.seed_numbers[:num_seeds]
             due = [(arm, seed) for seed in seeds for arm in (BASELINE, *open_) if (arm, seed) not in scored]
-            for arm, seed, run in training.finish(due):
-                found = scored_run(campaign, run, ledger, arm=arm, seed=seed, clock=place.clock)
-                scored[arm, seed] = found
-                say(f"{arm}, seed {seed}: {_result_text(campaign, found)}")
-            for candidate in list(open_):
-                before, after = ([scored[arm, seed] for seed in seeds] for arm in (BASELINE, candidate))
-                decision = look_at(campaign, candidate, before, after, bench)
-                decisions[candidate] = decision
+            for each in training.finish(due):
+                found = scored_run(campaign, each, ledger, clock=place.clock)
+                scored[each.arm, each.seed] = found
+                say(f"{each.arm}, seed {each.seed}: {_result_text(campaign, found)}")
+            for name in list(open_):
+                before, after = ([scored[arm, seed] for seed in seeds] for arm in (BASELINE, name))
+                decisions[name] = decision = look_at(campaign, name, before, after, bench)
                 say(f"look at {num_seeds} seeds: {decision.sentence}")
                 if decision.is_final:
-                    open_.remove(candidate)
+                    open_.remove(name)
             if not open_:
                 break
     except CampaignStopped as stopped:

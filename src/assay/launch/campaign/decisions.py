@@ -8,7 +8,7 @@ from pathlib import Path
 
 from assay.base.errors import DamagedDataError, DataError
 from assay.evaluation.decision.lineage import known_good_after
-from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_decisions
+from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_looks
 from assay.records.decision import Decision
 from assay.store.ledger.ledger import Ledger
 
@@ -20,7 +20,7 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     `DataError` where that one was judged by other clauses.
     """
     look = decision.look
-    recorded = on_record(campaign, decision.candidate, look.num_seeds, is_gate=look.is_gate)
+    recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
     if recorded is not None:
         _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
         if _is_revised(recorded, decision):
@@ -37,15 +37,6 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     ledger.record_decision(decision)
     _keep_known_good(campaign, decision)
     return decision
-
-
-def on_record(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> Decision | None:
-    """The newest revision of a look at a candidate."""
-    same = (candidate, num_seeds, is_gate)
-    for each in recorded_decisions(campaign.folder):
-        if (each.candidate, each.look.num_seeds, each.look.is_gate) == same:
-            return each
-    return None
 
 
 def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:

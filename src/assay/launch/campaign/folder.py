@@ -48,7 +48,7 @@ class OpenCampaign(NamedTuple):
     @property
     def folder(self) -> Path:
         """Where it lies."""
-        return campaign_folder(self.home, self.record.name)
+        return self.home.campaigns / self.record.name
 
     @property
     def store(self) -> ObjectStore:
@@ -85,7 +85,7 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
         created_s=clock.now_s(),
         suites=sealed_suites(config, beside=beside),
     )
-    folder = campaign_folder(home, config.name)
+    folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record = _as_declared(folder, record, config)
@@ -97,7 +97,7 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
     """A campaign that was declared before."""
-    folder = campaign_folder(home, name)
+    folder = home.campaigns / name
     if not (folder / CAMPAIGN_FILE).is_file():
         known = ", ".join(campaign_names(home)) or "none"
         raise ConfigError(
@@ -115,11 +115,6 @@ def campaign_names(home: Home) -> list[str]:
     return sorted(path.parent.name for path in home.campaigns.glob(f"*/{CAMPAIGN_FILE}"))
 
 
-def campaign_folder(home: Home, name: str) -> Path:
-    """Where the campaign of this name lies."""
-    return home.campaigns / name
-
-
 def declared_campaign(folder: Path) -> Campaign:
     """What the campaign in a folder declared."""
     path = folder / CAMPAIGN_FILE
@@ -133,14 +128,17 @@ def all_decisions(folder: Path) -> list[Decision]:
     ]
 
 
+def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
+    """The newest revision of each decision, by (candidate, number of seeds, whether the look was declared)."""
+    return {
+        (each.candidate, each.look.num_seeds, each.look.is_gate): each
+        for each in sorted(all_decisions(folder), key=lambda decision: decision.revision)
+    }
+
+
 def recorded_decisions(folder: Path) -> list[Decision]:
-    """By candidate and look, the newest revision of each."""
-    newest: dict[tuple[str, int, bool], Decision] = {}
-    for found in all_decisions(folder):
-        key = (found.candidate, found.look.num_seeds, found.look.is_gate)
-        if key not in newest or newest[key].revision < found.revision:
-            newest[key] = found
-    return [newest[key] for key in sorted(newest)]
+    """Those, in the order of what they are named by."""
+    return [decision for _, decision in sorted(recorded_looks(folder).items())]
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:

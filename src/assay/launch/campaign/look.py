@@ -7,11 +7,11 @@ from assay.base.errors import ConfigError
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.evidence.campaign.looks import take_look
-from assay.launch.campaign.decisions import on_record, record_decision
-from assay.launch.campaign.folder import OpenCampaign, recorded_decisions
+from assay.launch.campaign.decisions import record_decision
+from assay.launch.campaign.folder import OpenCampaign, recorded_decisions, recorded_looks
 from assay.launch.campaign.gather import gather
 from assay.launch.campaign.scores import ScoredRun, finished_runs
-from assay.launch.campaign.seal import Bench, score_sealed
+from assay.launch.campaign.seal import Bench
 from assay.launch.campaign.suites import require_suites_as_declared
 from assay.records.decision import Decision
 from assay.records.evidence import Look
@@ -33,7 +33,7 @@ def look_at(
     `record_decision` raises.
     """
     num_seeds = len(baseline_runs)
-    if on_record(campaign, candidate, num_seeds, is_gate=is_gate) is None:
+    if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
         require_suites_as_declared(campaign.record, campaign.config)
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
     name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
@@ -56,7 +56,7 @@ def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> lis
             recorded.candidate,
             runs[BASELINE][:num_seeds],
             runs[recorded.candidate][:num_seeds],
-            Bench(ledger, clock, score_sealed),
+            Bench(ledger, clock),
             is_gate=recorded.look.is_gate,
         )
         decisions.append(decision)
@@ -79,17 +79,12 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
                 f"campaign '{campaign.config.name}': {num_seeds} paired seeds of {candidate.name} are "
                 "finished; a look needs 2. Go on with 'assay campaign run'."
             )
-        bench = Bench(ledger, clock, score_sealed)
         pairs = baseline[:num_seeds], runs[:num_seeds]
-        decisions.append(look_at(campaign, candidate.name, *pairs, bench, is_gate=False))
+        decisions.append(look_at(campaign, candidate.name, *pairs, Bench(ledger, clock), is_gate=False))
     return decisions
 
 
 def _looks_before(campaign: OpenCampaign, candidate: str, num_seeds: int, *, is_gate: bool) -> list[Look]:
     """Looks at this candidate with fewer seeds; an unscheduled one comes before the gate with as many."""
-    place = (num_seeds, is_gate)
     looks = [each.look for each in recorded_decisions(campaign.folder) if each.candidate == candidate]
-    return sorted(
-        (look for look in looks if (look.num_seeds, look.is_gate) < place),
-        key=lambda look: (look.num_seeds, look.is_gate),
-    )
+    return [look for look in looks if (look.num_seeds, look.is_gate) < (num_seeds, is_gate)]

@@ -20,12 +20,7 @@ class WrittenMemo(NamedTuple):
 
 def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
     """Each candidate's decision with the most seeds; of two with as many, the declared look's."""
-    newest: dict[str, Decision] = {}
-    for decision in recorded_decisions(campaign.folder):
-        held = newest.get(decision.candidate)
-        if held is None or _order(held) < _order(decision):
-            newest[decision.candidate] = decision
-    return newest
+    return {each.candidate: each for each in recorded_decisions(campaign.folder)}
 
 
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
@@ -45,7 +40,3 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
     page.write_text(render_memo_page(memo), encoding="utf-8")
     markdown.write_text(memo_markdown(memo), encoding="utf-8")
     return WrittenMemo(memo, page, markdown)
-
-
-def _order(decision: Decision) -> tuple[int, bool]:
-    return decision.look.num_seeds, decision.look.is_gate

@@ -22,7 +22,7 @@ from assay.evaluation.evidence.benchmark_items import (
 from assay.evaluation.evidence.predictions import predictions_of
 from assay.launch.campaign.arms import run_id_of
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.campaign.train import device_seconds_of
+from assay.launch.campaign.train import ArmRun, device_seconds_of
 from assay.launch.evaluation.queue import queue_of, record_results, work
 from assay.launch.run import existing_run
 from assay.records.campaign import CampaignRun
@@ -43,21 +43,20 @@ class ScoredRun(NamedTuple):
     """Benchmark -> folder of its result."""
 
 
-def scored_run(
-    campaign: OpenCampaign, run: Run, ledger: Ledger, *, arm: str, seed: int, clock: Clock
-) -> ScoredRun:
+def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: Clock) -> ScoredRun:
     """A finished run with a result on every benchmark; those that its predictions give are made here."""
+    run = each.run
     evaluation = ledger.evaluations(run.run_id)[-1]
     folders = {
-        benchmark.name: _predictions_folder(benchmark, run, evaluation, ledger, arm=arm, seed=seed, clock=clock)
+        benchmark.name: _predictions_folder(benchmark, each, evaluation, ledger, clock)
         if isinstance(benchmark, PredictionsBenchmark)
-        else suite_folder(benchmark, run, evaluation, ledger, beside=Path(campaign.record.beside), clock=clock)
+        else suite_folder(campaign, benchmark, run, ledger, clock)
         for benchmark in campaign.config.open_benchmarks
     }
     audit = ledger.audit(run.run_id)
     record = CampaignRun(
-        arm=arm,
-        seed=seed,
+        arm=each.arm,
+        seed=each.seed,
         run_id=run.run_id,
         recipe_sha256=run.recipe_sha256,
         weights_digest=evaluation.weights_digest,
@@ -76,8 +75,8 @@ def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Cl
         run_id = run_id_of(campaign.config.name, arm, seed)
         if not campaign.home.has_run(run_id) or not ledger.evaluations(run_id):
             break
-        run = existing_run(campaign.home, run_id)
-        found.append(scored_run(campaign, run, ledger, arm=arm, seed=seed, clock=clock))
+        each = ArmRun(arm, seed, existing_run(campaign.home, run_id))
+        found.append(scored_run(campaign, each, ledger, clock=clock))
     return found
 
 
@@ -93,45 +92,33 @@ def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> B
 
 
 def _predictions_folder(
-    benchmark: PredictionsBenchmark,
-    run: Run,
-    evaluation: AnyEvaluation,
-    ledger: Ledger,
-    *,
-    arm: str,
-    seed: int,
-    clock: Clock,
+    benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
 ) -> Path:
-    folder = Path(run.run_dir) / "benchmarks" / benchmark.name
+    folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
     wanted = (evaluation.weights_digest, asked_sha256(benchmark, evaluation))
     if (folder / RESULT_FILE).is_file():
         known = load_result(folder)
         if (known.weights_digest, known.benchmark_sha256) == wanted:
             ledger.record_benchmark_result(known)
             return folder
-    table = predictions_of(Path(run.run_dir), evaluation)
+    table = predictions_of(Path(each.run.run_dir), evaluation)
     result = result_of_predictions(
-        benchmark, table, evaluation, arm=arm, seed=seed, evaluated_s=clock.now_s(), folder=folder
+        benchmark, table, evaluation, arm=each.arm, seed=each.seed, evaluated_s=clock.now_s(), folder=folder
     )
     ledger.record_benchmark_result(result)
     return folder
 
 
 def suite_folder(
-    benchmark: SuiteBenchmark,
-    run: Run,
-    evaluation: AnyEvaluation,
-    ledger: Ledger,
-    *,
-    beside: Path,
-    clock: Clock,
+    campaign: OpenCampaign, benchmark: SuiteBenchmark, run: Run, ledger: Ledger, clock: Clock
 ) -> Path:
     """Where the result of the run's last weights is; scored now where it is not there and a suite is named."""
     name = benchmark.benchmark or benchmark.name
-    folder = _folder_of_result(name, run, evaluation.weights_digest)
+    weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
+    folder = _folder_of_result(name, run, weights_digest)
     if folder is None and benchmark.suite is not None:
-        _evaluate_last(run, beside / benchmark.suite, ledger, clock)
-        folder = _folder_of_result(name, run, evaluation.weights_digest)
+        _evaluate_last(run, Path(campaign.record.beside) / benchmark.suite, ledger, clock)
+        folder = _folder_of_result(name, run, weights_digest)
     if folder is None:
         raise DataError(
             f"run '{run.run_id}' has no result of benchmark '{name}' for its last weights. Name its suite in "

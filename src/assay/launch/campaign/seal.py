@@ -5,9 +5,9 @@ with it, and nobody can look and then decide not to have looked. A holdout that 
 on which a run was scored beforehand, is none any more: what came after may have been chosen by it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from assay.base.clock import Clock
 from assay.evaluation.decision.config import SuiteBenchmark
@@ -22,6 +22,7 @@ from assay.launch.campaign.suites import require_suites_as_declared
 from assay.launch.run import existing_run
 from assay.records.campaign import SealOpening
 from assay.records.decision import Source
+from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
@@ -29,14 +30,8 @@ OPENINGS = "sealed"
 """Folder of a campaign's openings: `CANDIDATE.json`."""
 
 
-class ScoreSealed(Protocol):
-    """What scores a run's last weights on the sealed benchmark, or finds them scored."""
-
-    def __call__(
-        self, home: Home, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
-    ) -> Path:
-        """The folder of the result."""
-        ...
+ScoreSealed = Callable[[OpenCampaign, SuiteBenchmark, Run, Ledger, Clock], Path]
+"""What scores a run's last weights on the sealed benchmark, or finds them scored: the folder of the result."""
 
 
 class Bench(NamedTuple):
@@ -44,16 +39,7 @@ class Bench(NamedTuple):
 
     ledger: Ledger
     clock: Clock
-    score: ScoreSealed
-
-
-def score_sealed(
-    home: Home, benchmark: SuiteBenchmark, run_id: str, ledger: Ledger, *, beside: Path, clock: Clock
-) -> Path:
-    """Score a run's last weights as any other benchmark of a suite is."""
-    evaluation = ledger.evaluations(run_id)[-1]
-    run = existing_run(home, run_id)
-    return suite_folder(benchmark, run, evaluation, ledger, beside=beside, clock=clock)
+    score: ScoreSealed = suite_folder
 
 
 def seal_of(
@@ -124,10 +110,8 @@ def _open(campaign: OpenCampaign, benchmark: SuiteBenchmark, facts: Facts, clock
 
 
 def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampaign, bench: Bench) -> ScoredRun:
-    beside = Path(campaign.record.beside)
-    folder = bench.score(
-        campaign.home, benchmark, run.record.run_id, bench.ledger, beside=beside, clock=bench.clock
-    )
+    trained = existing_run(campaign.home, run.record.run_id)
+    folder = bench.score(campaign, benchmark, trained, bench.ledger, bench.clock)
     return run._replace(folders={**run.folders, benchmark.name: folder})
 
 

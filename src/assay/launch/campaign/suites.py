@@ -19,7 +19,8 @@ def sealed_suites(config: CampaignConfig, *, beside: Path) -> dict[str, str]:
     Raises `ConfigError` where a file that a suite names is not there: it could be filled in after the look.
     """
     found = {}
-    for name in sorted(_named_suites(config)):
+    named = {each.suite for each in config.benchmarks if isinstance(each, SuiteBenchmark) and each.suite}
+    for name in sorted(named):
         path = beside / name
         suite = read_suite(path)
         for file, sha256 in named_files(suite, path.parent).items():
@@ -43,7 +44,3 @@ def require_suites_as_declared(campaign: Campaign, config: CampaignConfig) -> No
             "questions that were declared. Restore the files, or declare a campaign of another name on the "
             "suite as it is now."
         )
-
-
-def _named_suites(config: CampaignConfig) -> set[str]:
-    return {each.suite for each in config.benchmarks if isinstance(each, SuiteBenchmark) and each.suite}
