@@ -10,7 +10,7 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.launch.capsules import capsules, nearest_commit, save_capsule
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.replay import ReplayRequest, _check_attempt, _Recorded
+from assay.launch.replay import ReplayRequest, _check_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
@@ -46,7 +46,7 @@ def test_a_step_of_four_ranks_comes_out_bit_for_bit_on_one(run_it, capfd) -> Non
 @pytest.mark.slow
 def test_a_spot_check_of_sharded_weights_records_the_digests_of_whole_ones(new_tiny_run, capfd) -> None:
     run = new_tiny_run(trainer__spot_check_every=5, trainer__max_steps=5)
-    policy = RestartPolicy(parallel="fsdp2")
+    policy = RestartPolicy(parallel=("fsdp2",))
     log = CommitLog(open_store(run.store_url))
     Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(4)
     lanes = recorded_steps(Path(run.run_dir))[5].lane_digests
@@ -74,7 +74,7 @@ def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, wor
 
 def test_an_attempt_is_compared_with_up_to_the_step_it_died_in(one_short_run, capfd) -> None:
     recorded = recorded_steps(Path(one_short_run.run_dir))
-    died_in_5 = _Recorded({step: made for step, made in recorded.items() if step < 5}, {})
+    died_in_5 = {step: made for step, made in recorded.items() if step < 5}
     _check_attempt(ReplayRequest(step=5, attempt=1), died_in_5)
     with pytest.raises(ConfigError, match="it made the steps 1 to 4"):
         _check_attempt(ReplayRequest(step=6, attempt=1), died_in_5)

@@ -11,10 +11,10 @@ equal bits.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from assay.base.code_version import code_version
 from assay.base.errors import ConfigError
@@ -31,7 +31,7 @@ from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.registry import method_of
 from assay.training.recipe import Recipe, recipe_of
 from assay.training.replay.audit import OutsideBound
-from assay.training.replay.bad_rows import RowSearcher, SuspectRows
+from assay.training.replay.bad_rows import RowSearcher
 from assay.training.replay.replayer import Replayer
 from assay.training.replay.watch import NotFinite, OperatorWatch
 from assay.training.trainer.numerics import digest_of_tensors
@@ -60,24 +60,10 @@ class ReplayRequest:
     search_rows: bool = False
     """Look for the rows that make `step` bad."""
 
-
-class _Recorded(NamedTuple):
-    """What the run left behind."""
-
-    steps: dict[int, RecordedStep]
-    weights: dict[int, str]
-    """Digests, by step of the commit."""
-
-
-@dataclass
-class _Found:
-    """What a replay gathers."""
-
-    compared: list[Compared] = field(default_factory=list)
-    totals: StepTotals | None = None
-    lane_loss: float | None = None
-    operators: OperatorWatchReport | None = None
-    rows: RowSearch | None = None
+    @property
+    def last_step(self) -> int:
+        """The last that is made."""
+        return self.step if self.through_step is None else self.through_step
 
 
 Progress = Callable[[int, int, int], None]
@@ -92,71 +78,70 @@ def replay(
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    through = request.step if request.through_step is None else request.through_step
-    _check(request, recipe, through, num_steps(recipe.trainer, loader))
-    recorded = _Recorded(recorded_steps(Path(run.run_dir), attempt=request.attempt), _weights(log))
-    _check_attempt(request, recorded)
+    _check(request, recipe, num_steps(recipe.trainer, loader))
+    steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
+    _check_attempt(request, steps)
     commit = nearest_commit(log, request.step)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
-        found = _Replay(replayer, dataset, recorded, request).run(commit, through, progress)
-    return _report(run, request, through, commit, recorded, found)
+        found = _Replay(replayer, dataset, request, steps, _weights(log))
+        found.run(commit, progress)
+    return found.report(run, commit)
 
 
+@dataclass
 class _Replay:
-    """One replay under way."""
+    """One replay under way, and what it has found."""
 
-    def __init__(
-        self, replayer: Replayer, dataset: Dataset, recorded: _Recorded, request: ReplayRequest
-    ) -> None:
-        self._replayer = replayer
-        self._dataset = dataset
-        self._recorded = recorded
-        self._request = request
-        self._found = _Found()
+    replayer: Replayer
+    dataset: Dataset
+    request: ReplayRequest
+    steps: Mapping[int, RecordedStep]
+    """What the run wrote down."""
+    weights: Mapping[int, str]
+    """Digests that it committed, by step."""
+    compared: list[Compared] = field(default_factory=list)
+    totals: StepTotals | None = None
+    """Of the step that was asked for."""
+    lane_loss: float | None = None
+    operators: OperatorWatchReport | None = None
+    rows: RowSearch | None = None
 
-    def run(self, commit: Commit | None, through: int, progress: Progress) -> _Found:
+    def run(self, commit: Commit | None, progress: Progress) -> None:
         if commit is not None:
-            self._replayer.restore(commit)
-        first = self._replayer.step + 1
-        for share in self._replayer.shares(first, through):
-            step = self._replayer.step + 1
-            progress(step, first, through)
-            if step == self._request.step:
-                self._before_the_step(share)
-                totals = self._watched(share) if self._request.mode else self._replayer.make(share)
-                self._found.totals = totals
-            else:
-                totals = self._replayer.make(share)
+            self.replayer.restore(commit)
+        first, last = self.replayer.step + 1, self.request.last_step
+        for share in self.replayer.shares(first, last):
+            step = self.replayer.step + 1
+            progress(step, first, last)
+            totals = self._looked_at(share) if step == self.request.step else self.replayer.make(share)
             if totals is None or not totals.is_made:
                 break
-            self._found.compared += self._comparisons(step, totals)
-        return self._found
+            self.compared += self._comparisons(step, totals)
 
-    def _before_the_step(self, share: StepShare) -> None:
-        """With the weights that the step begins with."""
-        if self._request.search_rows:
-            self._found.rows = self._searched(share)
-        if self._request.lane is not None:
-            self._make_lane(share, self._request.lane)
+    def _looked_at(self, share: StepShare) -> StepTotals | None:
+        """The step that was asked for; first, with the weights that it begins with, its rows and the lane."""
+        request = self.request
+        if request.search_rows:
+            self.rows = self._searched(share)
+        if request.lane is not None:
+            self._make_lane(share, request.lane)
+        self.totals = self._watched(share, request.mode) if request.mode else self.replayer.make(share)
+        return self.totals
 
     def _make_lane(self, share: StepShare, lane_number: int) -> None:
         lane = share.lanes[lane_number]
-        made = self._replayer.lane_recomputer.of(lane, step=self._request.step)
-        self._found.lane_loss = made.loss_sum / max(1, self._replayer.forward.weight(lane))
-        recorded = self._recorded.steps.get(self._request.step)
+        made = self.replayer.lane_recomputer.of(lane, step=self.request.step)
+        self.lane_loss = made.loss_sum / max(1, self.replayer.forward.weight(lane))
+        recorded = self.steps.get(self.request.step)
         if recorded is not None and lane_number in recorded.lane_digests:
             digest = float(digest_of_tensors(made.gradients))
             name = f"lane {lane_number} gradient_digest"
-            self._found.compared.append(
-                _compared(self._request.step, name, recorded.lane_digests[lane_number], digest)
-            )
+            self.compared.append(_compared(self.request.step, name, recorded.lane_digests[lane_number], digest))
 
-    def _watched(self, share: StepShare) -> StepTotals | None:
+    def _watched(self, share: StepShare, mode: Mode) -> StepTotals | None:
         """The step under a watch; None where it raised an error."""
-        mode = self._request.mode
-        assert mode is not None
         inspector = NotFinite() if mode == "watch" else OutsideBound()
-        replayer, raised, totals = self._replayer, "", None
+        replayer, raised, totals = self.replayer, "", None
 
         def where() -> tuple[int | None, object]:
             lane = replayer.lane_of_micro_batch(share)
@@ -169,7 +154,7 @@ class _Replay:
             except (RuntimeError, IndexError, ValueError) as error:
                 raised = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         failed = totals is None or not totals.is_made
-        self._found.operators = OperatorWatchReport(
+        self.operators = OperatorWatchReport(
             mode=mode,
             finding=watch.finding or (watch.carried if failed else None),
             num_calls=watch.num_calls,
@@ -180,30 +165,26 @@ class _Replay:
         return totals
 
     def _searched(self, share: StepShare) -> RowSearch:
-        search = RowSearcher(self._replayer, share)
-        rows = search.not_finite()
-        step = self._request.step
-        if not rows.rows and math.isfinite(rows.step_loss) and step > 1:
-            rows = search.too_high(list(self._replayer.shares(max(1, step - NUM_EARLIER_STEPS), step - 1)))
-        return self._row_search(rows, sum(lane.num_rows for lane in share.lanes))
-
-    def _row_search(self, rows: SuspectRows, num_rows: int) -> RowSearch:
+        search, step = RowSearcher(self.replayer, share), self.request.step
+        found = search.not_finite()
+        if not found.rows and math.isfinite(found.step_loss) and step > 1:
+            found = search.too_high(list(self.replayer.shares(max(1, step - NUM_EARLIER_STEPS), step - 1)))
         return RowSearch(
-            criterion=rows.criterion,
+            criterion=found.criterion,
             rows=tuple(
                 RowFinding(
                     row_id=row.row_id,
-                    place=self._dataset.row_place(row.row_id),
+                    place=self.dataset.row_place(row.row_id),
                     lane=row.lane,
                     loss=_finite(loss),
                 )
-                for row, loss in zip(rows.rows, rows.losses, strict=True)
+                for row, loss in zip(found.rows, found.losses, strict=True)
             ),
-            num_rows=num_rows,
-            num_passes=rows.num_passes,
-            step_loss=_finite(rows.step_loss),
-            loss_without=_finite(rows.loss_without),
-            earlier_loss=_finite(rows.earlier_loss),
+            num_rows=sum(lane.num_rows for lane in share.lanes),
+            num_passes=found.num_passes,
+            step_loss=_finite(found.step_loss),
+            loss_without=_finite(found.loss_without),
+            earlier_loss=_finite(found.earlier_loss),
         )
 
     def _comparisons(self, step: int, totals: StepTotals) -> Iterator[Compared]:
@@ -215,22 +196,41 @@ class _Replay:
             "tokens": totals.num_tokens,
             **totals.digests,
         }
-        recorded = self._recorded.steps.get(step)
+        recorded = self.steps.get(step)
         for name in ("rows", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest"):
             if recorded is not None and name in recorded.values and name in made:
                 yield _compared(step, name, recorded.values[name], made[name])
-        if step in self._recorded.weights:
-            digest = self._replayer.weights_digest()
+        if step in self.weights:
+            then, now = self.weights[step], self.replayer.weights_digest()
             yield Compared(
-                step=step,
-                quantity="weights_digest",
-                recorded=self._recorded.weights[step],
-                replayed=digest,
-                is_equal=digest == self._recorded.weights[step],
+                step=step, quantity="weights_digest", recorded=then, replayed=now, is_equal=then == now
             )
 
+    def report(self, run: Run, commit: Commit | None) -> ReplayReport:
+        request, totals = self.request, self.totals
+        differences = [each for each in self.compared if not each.is_equal]
+        at_step = [each for each in self.compared if each.step >= request.step]
+        return ReplayReport(
+            run_id=run.run_id,
+            step=request.step,
+            through_step=request.last_step,
+            from_step=commit.step if commit else 0,
+            attempt=self.steps[request.step].attempt if request.step in self.steps else 0,
+            recorded_code_version=run.code_version,
+            code_version=code_version(),
+            verdict="differs" if differences else "equal" if at_step else "not recorded",
+            compared=len(self.compared),
+            at_step=tuple(at_step),
+            first_difference=differences[0] if differences else None,
+            loss=_finite(totals.loss) if totals else None,
+            gradient_norm=_finite(totals.gradient_norm) if totals else None,
+            lane_loss=_finite(self.lane_loss),
+            operators=self.operators,
+            rows=self.rows,
+        )
 
-def _check(request: ReplayRequest, recipe: Recipe, through: int, last_step: int) -> None:
+
+def _check(request: ReplayRequest, recipe: Recipe, last_step: int) -> None:
     num_lanes = recipe.loader.lanes
     if recipe.trainer.gradient_sum != "tree":
         raise ConfigError(
@@ -239,20 +239,20 @@ def _check(request: ReplayRequest, recipe: Recipe, through: int, last_step: int)
         )
     if not 1 <= request.step <= last_step:
         raise ConfigError(f"--step {request.step}: the run has the steps 1 to {last_step}.")
-    if not request.step <= through <= last_step:
+    if not request.step <= request.last_step <= last_step:
         raise ConfigError(
-            f"--through {through}: it goes on from --step {request.step}, so it is one of {request.step} to "
-            f"{last_step}, the run's last step."
+            f"--through {request.last_step}: it goes on from --step {request.step}, so it is one of "
+            f"{request.step} to {last_step}, the run's last step."
         )
     if request.lane is not None and not 0 <= request.lane < num_lanes:
         raise ConfigError(f"--lane {request.lane}: the run has the lanes 0 to {num_lanes - 1}.")
 
 
-def _check_attempt(request: ReplayRequest, recorded: _Recorded) -> None:
+def _check_attempt(request: ReplayRequest, steps: Mapping[int, RecordedStep]) -> None:
     """Refuse an attempt that never came to the step: another's record would be compared without a word."""
     if request.attempt is None:
         return
-    own = [step for step, made in recorded.steps.items() if made.attempt == request.attempt]
+    own = [step for step, made in steps.items() if made.attempt == request.attempt]
     if own and min(own) <= request.step <= max(own) + 1:  # the one behind its last is the step that it died in
         return
     made = f"it made the steps {min(own)} to {max(own)}" if own else "it has no step on record"
@@ -283,33 +283,3 @@ def _exact_text(name: str, value: float) -> str:
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _report(
-    run: Run,
-    request: ReplayRequest,
-    through: int,
-    commit: Commit | None,
-    recorded: _Recorded,
-    found: _Found,
-) -> ReplayReport:
-    differences = [each for each in found.compared if not each.is_equal]
-    at_step = [each for each in found.compared if each.step >= request.step]
-    return ReplayReport(
-        run_id=run.run_id,
-        step=request.step,
-        through_step=through,
-        from_step=commit.step if commit else 0,
-        attempt=recorded.steps[request.step].attempt if request.step in recorded.steps else 0,
-        recorded_code_version=run.code_version,
-        code_version=code_version(),
-        verdict="differs" if differences else "equal" if at_step else "not recorded",
-        compared=len(found.compared),
-        at_step=tuple(at_step),
-        first_difference=differences[0] if differences else None,
-        loss=_finite(found.totals.loss) if found.totals else None,
-        gradient_norm=_finite(found.totals.gradient_norm) if found.totals else None,
-        lane_loss=_finite(found.lane_loss),
-        operators=found.operators,
-        rows=found.rows,
-    )
