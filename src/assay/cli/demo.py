@@ -11,6 +11,7 @@ from assay.cli.given import FOLDER, given_home
 
 if TYPE_CHECKING:
     from assay.launch.demo import DemoResult
+    from assay.reporting.views.comparison import ComparisonView
 
 
 @click.command()
@@ -47,23 +48,24 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
         (folder / "run.html").write_text(render_run_page(run_page(ledger, run_id)), encoding="utf-8")
         page = comparison_page(ledger, result.baseline.run.run_id, [run_id], out=folder / "comparison.html")
         (folder / "comparison.html").write_text(render_comparison_page(page), encoding="utf-8")
-    click.echo(_screen(result, folder, seconds=time.monotonic() - began_s))
-    if not _is_proved(result):
+    compared = page.candidates[0].compared
+    click.echo(_screen(result, compared, folder, seconds=time.monotonic() - began_s))
+    if not _is_proved(result, compared):
         raise SystemExit(1)
 
 
-def _is_proved(result: "DemoResult") -> bool:
+def _is_proved(result: "DemoResult", compared: "ComparisonView") -> bool:
     audits = [side.audit for side in (result.baseline, result.candidate)]
     decided = {each.candidate: each.recommendation for each in result.memo.memo.decisions}
     return (
-        result.comparison.weights_equal
+        compared.weights_equal
         and all(audit and audit.verdict == "pass" for audit in audits)
         and decided == {"faster": "scale", "dropout": "stop"}
     )
 
 
-def _screen(result: "DemoResult", folder: Path, *, seconds: float) -> str:
-    baseline, candidate, auc = result.baseline, result.candidate, result.comparison
+def _screen(result: "DemoResult", auc: "ComparisonView", folder: Path, *, seconds: float) -> str:
+    baseline, candidate = result.baseline, result.candidate
     assert baseline.evaluation and candidate.evaluation and baseline.audit and candidate.audit
     assert candidate.last_attempt
     equal = "the same, bit for bit" if auc.weights_equal else "DIFFERENT: this should not happen"
@@ -71,8 +73,8 @@ def _screen(result: "DemoResult", folder: Path, *, seconds: float) -> str:
     lines = [
         f"dataset    {result.dataset.num_rows:,} functions, {count_text(result.dataset.num_tokens)} tokens, "
         f"fingerprint {result.dataset.fingerprint[:12]}",
-        f"baseline   1 worker    {baseline.evaluation.weights_digest[:16]}  AUC {auc.baseline_auc:.4f}",
-        f"candidate  2 workers   {candidate.evaluation.weights_digest[:16]}  AUC {auc.candidate_auc:.4f}",
+        f"baseline   1 worker    {baseline.evaluation.weights_digest[:16]}  AUC {auc.baseline_value:.4f}",
+        f"candidate  2 workers   {candidate.evaluation.weights_digest[:16]}  AUC {auc.candidate_value:.4f}",
         f"           one worker was killed with SIGKILL after step {result.killed_at_step}; attempt "
         f"{candidate.last_attempt.attempt} went on from step {candidate.last_attempt.start_step}",
         f"weights    {equal}",

@@ -8,7 +8,7 @@ A step that failed twice alike becomes a capsule and is not tried again; anybody
 
 from pathlib import Path
 
-from assay.base.clock import Clock, SystemClock
+from assay.base.clock import SystemClock
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -40,7 +40,6 @@ def save_capsule(
     step: int,
     reason: str,
     attempt: Attempt | None = None,
-    clock: Clock | None = None,
 ) -> Capsule:
     """Copy the nearest commit before `step` and write the capsule; one of the same step is written anew."""
     recipe = recipe_of(run)
@@ -58,7 +57,7 @@ def save_capsule(
         attempt=attempt.attempt if attempt else 0,
         world_size=attempt.world_size if attempt else 0,
         reason=reason,
-        created_s=(clock or SystemClock()).now_s(),
+        created_s=SystemClock().now_s(),
         recipe=run.recipe,
         recipe_sha256=run.recipe_sha256,
         dataset_fingerprint=run.dataset_fingerprint,

@@ -7,10 +7,7 @@ audit of both, digests compared, AUC compared, report
 campaign: a pilot's recipe against two candidates, some seeds each ... one is scaled, one stopped: memo
 """
 
-import os
-import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -18,28 +15,23 @@ from typing import NamedTuple
 
 import yaml
 
-from assay.base.clock import Clock, SystemClock
+from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig, read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.evaluation.evidence.evaluate import compare_evaluations
 from assay.launch.campaign.campaign import run_campaign
 from assay.launch.campaign.folder import declare, read_campaign_file
 from assay.launch.campaign.memo import WrittenMemo, write_memo
 from assay.launch.campaign.train import InThisProcess, WatcherOf, Workplace
 from assay.launch.demo_corpus import read_texts, write_corpus
 from assay.launch.drive import RunResult, drive
+from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, Kill
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import new_run, planned_steps
 from assay.records.dataset import DatasetManifest
-from assay.records.evaluation import AucComparison
-from assay.records.run import Attempt
-from assay.store.commit_log import CommitLog
-from assay.store.findings import keep_comparison
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
-from assay.store.objects import open_store
 
 PILOT = (
     "name=pilot",
@@ -70,33 +62,8 @@ class DemoResult(NamedTuple):
     baseline: RunResult
     candidate: RunResult
     killed_at_step: int
-    comparison: AucComparison
     memo: WrittenMemo
     """Of the campaign."""
-
-
-@dataclass
-class KillOnce:
-    """A watcher that kills one rank with SIGKILL when half of the steps are committed."""
-
-    log: CommitLog
-    at_step: int
-    killed_at_step: int = 0
-    _pids: Sequence[int] = ()
-
-    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """Remember whom to kill."""
-        self._pids = pids
-
-    def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
-        """Kill the last rank, once."""
-        commits = self.log.commits()
-        if not self.killed_at_step and commits and commits[-1].step >= self.at_step:
-            self.killed_at_step = commits[-1].step
-            os.kill(self._pids[-1], signal.SIGKILL)
-
-    def attempt_ended(self, attempt: Attempt) -> None:
-        """Nothing to do."""
 
 
 def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> DatasetManifest:
@@ -137,44 +104,32 @@ def run_demo(
     """Run it; `watcher_of` makes what follows a run on the screen."""
     dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
     recipe = demo_recipe(folder / "dataset", overrides)
-    say("baseline: 1 worker, undisturbed")
-    baseline_run = new_run(home, recipe)
-    baseline = drive(
-        home,
-        baseline_run,
-        ledger,
-        world_size=1,
-        policy=RestartPolicy(),
-        watchers=[watcher_of(baseline_run)],
-    )
-    say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
-    run = new_run(home, recipe)
-    killer = KillOnce(CommitLog(open_store(run.store_url)), at_step=planned_steps(run) // 2)
-    candidate = drive(
-        home,
-        run,
-        ledger,
-        world_size=CANDIDATE_WORKERS,
-        policy=RestartPolicy(),
-        watchers=[watcher_of(run), killer],
-    )
-    for result in (baseline, candidate):
+
+    def trained(workers: int, faults: FaultPlan = NO_FAULTS) -> RunResult:
+        run, policy = new_run(home, recipe), RestartPolicy(faults=faults)
+        result = drive(home, run, ledger, world_size=workers, policy=policy, watchers=[watcher_of(run)])
         if result.error is not None:
             raise result.error
-    comparison = compare_runs(baseline, candidate)
-    keep_comparison(ledger, run.run_dir, comparison)
+        return result
+
+    say("baseline: 1 worker, undisturbed")
+    baseline = trained(1)
+    say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
+    half = planned_steps(baseline.run) // 2
+    kill = Kill(type="kill", rank=CANDIDATE_WORKERS - 1, step=half + 1)
+    candidate = trained(CANDIDATE_WORKERS, FaultPlan(faults=(kill,)))
     memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
-    return DemoResult(dataset, baseline, candidate, killer.killed_at_step, comparison, memo)
+    return DemoResult(dataset, baseline, candidate, half, memo)
 
 
 def run_demo_campaign(
-    home: Home, folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say, clock: Clock | None = None
+    home: Home, folder: Path, ledger: Ledger, *, watcher_of: WatcherOf, say: Say
 ) -> WrittenMemo:
     """A candidate that helps and one that does not, against a pilot on the demo's dataset; ends with the memo.
 
     Its two files are left in `folder`, so that it can be run again by hand.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     recipe = demo_recipe(folder / "dataset", PILOT)
     (folder / "pilot.yaml").write_text(yaml.safe_dump(recipe.values, sort_keys=False), encoding="utf-8")
     with as_file(files("assay.launch") / "demo_campaign.yaml") as packaged:
@@ -188,16 +143,3 @@ def run_demo_campaign(
     place = Workplace(InThisProcess(home, ledger, watcher_of, clock), clock=clock)
     result = run_campaign(campaign, ledger, place=place, say=say)
     return write_memo(campaign, stopped_by=result.stopped_by)
-
-
-def compare_runs(baseline: RunResult, candidate: RunResult) -> AucComparison:
-    """The two runs' validation AUC, paired on rows."""
-    assert baseline.evaluation is not None and candidate.evaluation is not None
-    found, _ = compare_evaluations(
-        baseline.evaluation,
-        candidate.evaluation,
-        baseline_dir=Path(baseline.run.run_dir),
-        candidate_dir=Path(candidate.run.run_dir),
-    )
-    assert isinstance(found, AucComparison), "the demo trains a classifier"
-    return found

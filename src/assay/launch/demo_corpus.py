@@ -27,10 +27,10 @@ PACKAGES = (
 """All come with assay's own dependencies."""
 
 
-def write_corpus(folder: Path, *, max_functions: int, packages: tuple[str, ...] = PACKAGES) -> int:
+def write_corpus(folder: Path, *, max_functions: int) -> int:
     """Write `functions.jsonl`; returns the number of functions. The same machine gives the same file."""
     site_packages = Path(sysconfig.get_path("purelib"))
-    files = [path for name in packages for path in sorted((site_packages / name).rglob("*.py"))]
+    files = [path for name in PACKAGES for path in sorted((site_packages / name).rglob("*.py"))]
     files.sort(key=lambda path: xxhash.xxh3_64_intdigest(str(path.relative_to(site_packages)).encode()))
     folder.mkdir(parents=True, exist_ok=True)
     num_written = 0

@@ -47,12 +47,13 @@ def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenar
     middle, last = num_steps // 2, workers - 1
     committed = commit_every * max(1, middle // commit_every)
     kill = {"type": "kill", "rank": last, "step": middle}
+    at_start = {**kill, "step": 1, "phase": "startup", "attempt": 1}
     return [
         Scenario("undisturbed"),
         Scenario("a rank killed while it reads", ({**kill, "phase": "data"},)),
         Scenario("a rank killed in a step", ({**kill, "phase": "compute"},)),
         Scenario("a rank killed in a commit", ({**kill, "step": committed, "phase": "checkpoint"},)),
-        Scenario("killed at the start, and again", (_at(kill, 1, "startup"), _at(kill, 1, "startup", 2))),
+        Scenario("killed at the start, and again", (at_start, {**at_start, "attempt": 2})),
         Scenario("preempted (SIGTERM)", ({"type": "terminate", "step": middle, "phase": "compute"},)),
         Scenario("a rank that hangs", ({"type": "hang", "rank": last, "step": middle, "phase": "data"},)),
         Scenario(
@@ -69,10 +70,6 @@ def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenar
         ),
         Scenario("resumed on sharded weights", (kill,), parallel=("ddp", "fsdp2")),
     ]
-
-
-def _at(kill: dict[str, object], step: int, phase: str, attempt: int = 1) -> dict[str, object]:
-    return {**kill, "step": step, "phase": phase, "attempt": attempt}
 
 
 def drill(

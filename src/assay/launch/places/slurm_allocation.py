@@ -5,7 +5,7 @@ every node reaches it. The port follows from the job's number, so that jobs that
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Self
 
@@ -67,10 +67,8 @@ def nodes_of(run: Run, allocation: Allocation, *, world_size: int) -> Iterator[N
         ranks_per_node=-(-world_size // allocation.num_nodes),
         clock=SystemClock(),
     )
-    try:
+    with closing(group):
         yield group
-    finally:
-        group.close()
 
 
 def follow_lead(run: Run, allocation: Allocation) -> None:
