@@ -7,7 +7,7 @@ run's folder and its log of commits, and what could not be written is written wh
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from assay.base.clock import Clock
 from assay.base.errors import StoreError
@@ -24,6 +24,7 @@ from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
 
 FOLD_EVERY_S = 2.0
+Subject = TypeVar("Subject")
 
 
 class Bookkeeper:
@@ -65,8 +66,7 @@ class Bookkeeper:
             self._is_away = True
 
     def _record_beginning(self, attempt: Attempt) -> None:
-        for launch in saved_launches(self._run):
-            self._ledger.record_launch(launch)
+        _launches(self._ledger, self._run)
         self._ledger.record_attempt(attempt)
         record_earlier_attempts(self._ledger, self._run, attempt)
 
@@ -116,13 +116,13 @@ def record_phases(ledger: Ledger, run: Run, attempt: Attempt) -> None:
         )
 
 
-class LedgerSource(NamedTuple):
-    """Where rows about a run are written from, when the ledger is made anew."""
+class LedgerSource(NamedTuple, Generic[Subject]):
+    """Where rows about a run, or about what lies in a home, are written from, when the ledger is made anew."""
 
     tables: tuple[str, ...]
     files: str
-    """In the run's folder, unless it says otherwise."""
-    write: Callable[[Ledger, Run], object]
+    """In the run's folder or the home, unless it says otherwise."""
+    write: Callable[[Ledger, Subject], object]
 
 
 def rebuild_run(ledger: Ledger, run: Run) -> None:

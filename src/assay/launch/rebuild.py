@@ -4,7 +4,7 @@ So a lost database costs a command, `assay runs --rebuild`, and no run needs it 
 for every table which files its rows are written from; a table without a source is a fact that could be lost.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,14 +29,6 @@ class Rebuilt(NamedTuple):
     runs: list[Run]
     remarks: list[str]
     """Sentences on what an older assay kept in the ledger only and can not be had again."""
-
-
-class HomeSource(NamedTuple):
-    """Where rows are written from that are of no one run."""
-
-    tables: tuple[str, ...]
-    files: str
-    write: Callable[[Ledger, Home], None]
 
 
 def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
@@ -118,11 +110,11 @@ SOURCES_OF_A_RUN = (
 )
 
 SOURCES_OF_A_HOME = (
-    HomeSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
-    HomeSource(
+    LedgerSource(("benchmark_results",), "*/benchmarks/**/result.json", _results_in_folders),
+    LedgerSource(
         ("campaigns", "decisions"), "campaigns/*/campaign.json, campaigns/*/decisions/*.json", _campaigns
     ),
 )
 
-SOURCES: tuple[LedgerSource | HomeSource, ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
+SOURCES: tuple[LedgerSource[Run] | LedgerSource[Home], ...] = (*SOURCES_OF_A_RUN, *SOURCES_OF_A_HOME)
 """Every table of the ledger stands in at least one."""

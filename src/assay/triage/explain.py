@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from assay.records.replay import Explanation, ReplayReport
+from assay.records.replay import Compared, Explanation, ReplayReport, RowSearch
 from assay.store.metrics.recorded import RecordedStep
 
 NUM_BEFORE = 50
@@ -25,9 +25,9 @@ SPIKE_SIGMAS = 6.0
 def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanation:
     """The cause, from a replay that searched the rows too."""
     if report.first_difference is not None:
-        return _of_difference(report)
+        return _of_difference(report, report.first_difference)
     if report.rows is not None and report.rows.rows:
-        return _of_rows(report)
+        return _of_rows(report.rows)
     if report.operators is not None and report.operators.finding is not None:
         finding = report.operators.finding
         return Explanation(
@@ -37,9 +37,7 @@ def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanat
     return _of_loss(report, steps)
 
 
-def _of_difference(report: ReplayReport) -> Explanation:
-    first = report.first_difference
-    assert first is not None
+def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
     numbers = f"{first.quantity} is on record as {first.recorded} and comes out as {first.replayed}"
     is_first_step = first.step == report.from_step + 1
     is_other_code = report.recorded_code_version != report.code_version
@@ -62,9 +60,7 @@ def _of_difference(report: ReplayReport) -> Explanation:
     )
 
 
-def _of_rows(report: ReplayReport) -> Explanation:
-    rows = report.rows
-    assert rows is not None
+def _of_rows(rows: RowSearch) -> Explanation:
     count = f"{len(rows.rows)} of the step's {rows.num_rows} rows"
     if rows.loss_without is None or rows.step_loss is None:
         return Explanation(cause="bad data", because=f"{count} have {rows.criterion}; they are named above.")

@@ -150,11 +150,13 @@ class Training:
     def _found(self, each: ArmRun) -> _Flight | None:
         """What is queued or trains already, whoever started it."""
         run, launch = each.run, last_launch(each.run)
-        state = "ended" if launch is None else self._place.state_of(launch)
-        if launch is not None and state in ("queued", "running"):
+        if launch is None:
+            return None
+        state = self._place.state_of(launch)
+        if state in ("queued", "running"):
             ended = [attempt for attempt in saved_attempts(Path(run.run_dir)) if attempt.ended_s is not None]
             return _Flight(each, launch, num_before=len(ended))
-        if launch is not None and state == "elsewhere" and not _has_left(run):
+        if state == "elsewhere" and not _has_left(run):
             raise ConfigError(
                 f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
                 "runs. Run the campaign there; or, where that machine is gone, 'assay train --resume "

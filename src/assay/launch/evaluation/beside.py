@@ -44,12 +44,10 @@ class EvaluationBeside:
 
     def finish(self) -> None:
         """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it can not be."""
-        while self._see_that_it_runs():
-            assert self._worker is not None, "a worker runs"
-            if self._worker.wait() == 0:
+        while (worker := self._see_that_it_runs()) is not None:
+            if worker.wait() == 0:
                 return
-        if self._is_wanted:
-            assert self._worker is not None, "workers were started"
+        if self._worker is not None:
             raise TrainingError(
                 f"the evaluation of run '{self._run.run_id}' failed {MAX_STARTS} times, the last time with "
                 f"exit code {self._worker.returncode}. The weights are committed; {self._log} says why. "
@@ -66,14 +64,12 @@ class EvaluationBeside:
     def _log(self) -> Path:
         return Path(self._run.run_dir) / LOG_FILE
 
-    def _see_that_it_runs(self) -> bool:
-        """Start a worker where there is none; False where that was tried too often, or nothing is wanted."""
-        if not self._is_wanted:
-            return False
+    def _see_that_it_runs(self) -> subprocess.Popen[bytes] | None:
+        """The worker, started where there is none; None where that failed too often, or nothing is wanted."""
         if self._worker is not None and self._worker.poll() in (None, 0):
-            return True
-        if self._num_starts == MAX_STARTS:
-            return False
+            return self._worker
+        if self._num_starts == MAX_STARTS or not self._is_wanted:
+            return None
         self._num_starts += 1
         with self._log.open("ab") as out:
             self._worker = subprocess.Popen(
@@ -83,4 +79,4 @@ class EvaluationBeside:
                 stderr=out,
                 env={**os.environ, **self._home.environment()},
             )
-        return True
+        return self._worker
