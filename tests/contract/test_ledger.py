@@ -135,7 +135,7 @@ class TestLedger:
         def write_all() -> None:
             ledger.record_run(run("a"))
             ledger.record_attempt(attempt(1))
-            ledger.record_log_entry("a", 0, AttemptBegan(attempt=1, world_size=2, began_s=5.0))
+            ledger.record_log_entries("a", {0: AttemptBegan(attempt=1, world_size=2, began_s=5.0)})
             ledger.record_phase_seconds(
                 PhaseSeconds(run_id="a", attempt=1, rank=0, held_s=3.0, seconds={"compute": 2.0, "idle": 1.0})
             )

@@ -120,6 +120,6 @@ def test_commits_of_an_attempt_that_still_runs_do_not_make_commits_look_free(run
         receipts_from_step=0,
         rows_learned=1,
     )
-    ledger.record_log_entry("r", 0, commit)
+    ledger.record_log_entries("r", {0: commit})
     found = goodput_of(ledger, [run])
     assert (found.num_commits, found.commit_s, found.optimal_commit_s) == (0, None, None)

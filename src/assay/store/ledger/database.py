@@ -37,9 +37,8 @@ def ledger_url(url: str) -> URL:
         raise _wrong_url(url) from error
     if parsed.drivername in ("postgresql", "postgres"):
         parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername not in ("sqlite", "postgresql+psycopg"):
-        raise _wrong_url(url)
-    if parsed.drivername == "sqlite" and parsed.database in (None, "", ":memory:"):
+    is_file = parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:")
+    if not is_file and parsed.drivername != "postgresql+psycopg":
         raise _wrong_url(url)
     return parsed
 

@@ -59,11 +59,11 @@ def _interruptions(attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds])
         return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)
 
     found = []
-    for index, attempt in enumerate(attempts):
+    for attempt, after in zip(attempts, [*attempts[1:], None], strict=True):
         if attempt.outcome in ("running", "succeeded"):
             continue
         assert attempt.ended_s is not None
-        after = attempts[index + 1] if index + 1 < len(attempts) else None
+        gap_s = max(0.0, after.started_s - attempt.ended_s) if after else 0.0
         found.append(
             Interruption(
                 run_id=attempt.run_id,
@@ -74,11 +74,7 @@ def _interruptions(attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds])
                 lost_device_s=spent_s(attempt.attempt, "lost"),
                 stalled_device_s=spent_s(attempt.attempt, "stalled"),
                 startup_device_s=spent_s(after.attempt, "startup") if after else 0.0,
-                waited_device_s=_gap_s(attempt, after) * after.world_size if after else 0.0,
+                waited_device_s=gap_s * after.world_size if after else 0.0,
             )
         )
     return found
-
-
-def _gap_s(attempt: Attempt, after: Attempt) -> float:
-    return max(0.0, after.started_s - (attempt.ended_s or after.started_s))

@@ -31,8 +31,6 @@ class RunSummary(NamedTuple):
     """Of that metric, in the last evaluation."""
     device_s: float
     """Device time of all attempts that have ended, over all ranks."""
-    last_seen_s: float | None
-    """The last sign of life of any rank, seconds since the epoch."""
 
 
 def run_status(attempts: Sequence[Attempt], *, is_finished: bool) -> RunStatus:
@@ -52,16 +50,17 @@ def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
 def run_summaries(ledger: Ledger) -> list[RunSummary]:
     """All runs, the newest first."""
     runs = ledger.runs()
+    attempts: dict[str, list[Attempt]] = {}
+    for attempt in ledger.attempts():
+        attempts.setdefault(attempt.run_id, []).append(attempt)
+    log, seconds = tables.log_entries.c, tables.phase_seconds.c
     with ledger.reading() as connection:
-        attempts = _attempts(connection)
-        finished = _finished_steps(connection)
-        log = tables.log_entries.c
-        last_commit = func.max(log.step).filter(log.type == "commit")
-        committed = _by_run(connection, tables.log_entries, last_commit)
-        damaged = _with_damaged_commits(connection)
+        committed, finished, damaged = (
+            _by_run(connection, log.run_id, func.max(log.step).filter(log.type == kind))
+            for kind in ("commit", "finished", "quarantine")
+        )
         headlines = _last_headlines(connection)
-        device_s = _by_run(connection, tables.phase_seconds, func.sum(tables.phase_seconds.c.held_s))
-        seen_s = _by_run(connection, tables.metric_segments, func.max(tables.metric_segments.c.last_at_s))
+        device_s = _by_run(connection, seconds.run_id, func.sum(seconds.held_s))
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
         committed[run_id] = intact[-1].step if intact else 0
@@ -69,13 +68,12 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
         RunSummary(
             run=run,
             status=run_status(attempts.get(run.run_id, ()), is_finished=run.run_id in finished),
-            step=committed.get(run.run_id) or 0,
+            step=committed.get(run.run_id, 0),
             total_steps=finished.get(run.run_id, total_steps_of(run)),
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             device_s=device_s.get(run.run_id, 0.0),
-            last_seen_s=seen_s.get(run.run_id) or None,
         )
         for run in runs
     ]
@@ -88,26 +86,6 @@ def total_steps_of(run: Run) -> int | None:
     trainer = run.recipe.get("trainer")
     steps = trainer.get("max_steps") if isinstance(trainer, dict) else None
     return steps if isinstance(steps, int) else None
-
-
-def _attempts(connection: Connection) -> dict[str, list[Attempt]]:
-    table = tables.attempts
-    found: dict[str, list[Attempt]] = {}
-    for run_id, text in connection.execute(select(table.c.run_id, table.c.record).order_by(table.c.attempt)):
-        found.setdefault(run_id, []).append(Attempt.from_json(text, source=f"ledger, run {run_id}"))
-    return found
-
-
-def _finished_steps(connection: Connection) -> dict[str, int]:
-    table = tables.log_entries
-    rows = connection.execute(select(table.c.run_id, table.c.step).where(table.c.type == "finished"))
-    return {run_id: step for run_id, step in rows}  # noqa: C416
-
-
-def _with_damaged_commits(connection: Connection) -> set[str]:
-    table = tables.log_entries
-    query = select(table.c.run_id).where(table.c.type == "quarantine").distinct()
-    return set(connection.execute(query).scalars())
 
 
 def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None]]:
@@ -127,6 +105,7 @@ def _metric(text: str, run_id: str) -> str:
     return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric.title
 
 
-def _by_run(connection: Connection, table: Any, value: Any) -> dict[str, Any]:
-    rows = connection.execute(select(table.c.run_id, value).group_by(table.c.run_id))
-    return {run_id: found for run_id, found in rows}  # noqa: C416
+def _by_run(connection: Connection, run_id: Any, value: Any) -> dict[str, Any]:
+    """Run -> value; without the runs that have none."""
+    rows = connection.execute(select(run_id, value).group_by(run_id))
+    return {run: found for run, found in rows if found is not None}

@@ -4,6 +4,9 @@ Every key is natural (run, attempt, rank, ...), so writing a fact twice is writi
 can be built anew from the folders of the runs. No row refers to another table's: facts may arrive in any order.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -16,163 +19,104 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.types import TypeEngine
 
 LAYOUT_VERSION = 1
 """Rises whenever these tables change in a way that an older or newer assay would misread."""
 
 metadata = MetaData()
+_Kind = type[TypeEngine[Any]]
 
 layout = Table("ledger_layout", metadata, Column("version", Integer, primary_key=True))
 
-runs = Table(
-    "runs",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("created_s", Float, nullable=False),
-    Column("record", Text, nullable=False),
-)
 
-attempts = Table(
-    "attempts",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
-    Column("start_step", BigInteger, nullable=False),
-    Column("record", Text, nullable=False),
-)
+def _table(name: str, key: Mapping[str, _Kind], **beside: _Kind | Column[Any]) -> Table:
+    """A table by its natural key and what stands beside it; that is never null unless its column says so."""
+    return Table(
+        name,
+        metadata,
+        *(Column(column, kind, primary_key=True) for column, kind in key.items()),
+        *(
+            kind if isinstance(kind, Column) else Column(column, kind, nullable=False)
+            for column, kind in beside.items()
+        ),
+    )
 
-failures = Table(
+
+runs = _table("runs", {"run_id": String}, created_s=Float, record=Text)
+
+attempts = _table("attempts", {"run_id": String, "attempt": Integer}, start_step=BigInteger, record=Text)
+
+failures = _table(
     "failures",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
-    Column("failure_kind", String, nullable=False),
-    Column("signature", String, nullable=False, index=True),
-    Column("host", String, nullable=False),
-    Column("record", Text, nullable=False),
+    {"run_id": String, "attempt": Integer},
+    failure_kind=String,
+    signature=Column("signature", String, nullable=False, index=True),
+    host=String,
+    record=Text,
 )
 """What ended an attempt before its time, as its own record says too: here to be counted over all runs."""
 
-notices = Table(
-    "notices",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("notice_index", Integer, primary_key=True),
-    Column("notice", String, nullable=False),
-    Column("at_s", Float, nullable=False),
-    Column("record", Text, nullable=False),
-)
+notices = _table("notices", {"run_id": String, "notice_index": Integer}, notice=String, at_s=Float, record=Text)
 """`notice_index`: the line of the run's file of notices, from 0."""
 
-launches = Table(
-    "launches",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("record", Text, nullable=False),
-)
+launches = _table("launches", {"run_id": String, "number": Integer}, record=Text)
 
-log_entries = Table(
+log_entries = _table(
     "log_entries",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("entry_index", Integer, primary_key=True),
-    Column("type", String, nullable=False),
-    Column("step", BigInteger),
-    Column("record", Text, nullable=False),
+    {"run_id": String, "entry_index": Integer},
+    type=String,
+    step=Column("step", BigInteger),
+    record=Text,
 )
 
-phase_seconds = Table(
-    "phase_seconds",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("attempt", Integer, primary_key=True),
-    Column("rank", Integer, primary_key=True),
-    Column("held_s", Float, nullable=False),
-    Column("record", Text, nullable=False),
+phase_seconds = _table(
+    "phase_seconds", {"run_id": String, "attempt": Integer, "rank": Integer}, held_s=Float, record=Text
 )
 
-evaluations = Table(
+evaluations = _table(
     "evaluations",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("step", BigInteger, primary_key=True),
-    Column("dataset_fingerprint", String, primary_key=True),
-    Column("split", String, primary_key=True),
-    Column("auc", Float, key="headline"),
-    Column("record", Text, nullable=False),
+    {"run_id": String, "step": BigInteger, "dataset_fingerprint": String, "split": String},
+    headline=Column("auc", Float, key="headline"),
+    record=Text,
 )
 """`headline`: of the metric that runs of its method are compared by. Its column has the name of the first one,
 so that ledgers of every assay are read alike."""
 
-benchmark_results = Table(
+benchmark_results = _table(
     "benchmark_results",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("step", BigInteger, primary_key=True),
-    Column("benchmark", String, primary_key=True),
-    Column("version_sha256", String, primary_key=True),
-    Column("score", Float, nullable=False),
-    Column("record", Text, nullable=False),
+    {"run_id": String, "step": BigInteger, "benchmark": String, "version_sha256": String},
+    score=Float,
+    record=Text,
 )
 """`version_sha256`: over the digests of benchmark, grader and prompts; another version is another line."""
 
-comparisons = Table(
-    "comparisons",
-    metadata,
-    Column("baseline_run_id", String, primary_key=True),
-    Column("candidate_run_id", String, primary_key=True),
-    Column("record", Text, nullable=False),
-)
+comparisons = _table("comparisons", {"baseline_run_id": String, "candidate_run_id": String}, record=Text)
 
-audits = Table(
-    "audits",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("record", Text, nullable=False),
-)
+audits = _table("audits", {"run_id": String}, record=Text)
 
-campaigns = Table(
-    "campaigns",
-    metadata,
-    Column("campaign", String, primary_key=True),
-    Column("created_s", Float, nullable=False),
-    Column("record", Text, nullable=False),
-)
+campaigns = _table("campaigns", {"campaign": String}, created_s=Float, record=Text)
 
-decisions = Table(
+decisions = _table(
     "decisions",
-    metadata,
-    Column("campaign", String, primary_key=True),
-    Column("candidate", String, primary_key=True),
-    Column("num_seeds", Integer, primary_key=True),
-    Column("is_gate", Integer, primary_key=True),
-    Column("revision", Integer, primary_key=True),
-    Column("recommendation", String, nullable=False),
-    Column("record", Text, nullable=False),
+    {"campaign": String, "candidate": String, "num_seeds": Integer, "is_gate": Integer, "revision": Integer},
+    recommendation=String,
+    record=Text,
 )
 """Every revision of every look; `is_gate` is 1 for a look that was declared, else 0."""
 
-metric_segments = Table(
+metric_segments = _table(
     "metric_segments",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("path", String, primary_key=True),
-    Column("position", Text, nullable=False),
-    Column("num_bytes", BigInteger, nullable=False),
-    Column("num_events", Integer, nullable=False),
-    Column("last_at_s", Float, nullable=False),
+    {"run_id": String, "path": String},
+    position=Text,
+    num_bytes=BigInteger,
+    num_events=Integer,
+    last_at_s=Float,
 )
 """How far each segment is folded; `last_at_s` (since the epoch) is the rank's last sign of life."""
 
-metric_events = Table(
-    "metric_events",
-    metadata,
-    Column("run_id", String, primary_key=True),
-    Column("path", String, primary_key=True),
-    Column("event_index", Integer, primary_key=True),
-    Column("at_s", Float, nullable=False),
-    Column("text", Text, nullable=False),
+metric_events = _table(
+    "metric_events", {"run_id": String, "path": String, "event_index": Integer}, at_s=Float, text=Text
 )
 
 metric_series = Table(
@@ -197,12 +141,10 @@ metric_series = Table(
 """One metric of one rank of one attempt. `overview`: the lowest and the highest point of each bucket of
 `bucket_points` points, so that any number of runs is drawn without reading their chunks."""
 
-metric_chunks = Table(
+metric_chunks = _table(
     "metric_chunks",
-    metadata,
-    Column("series_id", Integer, primary_key=True),
-    Column("chunk_index", Integer, primary_key=True),
-    Column("first_step", BigInteger, nullable=False),
-    Column("last_step", BigInteger, nullable=False),
-    Column("points", LargeBinary, nullable=False),
+    {"series_id": Integer, "chunk_index": Integer},
+    first_step=BigInteger,
+    last_step=BigInteger,
+    points=LargeBinary,
 )

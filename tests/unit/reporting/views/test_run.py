@@ -49,7 +49,7 @@ def test_a_run_is_finished_only_when_its_log_says_so(ledger, life):
     life._replace(attempts=life.attempts[:1], entries=life.entries[:-1]).record(ledger)
     assert run_view(ledger, life.run.run_id).status == "failed"
     finished = RunFinished(attempt=2, step=400, weights_digest="5f0c" * 16)
-    ledger.record_log_entry(life.run.run_id, len(life.entries), finished)
+    ledger.record_log_entries(life.run.run_id, {len(life.entries): finished})
     assert run_view(ledger, life.run.run_id).status == "succeeded"
 
 
