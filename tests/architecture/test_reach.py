@@ -10,7 +10,6 @@ from import_graph import cycles, imports, modules, reached_from
 START = "assay.__main__"
 
 USED_BY_ANOTHER = {
-    "metric_overviews": "reads the coarse points that each fold keeps for pages of many runs",
     "lanes_of_reader": "says in one line which lanes a rank reads; loader and simulation are held to it",
 }
 """Public names without a use in `src`, each with its reason."""

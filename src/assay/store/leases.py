@@ -53,7 +53,7 @@ class Lease:
     def is_newest(self) -> bool:
         """Whether nobody has taken over."""
         folder = self._key.rpartition("/")[0]
-        return max(_lease_keys(self._store, folder), default="") == self._key
+        return _lease_keys(self._store, folder)[-1:] == [self._key]
 
     def beat(self, *, release: bool = False) -> None:
         """Say that the holder lives."""
@@ -66,7 +66,7 @@ def take_lease(
     store: ObjectStore, folder: str, *, worker: str, clock: Clock, patience_s: float = PATIENCE_S
 ) -> Lease | None:
     """The lease on a folder of the store; None where somebody else holds it."""
-    keys = sorted(_lease_keys(store, folder))
+    keys = _lease_keys(store, folder)
     now_s = clock.now_s()
     if keys:
         newest = _read(store, keys[-1])
@@ -104,12 +104,11 @@ def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
 
 def leases(store: ObjectStore, folder: str) -> list[LeaseState]:
     """Every lease that was ever taken on a folder, the oldest first."""
-    return [_read(store, key) for key in sorted(_lease_keys(store, folder))]
+    return [_read(store, key) for key in _lease_keys(store, folder)]
 
 
 def _lease_keys(store: ObjectStore, folder: str) -> list[str]:
-    prefix = f"{folder}/lease-"
-    return [item.key for item in store.list(prefix)]
+    return sorted(item.key for item in store.list(f"{folder}/lease-"))
 
 
 def _text(state: LeaseState) -> bytes:

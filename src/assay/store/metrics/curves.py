@@ -1,15 +1,15 @@
-"""Reading metrics back: one curve in detail, the curves of a thousand runs at once, or their last values.
+"""Reading metrics back: one curve in detail, or the last value of each.
 
 Where an attempt resumed at step s, what earlier attempts measured behind s was rolled back with their work: it
 is kept, but belongs to no curve unless asked for (`lost=True`).
 """
 
-from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from assay.store.ledger import tables
@@ -25,6 +25,7 @@ from assay.store.metrics.extremes import (
     without_repeats,
 )
 from assay.store.metrics.fold import decoded_points
+from assay.store.metrics.segment import attempt_and_rank
 
 
 class Curve(NamedTuple):
@@ -75,41 +76,22 @@ def metric_series(
     Empty where the run never logged it. `lost` gives the points that were rolled back instead.
     """
     with ledger.reading() as connection:
-        kept_up_to = _kept_up_to(connection, [run_id])
+        kept_up_to = _kept_up_to(connection, run_id)
         table = tables.metric_series
         ours = (table.c.run_id == run_id, table.c.rank == rank, table.c.name == name)
         parts = []
         for series in connection.execute(select(table).where(*ours).order_by(table.c.attempt)):
-            limit = kept_up_to.get((run_id, series.attempt), np.inf)
+            limit = kept_up_to[series.attempt]
             low, high = (limit + 1, np.inf) if lost else (-np.inf, limit)
             low, high = max(low, -np.inf if x0 is None else x0), min(high, np.inf if x1 is None else x1)
             parts.append(_points_between(connection, series, low, high, max_points))
     return _curve(parts, max_points)
 
 
-def metric_overviews(
-    ledger: Ledger, name: str, *, run_ids: Sequence[str] | None = None, rank: int = 0, max_points: int = 120
-) -> dict[str, Curve]:
-    """One metric of many runs (all, where `run_ids` is None), coarse and quick: no chunk is read."""
+def metric_summaries(ledger: Ledger, run_id: str) -> list[MetricSummary]:
+    """Each metric's last value and range on rank 0, by name. Ranges include points that were rolled back."""
     table = tables.metric_series
-    columns = (table.c.run_id, table.c.attempt, table.c.overview)
-    query = select(*columns).where(table.c.name == name, table.c.rank == rank)
-    if run_ids is not None:
-        query = query.where(table.c.run_id.in_(run_ids))
-    parts: dict[str, list[Table]] = {}
-    with ledger.reading() as connection:
-        kept_up_to = _kept_up_to(connection, run_ids)
-        for row in connection.execute(query.order_by(table.c.run_id, table.c.attempt)):
-            points = without_repeats(decoded_points(row.overview))
-            limit = kept_up_to.get((row.run_id, row.attempt), np.inf)
-            parts.setdefault(row.run_id, []).append(points[points[:, STEP] <= limit])
-    return {run_id: _curve(some, max_points) for run_id, some in parts.items()}
-
-
-def metric_summaries(ledger: Ledger, run_id: str, *, rank: int = 0) -> list[MetricSummary]:
-    """Each metric's last value and range, by name. Ranges include the points that were rolled back."""
-    table = tables.metric_series
-    query = select(table).where(table.c.run_id == run_id, table.c.rank == rank)
+    query = select(table).where(table.c.run_id == run_id, table.c.rank == 0)
     by_name: dict[str, list[Any]] = {}
     with ledger.reading() as connection:
         for row in connection.execute(query.order_by(table.c.name, table.c.attempt)):
@@ -128,11 +110,11 @@ def metric_summaries(ledger: Ledger, run_id: str, *, rank: int = 0) -> list[Metr
     ]
 
 
-def last_steps(ledger: Ledger, run_id: str, name: str, *, rank: int = 0) -> dict[int, int]:
-    """Attempt -> the last step at which it logged the metric, be that rolled back or not."""
+def last_steps(ledger: Ledger, run_id: str, name: str) -> dict[int, int]:
+    """Attempt -> the last step at which its rank 0 logged the metric, be that rolled back or not."""
     table = tables.metric_series
     query = select(table.c.attempt, table.c.last_step).where(
-        table.c.run_id == run_id, table.c.rank == rank, table.c.name == name
+        table.c.run_id == run_id, table.c.rank == 0, table.c.name == name
     )
     with ledger.reading() as connection:
         return {attempt: step for attempt, step in connection.execute(query)}  # noqa: C416
@@ -144,7 +126,7 @@ def events(ledger: Ledger, run_id: str) -> list[RankEvent]:
     query = select(table.c.at_s, table.c.path, table.c.text).where(table.c.run_id == run_id)
     with ledger.reading() as connection:
         rows = connection.execute(query.order_by(table.c.at_s, table.c.path, table.c.event_index)).all()
-    return [RankEvent(at_s, *_attempt_and_rank(path), text) for at_s, path, text in rows]
+    return [RankEvent(at_s, *attempt_and_rank(Path(path)), text) for at_s, path, text in rows]
 
 
 def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
@@ -155,27 +137,23 @@ def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
         return max(connection.execute(query).scalars(), default=None)
 
 
-def _kept_up_to(connection: Connection, run_ids: Iterable[str] | None) -> dict[tuple[str, int], float]:
-    """(run, attempt) -> the last step of the attempt that later attempts did not roll back.
+def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
+    """Attempt -> the last of its steps that later attempts did not roll back.
 
     An attempt begins where its record says, or else (a ledger that was built from segments alone) a step before
     the first that it logged.
     """
-    series, attempts = tables.metric_series, tables.attempts
-    logged = select(series.c.run_id, series.c.attempt, series.c.first_step - 1)
-    recorded = select(attempts.c.run_id, attempts.c.attempt, attempts.c.start_step)
-    if run_ids is not None:
-        logged = logged.where(series.c.run_id.in_(run_ids))
-        recorded = recorded.where(attempts.c.run_id.in_(run_ids))
-    begins: dict[tuple[str, int], int] = {}
-    for run_id, attempt, step in connection.execute(logged):
-        begins[run_id, attempt] = min(step, begins.get((run_id, attempt), step))
-    begins.update({(run_id, attempt): step for run_id, attempt, step in connection.execute(recorded)})
-    kept_up_to: dict[tuple[str, int], float] = {}
-    limit: dict[str, float] = {}
-    for run_id, attempt in sorted(begins, reverse=True):
-        kept_up_to[run_id, attempt] = limit.get(run_id, np.inf)
-        limit[run_id] = min(limit.get(run_id, np.inf), begins[run_id, attempt])
+    series, attempts = tables.metric_series.c, tables.attempts.c
+    logged = select(series.attempt, func.min(series.first_step) - 1).where(series.run_id == run_id)
+    recorded = select(attempts.attempt, attempts.start_step).where(attempts.run_id == run_id)
+    begins: dict[int, int] = {}
+    for query in (logged.group_by(series.attempt), recorded):
+        begins.update((attempt, step) for attempt, step in connection.execute(query))
+    kept_up_to: dict[int, float] = {}
+    limit = np.inf
+    for attempt in sorted(begins, reverse=True):
+        kept_up_to[attempt] = limit
+        limit = min(limit, begins[attempt])
     return kept_up_to
 
 
@@ -203,8 +181,3 @@ def _curve(parts: list[Table], max_points: int) -> Curve:
     points = np.concatenate([no_points(), *parts])
     points = downsampled(points[np.argsort(points[:, STEP], kind="stable")], max_points)
     return Curve(points[:, STEP].astype(np.int64), points[:, VALUE].copy(), points[:, AT_S].copy())
-
-
-def _attempt_and_rank(path: str) -> tuple[int, int]:
-    attempt, rank = path.removesuffix(".seg").split("/")
-    return int(attempt.removeprefix("attempt-")), int(rank.removeprefix("rank-"))

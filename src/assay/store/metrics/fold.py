@@ -8,16 +8,15 @@ Folding is idempotent and may stop anywhere: points and position become visible 
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from assay.records.run import Run
 from assay.store.ledger import tables
-from assay.store.ledger.ledger import Ledger, upsert
+from assay.store.ledger.ledger import Ledger, insert_into, upsert
 from assay.store.metrics.extremes import STEP, VALUE, Overview, Table, no_points
 from assay.store.metrics.segment import (
     Points,
@@ -32,36 +31,30 @@ CHUNK_POINTS = 1024
 """Points of one series that lie in one row of the ledger."""
 
 
-class Folded(NamedTuple):
-    """What a fold brought."""
+def fold_run(ledger: Ledger, run: Run) -> int:
+    """Bring the ledger up to date with the run's segments on this machine; cheap where nothing is new.
 
-    num_points: int
-    damaged_bytes: int
-    """Of segments, stepped over: not 0 only where a file was changed behind our back."""
-
-
-def fold_run(ledger: Ledger, run: Run) -> Folded:
-    """Bring the ledger up to date with the run's segments on this machine; cheap where nothing is new."""
+    Returns the number of new points.
+    """
     folder = Path(run.run_dir) / "metrics"
     table = tables.metric_segments
     with ledger.reading() as connection:
         rows = connection.execute(select(table.c.path, table.c.num_bytes).where(table.c.run_id == run.run_id))
         folded_bytes = {row.path: row.num_bytes for row in rows}
-    num_points = damaged_bytes = 0
+    num_points = 0
     for path in segment_paths(Path(run.run_dir)):
         name = path.relative_to(folder).as_posix()
         if path.stat().st_size != folded_bytes.get(name):
-            folded = _fold_segment(ledger, run.run_id, path, name)
-            num_points, damaged_bytes = num_points + folded.num_points, damaged_bytes + folded.damaged_bytes
-    return Folded(num_points, damaged_bytes)
+            num_points += _fold_segment(ledger, run.run_id, path, name)
+    return num_points
 
 
-def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> Folded:
+def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> int:
     with ledger.writing() as connection:
         before = _claim(connection, run_id, name)
         data = read_segment(path, Position.from_json(before.position))
         if data.header is None or data.next.offset == before.num_bytes:
-            return Folded(0, 0)
+            return 0
         _append_series(connection, run_id, data.header, data.metrics)
         _append_events(connection, run_id, name, before.num_events, data)
         row = {
@@ -73,13 +66,13 @@ def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> Folded:
             "last_at_s": max(before.last_at_s, data.last_at_s()),
         }
         upsert(connection, tables.metric_segments, [row])
-    return Folded(sum(len(points.steps) for points in data.metrics.values()), data.damaged_bytes)
+    return sum(len(points.steps) for points in data.metrics.values())
 
 
 def _claim(connection: Connection, run_id: str, name: str) -> Any:
     """The segment's row, made if there is none; nobody else folds it until this transaction ends."""
     table = tables.metric_segments
-    insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    insert = insert_into(connection, table)
     first = {"position": Position().to_json(), "num_bytes": 0, "num_events": 0, "last_at_s": 0.0}
     connection.execute(insert.on_conflict_do_nothing(), {"run_id": run_id, "path": name, **first})
     query = select(table).where(table.c.run_id == run_id, table.c.path == name).with_for_update()
@@ -113,26 +106,19 @@ def _summary_with(row: Any, new: Table) -> dict[str, Any]:
         Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
     )
     after = before.extended(new)
-    steps, values = new[:, STEP], new[:, VALUE]
-    numbers = values[~np.isnan(values)]
-    lows = np.r_[numbers, _present(row, "minimum")]
-    highs = np.r_[numbers, _present(row, "maximum")]
+    steps, values, extremes = new[:, STEP], new[:, VALUE], after.extremes[:, VALUE]
+    numbers = extremes[~np.isnan(extremes)]
     return {
         "num_points": after.num_points,
         "num_nan": int(np.isnan(values).sum()) + (0 if row is None else row.num_nan),
-        "first_step": int(min([steps.min(), *_present(row, "first_step")])),
-        "last_step": int(max([steps.max(), *_present(row, "last_step")])),
+        "first_step": int(steps.min() if row is None else min(steps.min(), row.first_step)),
+        "last_step": int(steps.max() if row is None else max(steps.max(), row.last_step)),
         "last_value": None if np.isnan(values[-1]) else float(values[-1]),
-        "minimum": float(np.min(lows)) if len(lows) else None,
-        "maximum": float(np.max(highs)) if len(highs) else None,
+        "minimum": float(numbers.min()) if len(numbers) else None,
+        "maximum": float(numbers.max()) if len(numbers) else None,
         "bucket_points": after.bucket_points,
         "overview": encoded_points(after.extremes),
     }
-
-
-def _present(row: Any, column: str) -> list[float]:
-    value = None if row is None else getattr(row, column)
-    return [] if value is None else [value]
 
 
 def _append_chunks(connection: Connection, series_id: int, num_before: int, new: Table) -> None:

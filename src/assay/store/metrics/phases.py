@@ -25,39 +25,20 @@ def rank_phase_seconds(
 ) -> PhaseSeconds:
     """What a rank cost from the attempt's start until `held_to_s` (since the epoch), by its segment."""
     path = segment_path(Path(run.run_dir), attempt.attempt, rank)
-    seconds = device_seconds(
+    spent = device_nanoseconds(
         read_segment(path) if path.exists() else None,
         held_from_s=attempt.started_s,
         held_to_s=held_to_s,
         committed_step=committed_step,
         stalled_s=attempt.stalled_s,
     )
-    held_s = max(0.0, held_to_s - attempt.started_s)
-    return PhaseSeconds(run_id=run.run_id, attempt=attempt.attempt, rank=rank, held_s=held_s, seconds=seconds)
-
-
-def device_seconds(
-    segment: SegmentData | None,
-    *,
-    held_from_s: float,
-    held_to_s: float,
-    committed_step: int,
-    stalled_s: float = 0.0,
-) -> dict[Phase, float]:
-    """Seconds by phase of the device that was held in [held_from_s, held_to_s) (seconds since the epoch).
-
-    `committed_step` is the attempt's last commit, or the step it began from; the last `stalled_s` seconds
-    were a hang. Where a rank was gone before it
-    wrote anything (`segment` is None), all was startup. Phases in which no time was spent are left out.
-    """
-    spent = device_nanoseconds(
-        segment,
-        held_from_s=held_from_s,
-        held_to_s=held_to_s,
-        committed_step=committed_step,
-        stalled_s=stalled_s,
+    return PhaseSeconds(
+        run_id=run.run_id,
+        attempt=attempt.attempt,
+        rank=rank,
+        held_s=max(0.0, held_to_s - attempt.started_s),
+        seconds={phase: nanoseconds / 1e9 for phase, nanoseconds in spent.items()},
     )
-    return {phase: nanoseconds / 1e9 for phase, nanoseconds in spent.items()}
 
 
 def device_nanoseconds(
@@ -68,7 +49,12 @@ def device_nanoseconds(
     committed_step: int,
     stalled_s: float = 0.0,
 ) -> dict[Phase, int]:
-    """Likewise in integers, whose sum is the held time to the nanosecond."""
+    """By phase, of the device that was held in [held_from_s, held_to_s) (seconds since the epoch).
+
+    The sum is the held time to the nanosecond. `committed_step` is the attempt's last commit, or the step it
+    began from; the last `stalled_s` seconds were a hang. Where a rank was gone before it wrote anything
+    (`segment` is None), all was startup. Phases in which no time was spent are left out.
+    """
     held_from, held_to = _nanoseconds(held_from_s), max(_nanoseconds(held_from_s), _nanoseconds(held_to_s))
     moments: list[int] = [held_from]
     phases: list[Phase] = ["startup"]

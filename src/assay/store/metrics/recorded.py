@@ -7,7 +7,7 @@ rolled back), unless an attempt is asked for.
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.store.metrics.segment import SegmentData, read_segment, segment_path, segment_paths
+from assay.store.metrics.segment import SegmentData, attempt_and_rank, read_segment, segment_path, segment_paths
 
 
 class RecordedStep(NamedTuple):
@@ -23,7 +23,7 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
     """All steps that are on record, by number; those of one attempt hide the others' where it is named."""
     steps: dict[int, RecordedStep] = {}
     named = sorted(
-        {_attempt_of(path) for path in segment_paths(run_dir)}, key=lambda each: (each == attempt, each)
+        {attempt_and_rank(path)[0] for path in segment_paths(run_dir)}, key=lambda each: (each == attempt, each)
     )
     for each in named:
         data = read_segment(segment_path(run_dir, each, 0))
@@ -34,7 +34,11 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
         steps.update({step: RecordedStep(each, values, {}) for step, values in made.items()})
     for path in segment_paths(run_dir):
         for step, values in _values_by_step(read_segment(path)).items():
-            if step in steps and steps[step].attempt == _attempt_of(path) and "spot_check_lane" in values:
+            if (
+                step in steps
+                and steps[step].attempt == attempt_and_rank(path)[0]
+                and "spot_check_lane" in values
+            ):
                 steps[step].lane_digests[int(values["spot_check_lane"])] = values["spot_check_digest"]
     return steps
 
@@ -58,7 +62,3 @@ def _values_by_step(data: SegmentData) -> dict[int, dict[str, float]]:
             if step in made:
                 steps.setdefault(step, {})[name] = value
     return steps
-
-
-def _attempt_of(path: Path) -> int:
-    return int(path.parent.name.removeprefix("attempt-"))

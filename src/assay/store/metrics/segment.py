@@ -49,6 +49,11 @@ def segment_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "metrics" / f"attempt-{attempt:04d}" / f"rank-{rank:05d}.seg"
 
 
+def attempt_and_rank(path: Path) -> tuple[int, int]:
+    """Whose a segment is, by its path."""
+    return int(path.parent.name.removeprefix("attempt-")), int(path.stem.removeprefix("rank-"))
+
+
 def segment_paths(run_dir: Path) -> list[Path]:
     """All segments of a run, by attempt and rank."""
     return sorted((run_dir / "metrics").glob("attempt-*/rank-*.seg"))
@@ -150,10 +155,6 @@ class SegmentHeader(NamedTuple):
         """Seconds since the epoch of moments on this host's monotonic clock."""
         return monotonic_s + (self.wall_s - self.monotonic_s)
 
-    def monotonic_of(self, wall_s: float) -> float:
-        """The moment on the segment's monotonic clock at which the wall clock showed `wall_s`."""
-        return wall_s - self.wall_s + self.monotonic_s
-
 
 class Position(NamedTuple):
     """How far a segment was read, with the definitions met so far: all that a later read needs."""
@@ -236,42 +237,40 @@ def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # no
     return _decode(data, after)
 
 
-class _Frames(NamedTuple):
-    """Whole, checked frames: offset, num_bytes, kind and id of each, in file order."""
-
-    offsets: npt.NDArray[np.int64]
-    sizes: npt.NDArray[np.int64]
-    kinds: npt.NDArray[np.int64]
-    ids: npt.NDArray[np.int64]
+_FRAME = np.dtype([(name, np.int64) for name in ("offset", "size", "kind", "id")])
+_Frames = npt.NDArray[np.void]
+"""Whole, checked frames in file order."""
+_Logged = dict[str | None, list[tuple[npt.NDArray[np.int64], Points]]]
+"""By metric, points with their places in the file; those of None are the ends of the steps."""
 
 
 def _decode(data: bytes, after: Position) -> SegmentData:
     frames, end, damaged_bytes = _whole_frames(data)
-    header, names = after.header, dict(after.names)
-    groups: dict[str, list[tuple[npt.NDArray[np.int64], Points]]] = {}
-    step_ends: list[tuple[npt.NDArray[np.int64], Points]] = []
-    definitions = np.flatnonzero(frames.kinds <= _NAMES)
-    # Definitions hold until they are made anew, which only a reopened segment does (each life of its writer
-    # begins with a header): one stretch per life, almost always a single one.
-    stretch_from = 0
-    for index in [*definitions.tolist(), len(frames.offsets)]:
-        is_last = index == len(frames.offsets)
-        if is_last or (frames.kinds[index] == _HEADER and names):
-            _collect_scalars(data, frames, slice(stretch_from, index), names, groups, step_ends)
-            stretch_from = index
-        if not is_last:
-            text = data[frames.offsets[index] + 16 : frames.offsets[index] + frames.sizes[index]]
-            if frames.kinds[index] == _HEADER:
-                header, names = _header_of(json.loads(text)), {}
-            else:
-                names[int(frames.ids[index])] = tuple(json.loads(text))
+    header = after.header
+    # Each life of the writer begins with a header and its own definitions: almost always there is only one.
+    lives = np.cumsum(frames["kind"] == _HEADER)
+    names = {(0, names_id): some for names_id, some in after.names}
+    last_life = 0
+    for index in np.flatnonzero(frames["kind"] <= _NAMES).tolist():
+        offset, size, kind, names_id = frames[index].tolist()
+        value = json.loads(data[offset + 16 : offset + size])
+        last_life = int(lives[index])
+        if kind == _HEADER:
+            header = _header_of(value)
+        else:
+            names[last_life, names_id] = tuple(value)
+    logged: _Logged = {}
+    for (life, names_id), some in names.items():
+        of_life = frames[(frames["id"] == names_id) & (frames["kind"] == _SCALARS) & (lives == life)]
+        _collect_scalars(data, of_life["offset"], some, logged)
+    defined = ((names_id, some) for (life, names_id), some in names.items() if life == last_life)
     return SegmentData(
         header=header,
-        metrics={name: _joined(parts) for name, parts in groups.items()},
-        step_ends=_joined(step_ends),
+        step_ends=_joined(logged.pop(None, [])),
+        metrics={name: _joined(parts) for name, parts in logged.items() if name is not None},
         phase_changes=_phase_changes(data, frames, header),
         events=tuple(_events(data, frames)),
-        next=Position(after.offset + end, header, tuple(names.items())),
+        next=Position(after.offset + end, header, tuple(defined)),
         damaged_bytes=damaged_bytes,
     )
 
@@ -282,19 +281,14 @@ def _whole_frames(data: bytes) -> tuple[_Frames, int, int]:
     start, end, damaged_bytes = 0, 0, 0
     while True:
         frames = _checked(data, _walk(data, start))
-        if len(frames.offsets):
-            parts.append(frames)
-            end = int(frames.offsets[-1] + frames.sizes[-1])
+        parts.append(frames)
+        if len(frames):
+            end = int(frames["offset"][-1] + frames["size"][-1])
         resumed = _next_frame(data, end)
         if resumed is None:
-            return _concatenated(parts), end, damaged_bytes
+            return np.concatenate(parts), end, damaged_bytes
         damaged_bytes += resumed - end
         start = resumed
-
-
-def _concatenated(parts: list[_Frames]) -> _Frames:
-    nothing = np.zeros(0, np.int64)
-    return _Frames(*(np.concatenate([nothing, *(part[column] for part in parts)]) for column in range(4)))
 
 
 def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
@@ -316,8 +310,6 @@ def _walk(data: bytes, start: int) -> npt.NDArray[np.int64]:
 
 def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
     """The frames before the first whose CRC is wrong."""
-    if not len(offsets):
-        return _Frames(*[np.zeros(0, np.int64)] * 4)
     heads = np.frombuffer(data, "<u4", len(data) // 4)
     words = heads[offsets[:, None] // 4 + np.arange(4)].astype(np.int64)
     is_whole = np.zeros(len(offsets), bool)
@@ -327,7 +319,9 @@ def _checked(data: bytes, offsets: npt.NDArray[np.int64]) -> _Frames:
         bodies = _rows(data, offsets[same_size] + 4, size - 4).view(f"V{size - 4}").ravel().tolist()
         is_whole[same_size] = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) == words[same_size, 0]
     num_good = len(offsets) if is_whole.all() else int(np.argmin(is_whole))
-    return _Frames(offsets[:num_good], *words[:num_good, 1:].T)
+    words[:, 0] = offsets
+    frames: _Frames = words[:num_good].view(_FRAME).ravel()
+    return frames
 
 
 def _rows(data: bytes, offsets: npt.NDArray[np.int64], num_bytes: int) -> npt.NDArray[np.uint8]:
@@ -353,26 +347,16 @@ def _next_frame(data: bytes, damaged_from: int) -> int | None:
 
 
 def _collect_scalars(
-    data: bytes,
-    frames: _Frames,
-    stretch: slice,
-    names: Mapping[int, tuple[str, ...]],
-    groups: dict[str, list[tuple[npt.NDArray[np.int64], Points]]],
-    step_ends: list[tuple[npt.NDArray[np.int64], Points]],
+    data: bytes, places: npt.NDArray[np.int64], names: tuple[str, ...], logged: _Logged
 ) -> None:
-    """Add the stretch's points, each with its place in the file, under their names."""
-    kinds, ids = frames.kinds[stretch], frames.ids[stretch]
-    for names_id, some in names.items():
-        chosen = frames.offsets[stretch][(kinds == _SCALARS) & (ids == names_id)]
-        if not len(chosen):
-            continue
-        body = _rows(data, chosen + 16, 16 + 8 * len(some))
-        steps = body[:, :8].copy().view("<i8").ravel()
-        numbers = body[:, 8:].copy().view("<f8")
-        at_s = numbers[:, 0].copy()
-        step_ends.append((chosen, Points(steps, at_s, np.zeros(len(steps)))))
-        for column, name in enumerate(some, start=1):
-            groups.setdefault(name, []).append((chosen, Points(steps, at_s, numbers[:, column].copy())))
+    """Add the points of the scalar frames at these places, which carry these names."""
+    if not len(places):
+        return
+    body = _rows(data, places + 16, 16 + 8 * len(names))
+    steps = body[:, :8].copy().view("<i8").ravel()
+    at_s, *columns = body[:, 8:].copy().view("<f8").T.copy()
+    for name, values in zip((None, *names), (np.zeros(len(steps)), *columns), strict=True):
+        logged.setdefault(name, []).append((places, Points(steps, at_s, values)))
 
 
 def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
@@ -387,16 +371,15 @@ def _joined(parts: list[tuple[npt.NDArray[np.int64], Points]]) -> Points:
 
 
 def _phase_changes(data: bytes, frames: _Frames, header: SegmentHeader | None) -> PhaseChanges:
-    chosen = frames.kinds == _PHASE
-    at_s = _rows(data, frames.offsets[chosen] + 16, 8).view("<f8").ravel() if chosen.any() else np.zeros(0)
+    chosen = frames[frames["kind"] == _PHASE]
+    at_s = _rows(data, chosen["offset"] + 16, 8).view("<f8").ravel()
     names = header.phases if header else PHASES
-    return PhaseChanges(at_s, tuple(names[index] for index in frames.ids[chosen].tolist()))
+    return PhaseChanges(at_s, tuple(names[index] for index in chosen["id"].tolist()))
 
 
 def _events(data: bytes, frames: _Frames) -> list[TimedText]:
     events = []
-    for index in np.flatnonzero(frames.kinds == _EVENT).tolist():
-        offset, size = int(frames.offsets[index]), int(frames.sizes[index])
+    for offset, size, _, _ in frames[frames["kind"] == _EVENT].tolist():
         (at_s,) = struct.unpack_from("<d", data, offset + 16)
         events.append(TimedText(at_s, json.loads(data[offset + 24 : offset + size])))
     return events

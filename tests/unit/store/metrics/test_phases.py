@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.records.phase import Phase
-from assay.store.metrics.phases import device_nanoseconds, device_seconds
+from assay.store.metrics.phases import device_nanoseconds
 from assay.store.metrics.segment import SegmentData, SegmentWriter, read_segment
 
 
@@ -38,6 +38,15 @@ def lived(path: Path, story: list[tuple[float, Phase | int]]) -> SegmentData:
             writer.phase(what)
     writer.close()
     return read_segment(path / "a.seg")
+
+
+def device_seconds(
+    segment: SegmentData | None, *, held_from_s: float, held_to_s: float, committed_step: int
+) -> dict[Phase, float]:
+    spent = device_nanoseconds(
+        segment, held_from_s=held_from_s, held_to_s=held_to_s, committed_step=committed_step
+    )
+    return {phase: nanoseconds / 1e9 for phase, nanoseconds in spent.items()}
 
 
 TWO_STEPS: list[tuple[float, Phase | int]] = [
