@@ -9,12 +9,13 @@ receipts, and those only where their file has the digest that the commit names.
 """
 
 import io
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int, Int32, Int64, UInt64
+from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError
@@ -50,8 +51,12 @@ class _Window(NamedTuple):
     lane: int
     place: int
     """Of the window in its lane."""
+    steps_before: int
+    """Of the run."""
     num_steps: int
-    """Committed; fewer than the window has only where the run has not got further."""
+    """Committed."""
+    is_whole: bool
+    """False where the run has not got further: the window has more steps."""
 
 
 def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True) -> AuditReport:
@@ -106,9 +111,8 @@ class _Auditor:
         last_step = self._commits[-1].step if self._commits else 0
         self._rows_learned = int(receipts.num_rows.sum())
         for window in self._windows(last_step):
-            first, _ = self._steps(window)
-            inside = (receipts.lane == window.lane) & (receipts.step > first)
-            inside &= receipts.step <= first + window.num_steps
+            inside = (receipts.lane == window.lane) & (receipts.step > window.steps_before)
+            inside &= receipts.step <= window.steps_before + window.num_steps
             self._check_window(window, _Receipts(*(column[inside] for column in receipts)))
 
     def check_shards(self) -> None:
@@ -135,7 +139,8 @@ class _Auditor:
         )
 
     def _read_receipts(self, log: CommitLog) -> _Receipts:
-        parts, expected_from = [], 0
+        nothing = (np.zeros(0, kind) for kind in (np.int64, np.int32, np.int32, np.uint64))
+        parts, expected_from = [_Receipts(*nothing)], 0
         for commit in self._commits:
             if commit.receipts_from_step != expected_from:
                 self.problems.append(
@@ -148,10 +153,6 @@ class _Auditor:
                 parts.append(_parse_receipts(data))
             except (AssayError, OSError, ValueError, KeyError) as error:
                 self.problems.append(f"the steps up to {commit.step} are not proved: {error}")
-        if not parts:
-            return _Receipts(
-                np.zeros(0, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int32), np.zeros(0, np.uint64)
-            )
         return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def _check_receipts_file(self, commit: Commit, data: bytes) -> None:
@@ -165,46 +166,34 @@ class _Auditor:
 
     def _windows(self, last_step: int) -> Iterator[_Window]:
         geometry = self._loader.geometry
-        epoch, left = 0, last_step
-        while left > 0:
-            for index in range(geometry.num_windows):
-                num_steps = min(geometry.steps_in_window(index), left)
-                if num_steps <= 0:
-                    break
-                for lane in range(geometry.lanes):
-                    yield _Window(epoch, lane, index, num_steps)
-                left -= num_steps
-            epoch += 1
-
-    def _steps(self, window: _Window) -> tuple[int, int]:
-        """Steps of the run that were made before the window, and those that the whole window has."""
-        geometry = self._loader.geometry
-        before = window.epoch * geometry.steps_per_epoch + window.place * geometry.window_steps
-        return before, geometry.steps_in_window(window.place)
+        places = ((epoch, place) for epoch in itertools.count() for place in range(geometry.num_windows))
+        before = 0
+        while before < last_step:
+            epoch, place = next(places)
+            whole = geometry.steps_in_window(place)
+            num_steps = min(whole, last_step - before)
+            for lane in range(geometry.lanes):
+                yield _Window(epoch, lane, place, before, num_steps, is_whole=num_steps == whole)
+            before += num_steps
 
     def _check_window(self, window: _Window, receipts: _Receipts) -> None:
-        first, whole = self._steps(window)
-        if not np.array_equal(np.sort(receipts.step), np.arange(first + 1, first + window.num_steps + 1)):
+        first, last = window.steps_before + 1, window.steps_before + window.num_steps
+        if not np.array_equal(np.sort(receipts.step), np.arange(first, last + 1)):
             self.problems.append(
-                f"lane {window.lane}: there is not one receipt for each of the steps {first + 1} to "
-                f"{first + window.num_steps}"
+                f"lane {window.lane}: there is not one receipt for each of the steps {first} to {last}"
             )
-        if window.num_steps < whole:
-            self._check_steps(window, receipts)
-            return
-        rows = self._loader.rows_of_window(window.epoch, window.lane, window.place)
-        present = self._without_damaged(rows)
-        self._rows_expected += len(rows)
-        self._rows_quarantined += len(rows) - len(present)
-        learned = Receipt(int(receipts.num_rows.sum()), int(receipts.digest.sum(dtype=np.uint64)))
-        if learned != receipt(present):
-            self._rows_expected -= len(rows)
-            self._rows_quarantined -= len(rows) - len(present)
-            self._check_steps(window, receipts)
+        if window.is_whole:
+            rows = self._loader.rows_of_window(window.epoch, window.lane, window.place)
+            present = self._without_damaged(rows)
+            learned = Receipt(int(receipts.num_rows.sum()), int(receipts.digest.sum(dtype=np.uint64)))
+            if learned == receipt(present):
+                self._rows_expected += len(rows)
+                self._rows_quarantined += len(rows) - len(present)
+                return
+        self._check_steps(window, receipts)
 
     def _check_steps(self, window: _Window, receipts: _Receipts) -> None:
         """Step by step, which takes reading the rows' lengths: to name rows, and where a window is not done."""
-        first, _ = self._steps(window)
         at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
         learned: dict[int, Receipt] = {}
         for step, num_rows, digest in zip(
@@ -213,13 +202,12 @@ class _Auditor:
             learned[step] = learned.get(step, Receipt(0, 0)).plus(Receipt(num_rows, digest))
         try:
             lanes = range(window.lane, window.lane + 1)
-            for offset, share in enumerate(self._loader.shares(at, lanes, window.num_steps), start=1):
+            shares = self._loader.shares(at, lanes, window.num_steps)
+            for step, share in enumerate(shares, start=window.steps_before + 1):
                 batches = share.lanes[0].micro_batches
-                rows = (
-                    np.concatenate([batch.row_ids for batch in batches]) if batches else np.zeros(0, np.uint64)
-                )
+                rows = np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
                 self._rows_expected += len(rows)
-                self._explain(window, first + offset, rows, learned.get(first + offset, Receipt(0, 0)))
+                self._explain(window, step, rows, learned.get(step, Receipt(0, 0)))
         except (DamagedDataError, DataError) as error:
             self.problems.append(f"the rows of lane {window.lane} can not be named: {error}")
 
@@ -233,10 +221,9 @@ class _Auditor:
     def _without_damaged(self, rows: UInt64[np.ndarray, "row"]) -> UInt64[np.ndarray, "kept"]:
         if not self._damaged:
             return rows
-        return rows[~np.isin(self._group_of(rows), self._damaged)]
-
-    def _group_of(self, rows: UInt64[np.ndarray, "row"]) -> Int[np.ndarray, "row"]:
-        return np.searchsorted(self._dataset.groups.first_row, rows.astype(np.int64), side="right") - 1
+        first_rows = self._dataset.groups.first_row
+        groups = np.searchsorted(first_rows, rows.astype(np.int64), side="right") - 1
+        return rows[~np.isin(groups, self._damaged)]
 
     def _row_name(self, row: int) -> str:
         return f"row {row}: {self._dataset.row_place(row)}"

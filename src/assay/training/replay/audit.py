@@ -4,7 +4,8 @@ A kernel with a wrong corner (one shape, one stride, one value in a million) sho
 the loss, as a metric that is a little off, as an index out of range. Here it shows where it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -24,20 +25,19 @@ class OutsideBound:
         self.not_audited: dict[str, str] = {}
         """Operators without a reference, and why."""
 
-    def before(self, call: Call) -> object:
-        """The inputs, those copied that the operator changes."""
+    def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
+        """Keep the inputs, those copied that the operator changes."""
         written = {id(tensor) for tensor in call.written()}
 
         def kept(leaf: object) -> object:
             return leaf.detach().clone() if isinstance(leaf, Tensor) and id(leaf) in written else leaf
 
         arguments, keywords = tree_map(kept, (call.arguments, call.keywords))
-        return Call(call.operator, arguments, keywords)
+        return partial(self._first_too_far_off, Call(call.operator, arguments, keywords))
 
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
-        """The first output with a number too far off."""
-        assert isinstance(remembered, Call)
-        found = references(remembered, outputs)
+    def _first_too_far_off(self, call: Call, outputs: Sequence[Tensor]) -> BadOutput | None:
+        """The first output with a number too far off; `call` holds the inputs as they were."""
+        found = references(call, outputs)
         if isinstance(found, NotAudited):
             self.not_audited[str(call.operator)] = found.reason
             return None

@@ -119,17 +119,9 @@ class RowSearcher:
             for number in range(len(self._lanes[lane].micro_batches))
             for row in narrow([row for row in self._rows if row[:2] == (lane, number)], self._is_not_finite)
         ]
-        losses = self._losses(self._rows)
         is_bad = np.array([row in bad for row in self._rows])
-        return SuspectRows(
-            rows=bad,
-            losses=losses.means()[is_bad].tolist(),
-            criterion="a loss or a gradient that is not finite",
-            num_passes=self.num_passes,
-            step_loss=losses.mean(),
-            loss_without=losses.where(~is_bad).mean(),
-            earlier_loss=math.nan,
-        )
+        losses = self._losses(self._rows)
+        return self._suspects(is_bad, losses, "a loss or a gradient that is not finite", math.nan)
 
     def too_high(self, earlier: Sequence[StepShare]) -> SuspectRows:
         """Rows whose losses lift the step above what the rows of the `earlier` steps have now."""
@@ -137,19 +129,24 @@ class RowSearcher:
         before = np.array([self._mean_loss(share) for share in earlier])
         median = float(np.median(before))
         limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), LEAST_SPREAD * median)
-        chosen = lifting(losses, limit)
-        is_chosen = np.isin(np.arange(len(self._rows)), chosen)
+        criterion = (
+            f"the step's mean loss above {limit:.4g}: that of the {len(earlier)} steps before, with the "
+            f"same weights (median {median:.4g}), plus {SIGMAS:g} robust standard deviations"
+        )
+        is_high = np.isin(np.arange(len(self._rows)), lifting(losses, limit))
+        return self._suspects(is_high, losses, criterion, median)
+
+    def _suspects(
+        self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float
+    ) -> SuspectRows:
         return SuspectRows(
-            rows=[self._rows[place] for place in chosen],
-            losses=losses.means()[is_chosen].tolist(),
-            criterion=(
-                f"the step's mean loss above {limit:.4g}: that of the {len(earlier)} steps before, with the "
-                f"same weights (median {median:.4g}), plus {SIGMAS:g} robust standard deviations"
-            ),
+            rows=[self._rows[place] for place in np.flatnonzero(is_bad)],
+            losses=losses.means()[is_bad].tolist(),
+            criterion=criterion,
             num_passes=self.num_passes,
             step_loss=losses.mean(),
-            loss_without=losses.where(~is_chosen).mean(),
-            earlier_loss=median,
+            loss_without=losses.where(~is_bad).mean(),
+            earlier_loss=earlier_loss,
         )
 
     @torch.no_grad()

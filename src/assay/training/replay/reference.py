@@ -15,14 +15,15 @@ for bfloat16 and float16.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 from assay.training.replay.watch import Call
 
@@ -70,7 +71,8 @@ def references(call: Call, outputs: Sequence[Tensor]) -> list[Reference | None] 
         return None
     if "empty" in name:
         return None
-    if torch.Tag.nondeterministic_seeded in call.operator.tags and not _has_no_dropout(call):
+    is_random = torch.Tag.nondeterministic_seeded in call.operator.tags
+    if is_random and call.named().get("dropout_p") != 0.0:
         return NotAudited("random")
     try:
         again = _in_float64(call)
@@ -89,23 +91,15 @@ def float64_of(tensor: Tensor) -> Numbers:
     return values
 
 
-def _sum(arguments: dict[str, Any], output: Tensor) -> Reference:
-    return _reduction(arguments, output, mean=False)
-
-
-def _mean(arguments: dict[str, Any], output: Tensor) -> Reference:
-    return _reduction(arguments, output, mean=True)
-
-
 def _reduction(arguments: dict[str, Any], output: Tensor, *, mean: bool) -> Reference:
     x = float64_of(arguments["self"])
     axes = arguments.get("dim")
     axes = tuple(range(x.ndim)) if axes is None or len(axes) == 0 else tuple(axes)
     keepdims = bool(arguments.get("keepdim", False))
     num_terms = math.prod(x.shape[axis] for axis in axes)
-    divisor = num_terms if mean else 1
-    value = x.sum(axis=axes, keepdims=keepdims) / divisor if mean else x.sum(axis=axes, keepdims=keepdims)
-    magnitude = np.abs(x).sum(axis=axes, keepdims=keepdims) / divisor
+    value, magnitude = (part.sum(axis=axes, keepdims=keepdims) for part in (x, np.abs(x)))
+    if mean:
+        value, magnitude = value / num_terms, magnitude / num_terms
     return _accumulated(value, magnitude, num_terms, output, f"g(n) eps sum|x|, n = {num_terms}")
 
 
@@ -140,11 +134,9 @@ def _accumulated(value: Numbers, magnitude: Numbers, terms: int, output: Tensor,
     return Reference(np.asarray(value, np.float64), np.asarray(bound), basis)
 
 
-_RIGHT_FACTORS = ("mat2", "batch2", "vec", "tensor")
-
-_EXACT = {
-    "aten::sum": _sum,
-    "aten::mean": _mean,
+_EXACT: dict[str, Callable[[dict[str, Any], Tensor], Reference]] = {
+    "aten::sum": partial(_reduction, mean=False),
+    "aten::mean": partial(_reduction, mean=True),
     "aten::cumsum": _cumulative_sum,
     "aten::mm": _product,
     "aten::bmm": _product,
@@ -186,19 +178,13 @@ def _in_float64(call: Call) -> list[Tensor]:
     if keywords.get("dtype") in (torch.float32, torch.bfloat16, torch.float16):
         keywords = {**keywords, "dtype": torch.float64}
     again = Call(call.operator, arguments, keywords)
-    outputs = [leaf for leaf in tree_leaves(call.operator(*arguments, **keywords)) if isinstance(leaf, Tensor)]
-    outputs += [tensor for tensor in again.written() if all(tensor is not output for output in outputs)]
-    return outputs
+    return again.outputs(call.operator(*arguments, **keywords))
 
 
 def _is_view(call: Call) -> bool:
     """Returns another look at its input's memory, and writes nothing."""
     returned = call.operator._schema.returns
     return any(result.alias_info is not None and not result.alias_info.is_write for result in returned)
-
-
-def _has_no_dropout(call: Call) -> bool:
-    return call.named().get("dropout_p") == 0.0
 
 
 def _has_lists(call: Call) -> bool:

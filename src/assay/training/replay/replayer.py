@@ -78,7 +78,8 @@ class Replayer:
                 yield replayer
             finally:
                 if replayer is not None:
-                    replayer.close()
+                    replayer._saver.close()
+                    replayer._lane_sum.close()
                 ranks.leave()
 
     def restore(self, commit: Commit) -> None:
@@ -110,8 +111,3 @@ class Replayer:
     def weights_digest(self) -> str:
         """Of the weights as they are, as commits record it."""
         return weights_digest(self.model.state_dict(), self._ranks.saving)
-
-    def close(self) -> None:
-        """Stop the threads."""
-        self._saver.close()
-        self._lane_sum.close()

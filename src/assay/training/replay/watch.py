@@ -51,6 +51,11 @@ class Call(NamedTuple):
         ]
         return [leaf for leaf in tree_leaves(changed) if isinstance(leaf, Tensor)]
 
+    def outputs(self, result: Any) -> list[Tensor]:
+        """What it returned, and what it changed in place."""
+        returned = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+        return returned + [tensor for tensor in self.written() if all(tensor is not one for one in returned)]
+
 
 class BadOutput(NamedTuple):
     """What is wrong with an output."""
@@ -69,12 +74,8 @@ class Inspector(Protocol):
     problem: Any
     """Name of what it looks for, as `OperatorFinding.problem`."""
 
-    def before(self, call: Call) -> object:
-        """Remember of the inputs what the operator may change."""
-        ...
-
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
-        """`outputs`: what it returned, and what it changed in place."""
+    def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
+        """Look at the inputs, some of which the operator may change; what is returned judges its outputs."""
         ...
 
 
@@ -134,11 +135,9 @@ class OperatorWatch(TorchDispatchMode):
         self.operators.add(str(func))
         module, phase = self._place(call)
         inputs = tuple(_description(tensor) for tensor in call.tensors())
-        remembered = self._inspector.before(call)
+        judge = self._inspector.before(call)
         result = func(*args, **(kwargs or {}))
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
-        outputs += [tensor for tensor in call.written() if all(tensor is not output for output in outputs)]
-        problem = self._inspector.after(call, outputs, remembered)
+        problem = judge(call.outputs(result))
         if problem is not None and problem.is_origin:
             self.finding = self._finding(call, problem, module, phase, inputs)
         elif problem is not None and self.carried is None:
@@ -176,11 +175,6 @@ class OperatorWatch(TorchDispatchMode):
         )
 
 
-class _NotFiniteInputs(NamedTuple):
-    has_nan: bool
-    has_inf: bool
-
-
 class NotFinite:
     """Finds where the first NaN or infinity *comes from*: an operator that makes it of finite inputs.
 
@@ -190,17 +184,18 @@ class NotFinite:
 
     problem = "not finite"
 
-    def before(self, call: Call) -> object:
+    def before(self, call: Call) -> Callable[[Sequence[Tensor]], BadOutput | None]:
         """Whether an input is NaN, and whether one is infinite."""
         inputs = [tensor for tensor in call.tensors() if tensor.is_floating_point()]
-        has_nan = any(bool(tensor.isnan().any()) for tensor in inputs)
-        return _NotFiniteInputs(has_nan, has_nan or any(bool(tensor.isinf().any()) for tensor in inputs))
+        had_nan = any(bool(tensor.isnan().any()) for tensor in inputs)
+        had_inf = had_nan or any(bool(tensor.isinf().any()) for tensor in inputs)
+        return partial(self._first_not_finite, call, had_nan, had_inf)
 
-    def after(self, call: Call, outputs: Sequence[Tensor], remembered: object) -> BadOutput | None:
+    def _first_not_finite(
+        self, call: Call, had_nan: bool, had_inf: bool, outputs: Sequence[Tensor]
+    ) -> BadOutput | None:
         """The first output with a NaN or an infinity; it is the origin unless an input has such numbers
         too."""
-        assert isinstance(remembered, _NotFiniteInputs)
-        had_nan, had_inf = remembered
         if "empty" in call.operator._schema.name or _asks_for_infinity(call):
             return None
         for output in outputs:
