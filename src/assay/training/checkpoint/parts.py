@@ -8,8 +8,9 @@ A part is asked for its state when a commit is made, and given one back, read at
 on. Tensors of the state are read in place: a restore allocates nothing that a part has already.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -38,37 +39,19 @@ class StatefulPart(Protocol):
         ...
 
 
-class ModelPart:
-    """A model's weights, by the names that they have without any wrapper."""
+class _Part(NamedTuple):
+    """One that torch knows how to take apart, by names that are the same in any wrapper."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def state(self) -> State:
-        """See `StatefulPart`."""
-        return get_model_state_dict(self._model)
-
-    def restore(self, state: State) -> None:
-        """See `StatefulPart`."""
-        set_model_state_dict(self._model, state)
-
-
-class OptimizerPart:
-    """An optimizer's moments, by the names of their weights."""
-
-    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
-        self._model = model
-        self._optimizer = optimizer
-
-    def state(self) -> State:
-        """See `StatefulPart`."""
-        return get_optimizer_state_dict(self._model, self._optimizer)
-
-    def restore(self, state: State) -> None:
-        """See `StatefulPart`."""
-        set_optimizer_state_dict(self._model, self._optimizer, state)
+    state: Callable[[], State]
+    restore: Callable[[State], Any]
 
 
 def training_parts(model: nn.Module, optimizer: Optimizer) -> Mapping[str, StatefulPart]:
     """What every training run commits."""
-    return {MODEL: ModelPart(model), "optimizer": OptimizerPart(model, optimizer)}
+    return {
+        MODEL: _Part(partial(get_model_state_dict, model), partial(set_model_state_dict, model)),
+        "optimizer": _Part(
+            partial(get_optimizer_state_dict, model, optimizer),
+            partial(set_optimizer_state_dict, model, optimizer),
+        ),
+    }

@@ -5,17 +5,17 @@
     saving thread, rank 0                gather digests and receipts, then append the commit to the log
 
 The commit's entry in the log is written last, so a death at any moment leaves either the whole commit or none.
-One save is under way at a time; the next one waits for it (`busy_s` says how long).
+One save is under way at a time; the next one waits for it.
 """
 
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
@@ -39,18 +40,13 @@ from assay.training.parallel.ranks import Ranks
 class LaneReceipts:
     """What a rank's lanes learned in each step since the last commit."""
 
-    steps: list[int] = field(default_factory=list)
-    lanes: list[int] = field(default_factory=list)
-    num_rows: list[int] = field(default_factory=list)
-    digests: list[int] = field(default_factory=list)
+    rows: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(step, lane, number of rows, digest), as `add` was told."""
     quarantined: list[Quarantined] = field(default_factory=list)
 
     def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
         """One lane's share of one step: the number of rows, and the sum of their keyed hashes mod 2^64."""
-        self.steps.append(step)
-        self.lanes.append(lane)
-        self.num_rows.append(num_rows)
-        self.digests.append(digest)
+        self.rows.append((step, lane, num_rows, digest))
 
 
 class Saver:
@@ -95,27 +91,25 @@ class Saver:
     ) -> None:
         """Copy the state now and make it durable in the background."""
         self.wait()
-        state = _copied(self._state())
-        self._under_way = self._thread.submit(
-            self._save,
-            state,
+        commit = partial(
+            Commit,
+            attempt=self._log.attempt,
+            world_size=self._ranks.world_size,
             step=step,
             cursor=cursor,
-            from_step=from_step,
-            receipts=receipts,
+            receipts_from_step=from_step,
             metric=metric,
             is_verified=is_verified,
         )
+        folder = checkpoint_folder(step, self._log.attempt)
+        copied = tree_map_only(Tensor, lambda tensor: tensor.detach().to("cpu", copy=True), self._state())
+        self._under_way = self._thread.submit(self._save, copied, receipts, folder, commit)
 
     def wait(self) -> None:
         """Return when nothing is under way; raises what the last save raised."""
         if self._under_way is not None:
             under_way, self._under_way = self._under_way, None
             under_way.result()
-
-    def is_busy(self) -> bool:
-        """Whether a save is under way on this rank."""
-        return self._under_way is not None and not self._under_way.done()
 
     def restore(self, commit: Commit) -> None:
         """Load a commit, at any world size, into the parts in place."""
@@ -135,17 +129,9 @@ class Saver:
         return {name: part.state() for name, part in self._parts.items()}
 
     def _save(
-        self,
-        state: dict[str, Any],
-        *,
-        step: int,
-        cursor: Cursor,
-        from_step: int,
-        receipts: LaneReceipts,
-        metric: float | None,
-        is_verified: bool,
+        self, state: dict[str, Any], receipts: LaneReceipts, folder: str, committed: Callable[..., Commit]
     ) -> Commit | None:
-        folder = checkpoint_folder(step, self._log.attempt)
+        """`committed` makes the commit of what is only known when its files are written."""
         writer = StoreWriter(self._log.store, folder)
         try:
             save(state, storage_writer=writer, process_group=self._ranks.saving)
@@ -160,20 +146,13 @@ class Saver:
         receipts_file = self._put_receipts(folder, [part for _, part in parts])
         self.weights_digest = digest
         quarantined = {item.row_group: item for _, part in parts for item in part.quarantined}
-        commit = Commit(
-            attempt=self._log.attempt,
-            world_size=self._ranks.world_size,
-            step=step,
-            cursor=cursor,
+        commit = committed(
             committed_s=self._clock.now_s(),
             folder=folder,
             files=tuple(sorted([*files, receipts_file], key=lambda file: file.path)),
             weights_digest=self.weights_digest,
-            receipts_from_step=from_step,
-            rows_learned=sum(sum(part.num_rows) for _, part in parts),
+            rows_learned=sum(num_rows for _, part in parts for _, _, num_rows, _ in part.rows),
             quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
-            metric=metric,
-            is_verified=is_verified,
         )
         before = self._log.commits()
         retires = folders_to_retire(
@@ -193,15 +172,10 @@ class Saver:
         return self._ranks.rank == 0 or any(isinstance(tensor, DTensor) for tensor in state[MODEL].values())
 
     def _put_receipts(self, folder: str, parts: list[LaneReceipts]) -> FileDigest:
-        columns: dict[str, npt.NDArray[Any]] = {
-            "step": np.array([step for part in parts for step in part.steps], np.int64),
-            "lane": np.array([lane for part in parts for lane in part.lanes], np.int32),
-            "num_rows": np.array([rows for part in parts for rows in part.num_rows], np.int32),
-            "digest": np.array([digest for part in parts for digest in part.digests], np.uint64),
-        }
-        order = np.lexsort((columns["lane"], columns["step"]))
+        columns = [("step", np.int64), ("lane", np.int32), ("num_rows", np.int32), ("digest", np.uint64)]
+        table = np.array(sorted(row for part in parts for row in part.rows), np.dtype(columns))
         buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **{name: column[order] for name, column in columns.items()})
+        np.savez(buffer, allow_pickle=False, **{name: table[name] for name, _ in columns})
         data = buffer.getvalue()
         self._log.store.put(f"{folder}/{RECEIPTS_NAME}", data)
         return FileDigest(path=RECEIPTS_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data))
@@ -244,12 +218,3 @@ def _shards(tensor: Shaped[Tensor, "..."], saving: dist.ProcessGroup | None) -> 
         if rank == owner != 0 and num_rows:
             dist.send(shard, group_dst=0, group=saving)
         yield shard
-
-
-def _copied(tree: Any) -> Any:
-    """The same tree with every tensor copied to host memory."""
-    if isinstance(tree, Tensor):
-        return tree.detach().to("cpu", copy=True)
-    if isinstance(tree, dict):
-        return {key: _copied(value) for key, value in tree.items()}
-    return tree

@@ -28,8 +28,6 @@ class CausalModel(NamedTuple):
 def load_causal(path: str) -> CausalModel:
     """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
     hf_logging.disable_progress_bar()
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)

@@ -33,20 +33,21 @@ def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
 
 
 def checkpoint_path(path: str) -> Path:
-    """The folder behind a path or a `package:NAME/FOLDER`."""
-    if not path.startswith("package:"):
-        return Path(path)
-    name, _, folder = path.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
-    return Path(spec.submodule_search_locations[0]) / folder
+    """The checkpoint folder behind a path or a `package:NAME/FOLDER`."""
+    folder = Path(path)
+    if path.startswith("package:"):
+        name, _, inside = path.removeprefix("package:").partition("/")
+        spec = importlib.util.find_spec(name)
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
+        folder = Path(spec.submodule_search_locations[0]) / inside
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
+    return folder
 
 
 def _pretrained(config: PretrainedEncoderConfig) -> Any:
     folder = checkpoint_path(config.path)
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
     architecture = AutoConfig.from_pretrained(folder, local_files_only=True)
     if config.dropout is not None:
         for name, value in architecture.to_dict().items():

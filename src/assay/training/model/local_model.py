@@ -42,11 +42,6 @@ class LocalModel:
         self._start = model.network.config.bos_token_id
         self._end = model.network.config.eos_token_id
 
-    @property
-    def window_tokens(self) -> int:
-        """Longest context."""
-        return self._window
-
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
 
@@ -62,10 +57,8 @@ class LocalModel:
             )
         window = min(window_tokens or self._window, self._window)
         bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
-        starts = (
-            bytes_before[[offset for offset, _ in encoded.offsets]] if encoded.ids else np.zeros(0, np.int64)
-        )
-        return TextBits(self._token_bits(encoded.ids, window), starts.astype(np.int64), int(bytes_before[-1]))
+        starts = bytes_before[np.array([offset for offset, _ in encoded.offsets], np.int64)]
+        return TextBits(self._token_bits(encoded.ids, window), starts, int(bytes_before[-1]))
 
     def continuation_bits(self, prompt: str, continuation: str) -> tuple[float, int]:
         """Bits of a continuation given a prompt, and its tokens.

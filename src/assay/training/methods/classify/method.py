@@ -17,13 +17,11 @@ from assay.training.trainer.method import Helpers, Loss, MetricSum
 class ClassifyMethod:
     """Text and metadata to the probability of label 1."""
 
+    metrics = ("accuracy",)
+    """What is written down with every step, beside the loss."""
+
     def __init__(self, config: ClassifyConfig) -> None:
         self.config = config
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """What is written down with every step, beside the loss."""
-        return ("accuracy",)
 
     def build_helpers(self) -> Helpers:
         """None: the loss asks the one network."""
