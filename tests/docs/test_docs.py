@@ -16,8 +16,7 @@ from assay.cli.main import _COMMANDS, cli
 from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig
 from assay.planning.program.reference import program_reference
-from assay.training.recipe import Recipe
-from assay.training.recipe_reference import recipe_reference
+from assay.training.recipe import Recipe, recipe_reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = [

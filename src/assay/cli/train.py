@@ -102,7 +102,7 @@ def train(
     from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
 
     if keys:
-        from assay.training.recipe_reference import recipe_reference
+        from assay.training.recipe import recipe_reference
 
         click.echo(recipe_reference(), nl=False)
         return

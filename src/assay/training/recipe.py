@@ -6,6 +6,7 @@ The number of ranks is not in it, nor where it runs: those may change at every r
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, stored
+from assay.base.key_reference import key_reference
 from assay.data.dataset.split import SplitConfig
 from assay.data.loader.config import LoaderConfig
 from assay.records.run import Run
@@ -91,3 +92,14 @@ def recipe_of(run: Run) -> Recipe:
     A `ConfigError` names the key that can not be read here, and the version that can.
     """
     return stored(Recipe, run.recipe, where=f"run '{run.run_id}': its recipe", wrote=run.code_version)
+
+
+def recipe_reference() -> str:
+    """Every key of a recipe, as Markdown; `docs/recipe.md` holds it."""
+    introduction = [
+        "# Recipes, key by key",
+        "",
+        "A recipe is a YAML file; `a.b=value` on the command line overrides it; unknown keys are refused.",
+        "This page is what `assay train --keys` prints.",
+    ]
+    return key_reference(introduction, Recipe)
