@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from assay.planning.program.plan import Plan, held_devices
+from assay.planning.program.plan import Plan, Planned, held_devices
 from assay.planning.program.program import Program
 
 
@@ -70,39 +70,30 @@ def to_icalendar(program: Program, plan: Plan, *, stamp: datetime.datetime) -> s
         f"X-WR-CALNAME:{_escaped(program.title)}",
     ]
     for item in plan.items:
-        if not item.runs:
-            people = ", ".join(
-                f"{program.team[name].title or name} ({fte:g})" for name, fte in item.people.items()
-            )
-            lines += _event(program, stamp, item.name, item.start_h, item.end_h, people)
-        for index, (start_h, end_h, devices) in enumerate(held_devices(item.runs)):
-            holds = f"{devices} {program.capacity.device}"
-            lines += _event(program, stamp, item.name, start_h, end_h, holds, f"-{index}")
+        node, owners = program.nodes()[item.name], program.owners_of(item.name)
+        for suffix, start_h, end_h, holds in _entries(program, item):
+            lines += [
+                "BEGIN:VEVENT",
+                f"UID:{program.name}.{item.name}{suffix}@assay",
+                f"DTSTAMP:{stamp:%Y%m%dT%H%M%SZ}",
+                f"DTSTART:{program.calendar.date_of(start_h):%Y%m%dT%H%M%S}",
+                f"DTEND:{program.calendar.date_of(end_h):%Y%m%dT%H%M%S}",
+                f"SUMMARY:{_escaped(f'{item.name}: {holds}' if holds else item.name)}",
+                f"DESCRIPTION:{_escaped(f'{node.title}. Responsible: {owners.responsible}.')}",
+                f"CATEGORIES:{_escaped(node.stage)}",
+                "END:VEVENT",
+            ]
     lines.append("END:VCALENDAR")
     return "".join(f"{folded}\r\n" for line in lines for folded in _folded(line))
 
 
-def _event(
-    program: Program,
-    stamp: datetime.datetime,
-    name: str,
-    start_h: int,
-    end_h: int,
-    holds: str,
-    suffix: str = "",
-) -> list[str]:
-    node, owners = program.nodes()[name], program.owners_of(name)
-    return [
-        "BEGIN:VEVENT",
-        f"UID:{program.name}.{name}{suffix}@assay",
-        f"DTSTAMP:{stamp:%Y%m%dT%H%M%SZ}",
-        f"DTSTART:{program.calendar.date_of(start_h):%Y%m%dT%H%M%S}",
-        f"DTEND:{program.calendar.date_of(end_h):%Y%m%dT%H%M%S}",
-        f"SUMMARY:{_escaped(f'{name}: {holds}' if holds else name)}",
-        f"DESCRIPTION:{_escaped(f'{node.title}. Responsible: {owners.responsible}.')}",
-        f"CATEGORIES:{_escaped(node.stage)}",
-        "END:VEVENT",
-    ]
+def _entries(program: Program, item: Planned) -> Iterator[tuple[str, int, int, str]]:
+    """(end of its UID, from, until, what is held) of each entry in the calendar."""
+    if not item.runs:
+        people = ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items())
+        yield "", item.start_h, item.end_h, people
+    for index, (start_h, end_h, devices) in enumerate(held_devices(item.runs)):
+        yield f"-{index}", start_h, end_h, f"{devices} {program.capacity.device}"
 
 
 def _escaped(text: str) -> str:

@@ -132,7 +132,7 @@ def _limits_of_people(program: Program) -> Iterator[Limit]:
             ({f"team.{name}.fte": round(role.fte + more, 2)}, f"{more:g} more would do")
             for more in (0.5, 1, 1.5, 2, 3, 4)
         ]
-        says = f"{role.title or name} ({role.fte:g})"
+        says = f"{program.title_of(name)} ({role.fte:g})"
         yield Limit(f"team.{name}", says, partial(_first_that_holds, program, more))
     for name, role in program.team.items():
         if role.away:

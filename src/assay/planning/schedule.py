@@ -132,11 +132,12 @@ def hint(model: Model, schedule: Schedule) -> None:
     """Where the search begins."""
     for name, variables in model.groups.items():
         placed, group = schedule[name], model.problem.groups[name]
+        holds_h = group.ways[placed.way].holds_h
         for position, literal in enumerate(variables.chosen):
             model.cp.add_hint(literal, position == placed.way)
         for task, starts in zip(variables.tasks, placed.starts, strict=True):
             model.cp.add_hint(task.start, starts[0])
-            model.cp.add_hint(task.end, _task_end(group, placed, starts))
+            model.cp.add_hint(task.end, placed.end_h if group.is_work else starts[-1] + holds_h[-1])
             for variable, begin in zip(task.segment_starts.get(placed.way, ())[1:], starts[1:], strict=False):
                 model.cp.add_hint(variable, begin)
 
@@ -219,8 +220,3 @@ def _runs(group: Group, placed: Placed) -> tuple[PlannedRun, ...]:
         )
         for starts in (() if group.is_work else placed.starts)
     )
-
-
-def _task_end(group: Group, placed: Placed, starts: tuple[int, ...]) -> int:
-    way = group.ways[placed.way]
-    return placed.end_h if group.is_work else starts[-1] + way.holds_h[-1]

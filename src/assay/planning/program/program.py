@@ -145,9 +145,9 @@ class Program(Record):
         for key, value in changes.items():
             set_key(tree, key, value)
         nodes = self.nodes()
-        removed = [name for name, node in nodes.items() if name not in tree[node.section]]
-        for name in removed:
-            _bridge(tree, name, _inherited(name, nodes, frozenset(removed)))
+        removed = frozenset(name for name, node in nodes.items() if name not in tree[node.section])
+        for name in (name for name in nodes if name in removed):
+            _bridge(tree, name, _inherited(name, nodes, removed))
         return type(self).model_validate(tree)
 
     def title_of(self, name: str) -> str:

@@ -275,26 +275,16 @@ def _over_spending(compiled: Simulated, progress: Progress, facts: dict[int, _Fa
 
 def _stages(
     compiled: Simulated, outcome: Outcome, plan: Plan, progress: Progress, over: Array
-) -> list[StageForecast]:
+) -> Iterator[StageForecast]:
     program = compiled.program
     nodes = program.nodes()
-    found = []
-    ahead = outcome.stage_device_hours()
-    for stage in program.stages:
-        done = sum(spent for spent, item in zip(over, compiled.items, strict=True) if item.stage == stage)
-        low, middle, high = np.quantile(ahead[stage] + done, (0.1, 0.5, 0.9)).tolist()
-        found.append(
-            StageForecast(
-                stage,
-                float(sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)),
-                sum(a.device_hours for n, a in progress.activities.items() if nodes[n].stage == stage),
-                low,
-                middle,
-                high,
-                program.budget.stages.get(stage),
-            )
-        )
-    return found
+    for stage, ahead in outcome.stage_device_hours().items():
+        planned = sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)
+        spent = sum(a.device_hours for n, a in progress.activities.items() if nodes[n].stage == stage)
+        done = sum(hours for hours, item in zip(over, compiled.items, strict=True) if item.stage == stage)
+        low, middle, high = np.quantile(ahead + done, (0.1, 0.5, 0.9)).tolist()
+        limit = program.budget.stages.get(stage)
+        yield StageForecast(stage, float(planned), spent, low, middle, high, limit)
 
 
 # Alarms

@@ -110,10 +110,10 @@ def stages_information(outcome: Outcome) -> list[StageInformation]:
     for name, looks in luck.gates.items():
         indices = compiled.indices(name)
         first, last = looks[0].estimate, looks[-1].estimate
-        tells = first is not None and last is not None
+        p_wrong, points = None, None
         if first is not None and last is not None:
             seen.append(np.where(luck.draws.is_active[indices[-1]], last, first))
-        p_wrong, points = _decide_now(luck.gain, seen, least) if tells else (None, None)
+            p_wrong, points = _decide_now(luck.gain, seen, least)
         ends = outcome.replay.finish_h[indices]
         stopped = ((luck.draws.says_stop & luck.draws.is_active)[indices] & ~np.isnan(ends)).any(axis=0)
         lines.append(

@@ -9,6 +9,7 @@ real.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -66,9 +67,7 @@ def moves_of(program: Program) -> dict[str, TakenMove]:
 
 def with_moves(program: Program, moves: Iterable[TakenMove]) -> Program:
     """The program run so, moves applied in the given order."""
-    for move in moves:
-        program = program.changed(move.changes)
-    return program
+    return reduce(Program.changed, (move.changes for move in moves), program)
 
 
 def choose_scope(
