@@ -1,5 +1,6 @@
 """`assay campaign`: baseline and candidates x seeds, within a budget, until the gates have decided."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,10 +122,8 @@ def list_(as_json: bool) -> None:
     from assay.reporting.views.view import json_list
 
     home = given_home()
-    ledger = home.find_ledger()
-    lines = campaign_lines(ledger) if ledger else []
-    if ledger:
-        ledger.close()
+    with home.find_ledger() or nullcontext() as ledger:
+        lines = campaign_lines(ledger) if ledger else []
     if as_json:
         click.echo(json_list(lines))
     elif not lines:

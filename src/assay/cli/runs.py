@@ -1,5 +1,7 @@
 """`assay runs`: one line per run."""
 
+from contextlib import nullcontext
+
 import click
 
 from assay.cli.given import given_home
@@ -24,10 +26,8 @@ def runs(as_json: bool, rebuild: bool) -> None:
         with home.open_ledger() as opened:
             for remark in rebuild_all(home, opened).remarks:
                 click.echo(remark, err=True)
-    ledger = home.find_ledger()
-    lines = run_lines(ledger) if ledger else []
-    if ledger:
-        ledger.close()
+    with home.find_ledger() or nullcontext() as ledger:
+        lines = run_lines(ledger) if ledger else []
     if as_json:
         click.echo(json_list(lines))
     elif not lines:

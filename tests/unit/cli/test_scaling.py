@@ -71,6 +71,11 @@ def test_what_is_asked_wrongly_is_said_without_a_traceback(runs_csv, capsys, arg
     assert said in capsys.readouterr().err
 
 
+def test_a_page_that_cannot_be_written_is_said_without_a_traceback(runs_csv, capsys):
+    assert call("scaling", "fit", str(runs_csv), *LEAST, "--out", str(runs_csv / "page.html")) == 1
+    assert "page.html: cannot be written" in capsys.readouterr().err
+
+
 def test_an_odd_number_of_runs_makes_no_pairs(capsys):
     assert call("scaling", "code-length", "a", "b", "c") == 2
     assert "3 runs do not make pairs" in capsys.readouterr().err
