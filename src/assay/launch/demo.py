@@ -115,11 +115,12 @@ def run_demo(
     say("baseline: 1 worker, undisturbed")
     baseline = trained(1)
     say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
-    half = planned_steps(baseline.run) // 2
-    kill = Kill(type="kill", rank=CANDIDATE_WORKERS - 1, step=half + 1)
+    steps = planned_steps(baseline.run)
+    # Some steps behind the middle: by then the commit before it has been written.
+    kill = Kill(type="kill", rank=CANDIDATE_WORKERS - 1, step=min(steps, steps // 2 + 5))
     candidate = trained(CANDIDATE_WORKERS, FaultPlan(faults=(kill,)))
     memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
-    return DemoResult(dataset, baseline, candidate, half, memo)
+    return DemoResult(dataset, baseline, candidate, kill.step - 1, memo)
 
 
 def run_demo_campaign(
