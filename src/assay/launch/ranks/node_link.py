@@ -11,16 +11,18 @@
        | <-- Bye ----------------------- |   no more attempts
 
 A connection rather than files in the run's folder: its end tells that a node is gone, and a network file
-system may show a new file half a minute late. Both ends prove that they can read the run's folder (a key in
-it, readable by its owner only) before a message is believed, and no message is code.
+system may show a new file half a minute late. Every message carries a proof that its sender can read the run's
+folder (a key in it, readable by its owner only) and that it is the next one; none is code. Whatever else comes,
+in whatever pieces, ends the link, and with it at most the run: nobody waits for the rest of a message.
 """
 
+import hmac
 import os
 import secrets
+import signal
 import socket
-from collections.abc import Callable
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+import struct
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,6 +35,11 @@ from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
 RETRY_S = 0.2
+INTRODUCE_S = 10.0
+"""How long the other end may take to prove that it knows the key."""
+SEND_S = 60.0
+"""How long it may take to make room for a message."""
+MAX_MESSAGE_BYTES = 16 << 20
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """A node that lost its power is noticed after 10 + 3 * 5 seconds."""
 
@@ -89,7 +96,7 @@ class Signal(_Message):
     """Send a signal to every rank that runs."""
 
     type: Literal["signal"] = "signal"
-    number: PositiveInt
+    number: Annotated[PositiveInt, Field(lt=signal.NSIG)]
 
 
 class Stop(_Message):
@@ -122,48 +129,125 @@ _MESSAGE: TypeAdapter[Message] = TypeAdapter(Annotated[Message, Field(discrimina
 
 
 class LinkLost(Exception):  # noqa: N818
-    """The other end is gone."""
+    """The other end is gone, or is nobody to talk to."""
+
+
+_SIZE = struct.Struct("!I")
+_PROOF_BYTES = 32
 
 
 class Link:
-    """One end of a connection."""
+    """One end of a connection: messages as frames of size, proof and text."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connected: socket.socket, key: bytes, *, leads: bool) -> None:
+        """Have both ends prove that they know the key; raises `LinkLost`.
+
+        The proofs of one connection are worth nothing on another: they rest on what both ends drew for it.
+        """
+        self._socket = connected
+        self._arrived = bytearray()
+        self._num_sent = self._num_received = 0
+        ours = secrets.token_bytes(_PROOF_BYTES)
+        try:
+            connected.settimeout(INTRODUCE_S)
+            connected.sendall(ours)
+            theirs = self._first_bytes(_PROOF_BYTES)
+            drawn = ours + theirs if leads else theirs + ours
+            self._sends, self._receives = (
+                hmac.digest(key, drawn + end, "sha256")
+                for end in ((b"lead", b"node") if leads else (b"node", b"lead"))
+            )
+            self._put(b"")
+            self._arrived += self._first_bytes(_SIZE.size + _PROOF_BYTES)
+            if self._frame() is None:
+                raise LinkLost("it did not introduce itself")
+            connected.settimeout(SEND_S)
+        except (OSError, LinkLost) as error:
+            connected.close()
+            raise LinkLost(str(error)) from error
 
     def send(self, message: Message) -> None:
         """Pass a message on; raises `LinkLost`."""
         try:
-            self._connection.send_bytes(message.model_dump_json().encode())
+            self._put(message.model_dump_json().encode())
         except OSError as error:
             raise LinkLost(str(error)) from error
 
     def receive(self, timeout_s: float) -> Message | None:
-        """The next message, or None if none came in time; raises `LinkLost`."""
+        """The next message, or None if none is there whole in time; raises `LinkLost`."""
         try:
-            if not self._connection.poll(timeout_s):
-                return None
-            return _MESSAGE.validate_json(self._connection.recv_bytes())
-        except (OSError, EOFError) as error:
-            raise LinkLost(str(error) or "closed") from error
+            data = self._frame()
+            if data is None and self._listen(timeout_s):
+                data = self._frame()
+            return None if data is None else _MESSAGE.validate_json(data)
+        except OSError as error:
+            raise LinkLost(str(error)) from error
+        except ValueError as error:
+            raise LinkLost(f"it said what is no message: {str(error).splitlines()[0]}") from error
 
     def first(self, timeout_s: float) -> Message | None:
-        """The first message; None also where the other end went away instead."""
+        """The first message; None also where the other end went away or fell silent instead."""
         try:
-            return self.receive(timeout_s)
-        except LinkLost:
+            while (message := self.receive(0.0)) is None and self._listen(timeout_s):
+                pass
+        except (LinkLost, OSError):
             return None
+        return message
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._connection.close()
+        self._socket.close()
+
+    __del__ = close  # a link that nobody holds is over
+
+    def _put(self, data: bytes) -> None:
+        proof = _proof(self._sends, self._num_sent, data)
+        self._num_sent += 1
+        self._socket.sendall(_SIZE.pack(len(data)) + proof + data)
+
+    def _frame(self) -> bytes | None:
+        """The text of the next frame, if it is there whole."""
+        if len(self._arrived) < _SIZE.size:
+            return None
+        (size,) = _SIZE.unpack_from(self._arrived)
+        if size > MAX_MESSAGE_BYTES:
+            raise LinkLost(f"it announced a message of {size} bytes")
+        begin = _SIZE.size + _PROOF_BYTES
+        if len(self._arrived) < begin + size:
+            return None
+        proof, data = bytes(self._arrived[_SIZE.size : begin]), bytes(self._arrived[begin : begin + size])
+        del self._arrived[: begin + size]
+        if not hmac.compare_digest(proof, _proof(self._receives, self._num_received, data)):
+            raise LinkLost("it does not know the key of this run (digest of a message)")
+        self._num_received += 1
+        return data
+
+    def _listen(self, timeout_s: float) -> bool:
+        """Take what is there, or comes in time; False where nothing came."""
+        if not wait([self._socket], timeout_s):
+            return False
+        self._arrived += self._first_bytes(1 << 20, whole=False)
+        return True
+
+    def _first_bytes(self, count: int, *, whole: bool = True) -> bytes:
+        data = b""
+        while len(data) < count and (whole or not data):
+            block = self._socket.recv(count - len(data))
+            if not block:
+                raise LinkLost("closed")
+            data += block
+        return data
+
+
+def _proof(key: bytes, number: int, data: bytes) -> bytes:
+    return hmac.digest(key, number.to_bytes(8, "big") + data, "sha256")
 
 
 def accept_link(accepted: socket.socket, key: bytes) -> Link | None:
     """The lead's end, once the other has proved that it knows the key; None if it could not."""
     try:
-        return _introduced(accepted, key, deliver_challenge, answer_challenge)
-    except (AuthenticationError, OSError, EOFError):
+        return Link(_kept_alive(accepted), key, leads=True)
+    except (LinkLost, OSError):
         return None
 
 
@@ -172,9 +256,10 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
         try:
-            connected = socket.create_connection((host, port), timeout=timeout_s)
-            return _introduced(connected, key, answer_challenge, deliver_challenge)
-        except (AuthenticationError, OSError, EOFError) as error:
+            return Link(
+                _kept_alive(socket.create_connection((host, port), timeout=timeout_s)), key, leads=False
+            )
+        except (LinkLost, OSError) as error:
             if clock.monotonic_s() > deadline_s:
                 raise TrainingError(
                     f"{host}:{port}: node 0 did not answer within {timeout_s:.0f} s ({error}). Does its "
@@ -199,18 +284,9 @@ def link_key(run_dir: Path) -> bytes:
     return path.read_bytes()
 
 
-def _introduced(connected: socket.socket, key: bytes, *steps: Callable[[Connection, bytes], None]) -> Link:
-    """Each end proves in its turn that it knows the key."""
-    connected.settimeout(None)
+def _kept_alive(connected: socket.socket) -> socket.socket:
     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    connection = Connection(connected.detach())
-    try:
-        for step in steps:
-            step(connection, key)
-    except BaseException:
-        connection.close()
-        raise
-    return Link(connection)
+    return connected

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
+from urllib.parse import urlsplit
 
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
-from assay.data.loader.lane_shares import largest_world_size
+from assay.data.loader.lane_shares import LaneShares, largest_world_size
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.node_link import (
     Beats,
@@ -46,6 +47,7 @@ from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.run import Run
 from assay.store.heartbeat import Beat
+from assay.training.recipe import recipe_of
 
 GATHER_S = 300.0
 """How long the lead and the followers wait for each other at the start."""
@@ -58,6 +60,9 @@ STOP_S = 60.0
 
 BEATS_S = 1.0
 """How often a follower passes its ranks' signs of life on."""
+
+MESSAGES_AT_ONCE = 1000
+"""More than a follower has to say between two looks at the others."""
 
 STATE_S = 2.0
 """How long a follower may take to say what a rank's process does."""
@@ -173,15 +178,19 @@ class _RemoteRanks:
                 self._is_lost(error)
 
     def listen(self, timeout_s: float) -> None:
-        """Take in what the follower has to say."""
+        """Take in what the follower has to say; not for ever, should it never stop."""
         try:
-            while not self.is_stopped and (message := self._link.receive(timeout_s)) is not None:
+            for _ in range(MESSAGES_AT_ONCE):
+                if self.is_stopped or (message := self._link.receive(timeout_s)) is None:
+                    return
                 self._take_in(message)
                 timeout_s = 0.0
         except LinkLost as error:
             self._is_lost(error)
 
     def _take_in(self, message: Message) -> None:
+        if (strange := self._strange(message)) is not None:
+            raise LinkLost(f"it spoke of {strange}")
         if isinstance(message, Ended):
             self.ended = message.end
         elif isinstance(message, Stopped):
@@ -192,6 +201,17 @@ class _RemoteRanks:
             now_s = self._clock.monotonic_s()
             self.beats = [beat._replace(at_s=now_s - beat.at_s) if beat else _NO_BEAT for beat in message.beats]
             self.devices = list(message.devices)
+
+    def _strange(self, message: Message) -> str | None:
+        """What is none of this follower's business."""
+        if isinstance(message, Beats) and not len(message.beats) == len(message.devices) == len(self.ranks):
+            return f"{len(message.beats)} ranks, it has {len(self.ranks)}"
+        if isinstance(message, Ended) and not 0 <= message.end.num_alive <= len(self.ranks):
+            return f"{message.end.num_alive} ranks, it has {len(self.ranks)}"
+        failure, ours = message.end.failure if isinstance(message, Ended) else None, self._attempt
+        if failure is not None and (failure.run_id, failure.attempt) != (ours.run_id, ours.attempt):
+            return f"attempt {failure.attempt} of run '{failure.run_id}'"
+        return None
 
     def stop(self) -> None:
         """Wait until the follower, told to stop, has killed its ranks."""
@@ -314,6 +334,7 @@ class Follower:
         """Come to the lead, at `host`."""
         self._run = run
         self._node = node
+        self._lead_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
         self._context = fork_context()
@@ -375,6 +396,11 @@ class Follower:
 
     def _start(self, message: Start) -> None:
         ranks = range(message.first_rank, message.first_rank + message.num_ranks)
+        attempt, meets_at = message.orders.attempt, urlsplit(message.rendezvous)
+        LaneShares(recipe_of(self._run).loader.lanes, attempt.world_size)  # or a `ConfigError`
+        is_ours = attempt.run_id == self._run.run_id and ranks.stop <= attempt.world_size
+        if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._lead_host):
+            raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
         self._has_ended = False
         if self._stop_asked:
@@ -406,20 +432,27 @@ def _gather(num_followers: int, port: int, key: bytes, clock: Clock, timeout_s: 
     def greet(accepted: socket.socket) -> None:
         link = accept_link(accepted, key)
         hello = link.first(timeout_s) if link else None
-        if link is not None and isinstance(hello, Hello):
+        if link is None:
+            return
+        if isinstance(hello, Hello) and hello.node <= num_followers:
             peers[hello.node] = _Peer(link, hello.host)
+        else:
+            link.close()
 
     deadline_s = clock.monotonic_s() + timeout_s
     with _listen(port) as listener:
         listener.settimeout(POLL_S)
         while True:
             if len(peers) == num_followers:
-                return peers
+                return dict(peers)
             if clock.monotonic_s() > deadline_s:
                 _refuse(set(range(1, num_followers + 1)) - set(peers), timeout_s)
             try:
                 accepted, _ = listener.accept()
             except TimeoutError:
+                continue
+            except OSError:  # strangers hold all the connections that this process may have, for a while
+                clock.sleep_s(POLL_S)
                 continue
             threading.Thread(target=greet, args=(accepted,), daemon=True).start()
 

@@ -134,6 +134,7 @@ class ThisMachine:
         """Fork the ranks."""
         place = Path(self._run.run_dir) / "rendezvous" / f"attempt-{orders.attempt.attempt:04d}"
         place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)  # where ranks are to meet is nobody's to have written before
         ranks = range(orders.attempt.world_size)
         return RankProcesses(self._context, self._run, orders, ranks, f"file://{place}")
 

@@ -73,11 +73,18 @@ def _as_told(error: AssayError) -> dict[str, Any]:
     return {"kind": type(error).__name__, "text": str(error), "suspects": suspects}
 
 
-def _as_heard(told: dict[str, Any]) -> AssayError:
-    if told["kind"] == WrongArithmeticError.__name__:
-        suspects = tuple(Suspect.model_validate(each) for each in told["suspects"])
-        return WrongArithmeticError(told["text"], suspects)
-    error: AssayError = getattr(errors, told["kind"], AssayError)(told["text"])
+class _Told(BaseModel):
+    kind: str
+    text: str
+    suspects: tuple[Suspect, ...] = ()
+
+
+def _as_heard(tree: Any) -> AssayError:
+    told = _Told.model_validate(tree)
+    if told.kind == WrongArithmeticError.__name__:
+        return WrongArithmeticError(told.text, told.suspects)
+    kinds = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
+    error: AssayError = kinds.get(told.kind, AssayError)(told.text)
     return error
 
 
