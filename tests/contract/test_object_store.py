@@ -2,7 +2,7 @@
 
 import io
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +35,27 @@ def test_what_was_put_is_got_and_can_be_replaced_and_deleted(store: ObjectStore)
     assert not store.exists("a/b")
     with pytest.raises(StoreError, match="a/b"):
         store.get("a/b")
+
+
+@pytest.mark.parametrize("key", ["../out", "a/../../out", "/out"])
+def test_a_key_that_leads_out_of_the_store_touches_nothing(
+    store: ObjectStore, tmp_path: Path, key: str
+) -> None:
+    (tmp_path.parent / "out").write_bytes(b"theirs")
+    uses: list[Callable[[], object]] = [
+        lambda: store.get(key),
+        lambda: store.get_ranges(key, [0], [1]),
+        lambda: store.put(key, b"ours"),
+        lambda: store.put_if_absent(key, b"ours"),
+        lambda: store.delete(key),
+        lambda: list(store.list(key + "/")),
+        lambda: store.open_reader(key).__enter__(),
+        lambda: store.open_writer(key).__enter__(),
+    ]
+    for use in uses:
+        with pytest.raises(StoreError, match="out"):
+            use()
+    assert (tmp_path.parent / "out").read_bytes() == b"theirs"
 
 
 def test_of_many_writers_that_put_if_absent_exactly_one_wins(store: ObjectStore) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from assay.base.names import shell_line
 from assay.planning.program.plan import Plan, Planned, held_devices
 from assay.planning.program.program import Program
 
@@ -97,7 +98,7 @@ def _entries(program: Program, item: Planned) -> Iterator[tuple[str, int, int, s
 
 
 def _escaped(text: str) -> str:
-    return re.sub(r"([\\;,])", r"\\\1", text).replace("\n", "\\n")
+    return re.sub(r"\r\n?|\n", r"\\n", re.sub(r"([\\;,])", r"\\\1", text))
 
 
 def _folded(line: str) -> Iterator[str]:
@@ -126,7 +127,9 @@ def to_slurm(
         if now is not None and ends <= now:
             continue
         words = [
-            "scontrol create reservation",
+            "scontrol",
+            "create",
+            "reservation",
             f"ReservationName={program.name}_{number:03d}_{block.activity}",
             f"StartTime={'now' if now is not None and begins <= now else f'{begins:%Y-%m-%dT%H:%M:%S}'}",
             f"EndTime={ends:%Y-%m-%dT%H:%M:%S}",
@@ -135,5 +138,5 @@ def to_slurm(
             *([f"PartitionName={partition}"] if partition else []),
             "Flags=FLEX,PURGE_COMP=00:30:00",
         ]
-        lines.append(" ".join(words))
+        lines.append(shell_line(*words))
     return "\n".join(lines) + "\n"

@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from assay.base.names import Name
 from assay.records.record import Record
 
 
@@ -11,7 +12,7 @@ class Campaign(Record):
     """The question, the arms, the looks and the gates. Written once: what was declared can not be edited
     later."""
 
-    name: str
+    name: Name
     config: dict[str, Any]
     """The resolved campaign file, defaults included; without what may change on the way (budget, workers,
     dissent)."""

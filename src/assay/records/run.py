@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from assay.base.names import Name
 from assay.records.failure import Failure
 from assay.records.phase import Phase
 from assay.records.record import Record
@@ -17,7 +18,7 @@ class Run(Record):
 
     added: ClassVar = frozenset(("num_steps",))
 
-    run_id: str
+    run_id: Name
     created_s: float
     """Seconds since the Unix epoch."""
     recipe: dict[str, Any]

@@ -18,6 +18,7 @@ from typing import Self
 from sqlalchemy.engine import URL
 
 from assay.base.errors import ConfigError
+from assay.base.names import checked_name
 from assay.records.run import Run
 from assay.store.ledger import database
 from assay.store.ledger.ledger import Ledger
@@ -25,6 +26,8 @@ from assay.store.objects import ObjectStore, open_store
 
 RUN_FILE = "run.json"
 """The run's record, in its folder."""
+
+CAMPAIGNS = "campaigns"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,9 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """The folder of a run, or of results that are filed under such a name; it need not be there."""
-        return (self.folder / run_id).resolve()
+        if run_id == CAMPAIGNS:
+            raise ConfigError(f"'{CAMPAIGNS}' is the folder of all campaigns, not a run. Choose another name.")
+        return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
     def store_of(self, run_id: str) -> ObjectStore:
         """That folder as a store."""
@@ -67,6 +72,7 @@ class Home:
 
     def run(self, run_id: str) -> Run:
         """A run's own record."""
+        self.run_dir(run_id)
         path = self.folder / run_id / RUN_FILE
         if not path.is_file():
             raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
@@ -79,7 +85,7 @@ class Home:
     @property
     def campaigns(self) -> Path:
         """The folder of all campaigns; it need not be there."""
-        return (self.folder / "campaigns").resolve()
+        return (self.folder / CAMPAIGNS).resolve()
 
     # The ledger
 

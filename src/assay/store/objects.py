@@ -162,6 +162,7 @@ class RemoteStore:
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
+        _require_within(self.url, key)
         try:
             yield
         except FileNotFoundError as error:
@@ -174,6 +175,15 @@ class RemoteStore:
             ) from error
 
 
+def _require_within(url: str, key: str) -> None:
+    """Keys come from logs and manifests that anybody may have written."""
+    if key.startswith("/") or ".." in key.split("/"):
+        raise StoreError(
+            f"{url}: '{key}' leads out of this store, which no assay wrote. Nothing was touched: ask "
+            "whoever gave you this run or dataset."
+        )
+
+
 class FolderStore:
     """A local folder, or one on a shared file system with atomic `link` (NFS, Lustre)."""
 
@@ -183,10 +193,10 @@ class FolderStore:
 
     def get(self, key: str) -> bytes:
         with self._named("read", key):
-            return (self._root / key).read_bytes()
+            return self._path(key).read_bytes()
 
     def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
-        with self._named("read", key), (self._root / key).open("rb", buffering=0) as file:
+        with self._named("read", key), self._path(key).open("rb", buffering=0) as file:
             return [
                 memoryview(os.pread(file.fileno(), end - start, start))
                 for start, end in zip(starts, ends, strict=True)
@@ -197,7 +207,7 @@ class FolderStore:
             file.write(data)
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
-        path = self._root / key
+        path = self._path(key)
         with self._named("write", key), self._unfinished(path) as unfinished:
             with unfinished.open("wb") as file:
                 file.write(data)
@@ -210,7 +220,7 @@ class FolderStore:
             return True
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        folder = self._root / prefix.rpartition("/")[0]
+        folder = self._path(prefix.rpartition("/")[0])
         with self._named("list", prefix):
             for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
                 key = path.relative_to(self._root).as_posix()
@@ -218,29 +228,33 @@ class FolderStore:
                     yield ObjectInfo(key, path.stat().st_size)
 
     def exists(self, key: str) -> bool:
-        return (self._root / key).is_file()
+        return self._path(key).is_file()
 
     def delete(self, key: str) -> None:
         with self._named("delete", key):
-            path = self._root / key
+            path = self._path(key)
             path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder goes with its last file
                 path.parent.rmdir()
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
-        with self._named("read", key), (self._root / key).open("rb") as file:
+        with self._named("read", key), self._path(key).open("rb") as file:
             yield file
 
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        path = self._root / key
+        path = self._path(key)
         with self._named("write", key), self._unfinished(path) as unfinished:
             with unfinished.open("wb") as file:
                 yield file
                 _sync(file)
             unfinished.replace(path)
             _sync_folder(path.parent)
+
+    def _path(self, key: str) -> Path:
+        _require_within(self.url, key)
+        return self._root / key
 
     @contextmanager
     def _unfinished(self, path: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, stored
 from assay.base.key_reference import key_reference
+from assay.base.names import Name
 from assay.data.dataset.split import SplitConfig
 from assay.data.loader.config import LoaderConfig
 from assay.records.run import Run
@@ -47,7 +48,7 @@ class EvaluationConfig(FrozenConfig):
 class Recipe(FrozenConfig):
     """What a run is."""
 
-    name: str
+    name: Name
     """For people; part of the run's id."""
 
     seed: NonNegativeInt = 0

@@ -4,6 +4,7 @@ import csv
 import datetime
 import io
 import re
+import shlex
 
 from assay.planning.calendar_export import reservations, to_csv, to_icalendar, to_slurm
 from assay.planning.program.plan import Plan
@@ -47,6 +48,15 @@ def test_slurm_is_asked_for_every_block_once(case: Program, case_plan: Plan) -> 
         for _, start, end, devices in found
     )
     assert hours == case_plan.device_hours * 3600
+
+
+def test_nothing_of_an_account_is_run(case: Program, case_plan: Plan) -> None:
+    lines = to_slurm(case, case_plan, account="$(id); rm x", partition="a b").splitlines()[2:]
+    assert lines
+    for line in lines:
+        words = shlex.split(line)
+        assert {"Accounts=$(id); rm x", "PartitionName=a b"} <= set(words)
+        assert "$(id)" not in line.replace(shlex.quote("Accounts=$(id); rm x"), "")
 
 
 def test_slurm_is_not_asked_for_the_past(case: Program, case_plan: Plan) -> None:

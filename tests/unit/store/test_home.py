@@ -43,6 +43,16 @@ def test_another_process_elsewhere_finds_the_same_home(
     assert theirs.ledger_url == ours.ledger_url
 
 
+@pytest.mark.parametrize("name", ["../x", "/etc", "..", "", "a\nb", "campaigns"])
+def test_a_run_is_never_looked_for_or_made_outside_of_its_home(tmp_path: Path, name: str) -> None:
+    home = Home.at(tmp_path / "home")
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "run.json").write_text("{}")
+    for use in (home.run_dir, home.store_of, home.has_run, home.run):
+        with pytest.raises(ConfigError, match=r"is no name|is the folder of all campaigns"):
+            use(name)
+
+
 def test_two_homes_at_once_do_not_know_each_other(tmp_path: Path) -> None:
     one, other = Home.at(tmp_path / "one"), Home.at(tmp_path / "other")
     one.store_of("r").put("run.json", b"{}")

@@ -19,6 +19,7 @@ from assay.base.clock import Clock
 from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
+from assay.base.names import checked_name
 from assay.evaluation.decision.candidate import known_good_recipe, stored_recipe
 from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
@@ -97,7 +98,7 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
     """A campaign that was declared before."""
-    folder = home.campaigns / name
+    folder = home.campaigns / checked_name(name, of="the campaign's name")
     if not (folder / CAMPAIGN_FILE).is_file():
         known = ", ".join(campaign_names(home)) or "none"
         raise ConfigError(

@@ -19,6 +19,7 @@ from pydantic import PositiveInt, field_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, TrainingError
+from assay.base.names import shell_line
 from assay.launch.places.launcher import LaunchState, resume_command
 from assay.launch.ranks.node_link import link_key
 from assay.records.launch import Launch
@@ -57,7 +58,7 @@ class SlurmConfig(FrozenConfig):
     @classmethod
     def _are_options(cls, options: tuple[str, ...]) -> tuple[str, ...]:
         for option in options:
-            if not re.fullmatch(r"--?[A-Za-z][^\n]*", option):
+            if not re.match(r"--?[A-Za-z]", option) or not option.isprintable():
                 raise ValueError(f"{option!r} is not an option of sbatch; write it like --gpus-per-node=8")
         return options
 
@@ -86,7 +87,7 @@ def job_script(
     threads = recipe_of(run).trainer.threads_per_rank
     directives = [
         f"--job-name={_job_name(run)}",
-        f"--comment={shlex.quote(run.run_dir)}",
+        f"--comment={run.run_dir}",
         *([f"--partition={config.partition}"] if config.partition else []),
         *([f"--time={config.time}"] if config.time else []),
         f"--nodes={config.nodes}",
@@ -95,15 +96,15 @@ def job_script(
         f"--signal=TERM@{config.grace_s}",
         "--requeue" if config.requeue else "--no-requeue",
         "--open-mode=append",
-        f"--output={_folder(run)}/job-%j.log",
-        *config.sbatch,
+        f"--output={str(_folder(run)).replace('%', '%%')}/job-%j.log",
     ]
     return _SCRIPT.format(
         run_id=run.run_id,
-        directives="\n".join(f"#SBATCH {directive}" for directive in directives),
+        # Options of the user's own are written as they are given: quoted by whoever knows sbatch's way.
+        directives="\n".join(f"#SBATCH {each}" for each in [*map(shell_line, directives), *config.sbatch]),
         # Not the ledger's URL, which may hold a password: sbatch hands the environment on.
-        home=shlex.quote(str(home.folder.resolve())),
-        command=shlex.join(command),
+        home=shell_line(str(home.folder.resolve())),
+        command=shell_line(*command),
         ending=_REQUEUE if config.requeue else "",
     )
 
@@ -181,6 +182,8 @@ def job_state(job: str) -> LaunchState:
 
 def cancel_job(job: str) -> None:
     """Its ranks have the cluster's KillWait to commit and leave."""
+    if not re.fullmatch(r"\d+(_\d+)?", job):  # it is read from a file, and scancel takes options
+        raise ConfigError(f"{job!r:.80} is no number of a job: the run's launches/*.json were changed.")
     _slurm("scancel", job)
 
 

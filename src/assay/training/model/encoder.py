@@ -37,7 +37,8 @@ def checkpoint_path(path: str) -> Path:
     folder = Path(path)
     if path.startswith("package:"):
         name, _, inside = path.removeprefix("package:").partition("/")
-        spec = importlib.util.find_spec(name)
+        # A name with dots would import the package before it is found.
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
         if spec is None or not spec.submodule_search_locations:
             raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
         folder = Path(spec.submodule_search_locations[0]) / inside

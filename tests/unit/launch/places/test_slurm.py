@@ -1,3 +1,4 @@
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -6,10 +7,11 @@ from click.testing import CliRunner
 
 from assay.base.errors import ConfigError
 from assay.cli.main import cli
-from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, job_script
+from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, cancel_job, job_script
 from assay.launch.places.slurm_allocation import Allocation
 from assay.records.run import Run
 from assay.store.home import Home
+from assay.training.recipe import recipe_of
 from tiny_recipe import tiny_recipe
 
 STEP = {
@@ -67,6 +69,49 @@ def test_the_script_is_bash_whatever_the_folder_is_called(run: Run) -> None:
     assert printed.strip() == str(Path(run.run_dir).parent)
 
 
+@pytest.mark.parametrize(
+    "folder", ["a b", "it's", 'say "x"', "$(touch it-ran)", "`touch it-ran`", "100%j", "; touch it-ran #"]
+)
+def test_nothing_of_a_folders_name_is_run_and_sbatch_reads_it_whole(
+    run: Run, tmp_path: Path, folder: str
+) -> None:
+    run = run.model_copy(update={"run_id": folder, "run_dir": str(tmp_path / folder)})
+    script = job_script(Home.at(tmp_path / folder), run, SlurmConfig(), world_size=1)
+    (tmp_path / "srun").write_text('#!/bin/sh\nprintf "%s\\n" "$ASSAY_HOME" "$@" > read\n')
+    (tmp_path / "srun").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    subprocess.run(["bash"], input=script, text=True, cwd=tmp_path, env=environment, check=True)
+    read = (tmp_path / "read").read_text().splitlines()
+    assert read[0] == str(tmp_path / folder)
+    assert read[read.index("--resume") + 1] == folder
+    assert not (tmp_path / "it-ran").exists()
+    asked = [shlex.split(line)[1:] for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert [f"--comment={tmp_path / folder}"] in asked
+    assert [f"--output={tmp_path / folder / 'slurm'}/job-%j.log".replace("100%j", "100%%j")] in asked
+
+
+@pytest.mark.parametrize("field", ["run_dir", "recipe"])
+def test_a_line_break_that_would_be_a_line_of_the_script_is_refused(
+    run: Run, tmp_path: Path, field: str
+) -> None:
+    hostile = f"{tmp_path}/x\ntouch {tmp_path}/it-ran\n#"
+    with pytest.raises((ConfigError, ValueError), match=r"can not stand in a script|is no name"):
+        if field == "recipe":
+            recipe_of(run.model_copy(update={"recipe": {**run.recipe, "name": hostile}}))
+        else:
+            bad = run.model_copy(update={"run_dir": hostile})
+            job_script(Home.from_environment(), bad, SlurmConfig(), world_size=1)
+
+
+def test_a_job_that_is_no_number_cancels_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scancel").write_text(f"#!/bin/sh\ntouch {tmp_path}/it-ran\n")
+    (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ConfigError, match="is no number of a job"):
+        cancel_job("--user=somebody")
+    assert not (tmp_path / "it-ran").exists()
+
+
 @pytest.mark.parametrize(("requeue", "code", "requeued"), [
     (True, 75, True), (True, 143, True),
     (True, 0, False), (True, 1, False), (True, 137, False), (False, 75, False),
@@ -93,7 +138,14 @@ def test_ranks_that_the_nodes_can_not_share_evenly_are_refused(run: Run) -> None
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"sbatch": ("exit 1",)}, {"sbatch": ("--a\nrm",)}, {"partition": "a b"}, {"nodes": 0}]
+    "wrong",
+    [
+        {"sbatch": ("exit 1",)},
+        {"sbatch": ("--a\nrm",)},
+        {"sbatch": ("--a\rrm",)},
+        {"partition": "a b"},
+        {"nodes": 0},
+    ],
 )
 def test_what_is_no_option_of_sbatch_is_refused(wrong: dict) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
