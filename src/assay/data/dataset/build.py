@@ -15,8 +15,9 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
+from operator import methodcaller
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +39,7 @@ from assay.data.dataset.fields import (
 )
 from assay.data.dataset.index import Progress, index_dataset
 from assay.data.dataset.raw_rows import Row, Span, find_spans
-from assay.data.dataset.tokens import load_tokenizer
+from assay.data.dataset.tokens import load_tokenizer, tokenizer_file
 from assay.records.dataset import DatasetManifest
 from assay.store.objects import open_store
 
@@ -65,7 +66,7 @@ def build_dataset(
 
     `checking` and `progress` are called with (shards done, shards in all) of the two passes over the input.
     """
-    tokenizer_sha256 = sha256_of_bytes(_tokenizer_file(config).read_bytes())
+    tokenizer_sha256 = sha256_of_bytes(tokenizer_file(Path(config.tokenizer)).read_bytes())
     _tokenizer(config)
     folder = out / SHARDS_FOLDER
     _refuse_others_shards(folder)
@@ -83,7 +84,9 @@ def build_dataset(
         )
         names = [
             f"part-{number:05d}-{sha256_of_json([digest, settings])[:12]}.parquet"
-            for number, digest in enumerate(_each(pool, _digest, [(span,) for span in spans], _no_progress))
+            for number, digest in enumerate(
+                _each(pool, methodcaller("digest"), [(span,) for span in spans], _no_progress)
+            )
         ]
         done = _finished(folder, names)
         jobs = [
@@ -100,10 +103,6 @@ def build_dataset(
         workers=workers,
         tokenizer_sha256=tokenizer_sha256,
     )
-
-
-def _digest(span: Span) -> str:
-    return span.digest()
 
 
 def _each(
@@ -169,13 +168,17 @@ def _write_shard(span: Span, folder: Path, name: str, config: BuildConfig, types
 
 def _schema(config: BuildConfig, types: FieldTypes) -> pa.Schema:
     fields = [(TOKENS, pa.list_(pa.int32())), (MASK, pa.list_(pa.int8())), *types.items()]
-    if config.label_field is not None:
-        fields.append((LABEL, pa.int8()))
-    if config.key_field is not None:
-        fields.append((KEY, pa.string()))
-    if config.time_field is not None:
-        fields.append((TIME, pa.timestamp("us", "UTC")))
-    return pa.schema(fields)
+    return pa.schema([*fields, *((name, kind) for name, kind, _ in _named_fields(config))])
+
+
+def _named_fields(config: BuildConfig) -> Iterator[tuple[str, pa.DataType, Callable[[Row, str], Any]]]:
+    """Label, key and time, as far as they are asked for: column, type, value of a row (and where it is)."""
+    if (label := config.label_field) is not None:
+        yield LABEL, pa.int8(), lambda row, where: label_of(row, label, where)
+    if (key := config.key_field) is not None:
+        yield KEY, pa.string(), lambda row, _: None if row.get(key) is None else str(row[key])
+    if (time := config.time_field) is not None:
+        yield TIME, pa.timestamp("us", "UTC"), lambda row, where: time_of(row, time, where)
 
 
 def _columns(
@@ -193,13 +196,8 @@ def _columns(
     yield pa.ListArray.from_arrays(borders, pa.array(np.ones(len(ids), np.int8)))
     for name, arrow_type in types.items():
         yield metadata_array([row.get(name) for _, row in rows], arrow_type, name, rows[0][0])
-    if (field := config.label_field) is not None:
-        yield pa.array([label_of(row, field, where) for where, row in rows], pa.int8())
-    if (field := config.key_field) is not None:
-        keys = [row.get(field) for _, row in rows]
-        yield pa.array([None if key is None else str(key) for key in keys], pa.string())
-    if (field := config.time_field) is not None:
-        yield pa.array([time_of(row, field, where) for where, row in rows], pa.timestamp("us", "UTC"))
+    for _, arrow_type, value_of in _named_fields(config):
+        yield pa.array([value_of(row, where) for where, row in rows], arrow_type)
 
 
 def _tokenizer(config: BuildConfig) -> Tokenizer:
@@ -212,11 +210,3 @@ def _tokenizer(config: BuildConfig) -> Tokenizer:
         )
     tokenizer.enable_truncation(config.max_tokens)
     return tokenizer
-
-
-def _tokenizer_file(config: BuildConfig) -> Path:
-    path = Path(config.tokenizer)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise ConfigError(f"{file}: no tokenizer there. Name a tokenizer.json or a folder with one.")
-    return file

@@ -1,10 +1,10 @@
 """A dataset that is ready to be read: its manifest, its row groups, and verified access to their rows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,9 @@ FOOTERS_FILE = "footers.arrow"
 MAX_OPEN_SHARDS = 256
 NUM_READERS = 8
 """Row groups that a pass over the dataset reads at once: an object store answers slowly, and many at a time."""
+NUM_CHECKERS = 4
+"""Shards that are held in memory whole at once, to see whether they changed."""
+Result = TypeVar("Result")
 
 
 class Dataset:
@@ -80,32 +83,38 @@ class Dataset:
     def read_row_group(self, group: int, columns: Sequence[str]) -> pa.Table:
         """All rows of a group, these columns only; each chunk's digest is checked before it is decoded."""
         groups = self.groups
-        shard = self.manifest.shards[int(groups.shard_index[group])]
-        metadata = self._metadata(int(groups.shard_index[group]))
-        in_shard = int(groups.group_index[group])
+        shard_index, in_shard = int(groups.shard_index[group]), int(groups.group_index[group])
+        shard, metadata = self.manifest.shards[shard_index], self._metadata(shard_index)
         from_path = self._partitions_of(shard, metadata, columns)
         in_file = [name for name in columns if name not in {field.name for field in from_path}]
         if not in_file:
             return with_partitions(pa.table({}), shard.path, from_path, int(groups.num_rows[group]))
-        wanted = _leaf_columns(metadata, in_file)
-        starts = [int(groups.chunk_start[group, leaf]) for leaf in wanted]
-        ends = [
-            start + int(groups.chunk_bytes[group, leaf]) for start, leaf in zip(starts, wanted, strict=True)
+        leaves = self.leaf_columns(shard_index)
+        wanted = [
+            leaf
+            for leaf, path in enumerate(leaves)
+            if f"{path}.".startswith(tuple(f"{name}." for name in in_file))
         ]
-        parts = self._fetch(shard, starts, ends)
-        for leaf, part in zip(wanted, parts, strict=True):
-            digest = xxhash.xxh3_64_intdigest(part)
-            if digest != int(groups.chunk_digest[group, leaf]):
-                name = metadata.schema.column(leaf).path
+        starts, sizes, digests = (
+            values[group, wanted].tolist()
+            for values in (groups.chunk_start, groups.chunk_bytes, groups.chunk_digest)
+        )
+        parts = self._fetch(shard, starts, [start + size for start, size in zip(starts, sizes, strict=True)])
+        for leaf, part, expected in zip(wanted, parts, digests, strict=True):
+            if (digest := xxhash.xxh3_64_intdigest(part)) != expected:
                 raise DamagedDataError(
-                    f"{shard.path}: row group {in_shard}, column '{name}' has digest {digest:016x}, the "
-                    f"manifest says {int(groups.chunk_digest[group, leaf]):016x}. The "
-                    f"file changed after it was indexed. {_CURE}"
+                    f"{shard.path}: row group {in_shard}, column '{leaves[leaf]}' has digest {digest:016x}, "
+                    f"the manifest says {expected:016x}. The file changed after it was indexed. {_CURE}"
                 )
         table = read_group(metadata, in_shard, SparseFile(starts, parts, shard.num_bytes), in_file)
         return (
             with_partitions(table, shard.path, from_path, int(groups.num_rows[group])) if from_path else table
         )
+
+    def each_group(self, work: Callable[[int], Result]) -> list[Result]:
+        """What `work` gives for each row group, in order; several at once."""
+        with ThreadPoolExecutor(NUM_READERS) as pool:
+            return list(pool.map(work, range(len(self.groups))))
 
     def leaf_columns(self, shard: int) -> list[str]:
         """Names behind the columns of the row groups' chunk arrays, e.g. `input_ids.list.element`."""
@@ -121,10 +130,10 @@ class Dataset:
         types = {"int64": pa.int64(), "string": pa.string()}
         return [pa.field(name, types[self.manifest.columns[name]]) for name in names if name not in present]
 
-    def changed_shards(self, *, workers: int = 4) -> dict[str, str]:
+    def changed_shards(self) -> dict[str, str]:
         """Shards whose bytes are not those that were indexed, with what is wrong; reads everything."""
         shards = self.manifest.shards
-        with ThreadPoolExecutor(workers) as pool:
+        with ThreadPoolExecutor(NUM_CHECKERS) as pool:
             found = pool.map(self._what_changed, shards)
             return {shard.path: what for shard, what in zip(shards, found, strict=True) if what}
 
@@ -166,9 +175,3 @@ def source_url(folder: Path, manifest: DatasetManifest) -> str:
     if "://" in manifest.source_url:
         return manifest.source_url
     return str((folder / manifest.source_url).resolve())
-
-
-def _leaf_columns(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
-    wanted = tuple(f"{name}." for name in columns)
-    schema = metadata.schema
-    return [leaf for leaf in range(len(schema)) if f"{schema.column(leaf).path}.".startswith(wanted)]

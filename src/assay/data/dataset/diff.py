@@ -71,9 +71,8 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
 
 
 def _labels(dataset: Dataset) -> np.ndarray:
-    groups = range(len(dataset.groups))
-    tables = [dataset.read_row_group(group, [LABEL])[LABEL].cast(pa.int64()) for group in groups]
-    return np.concatenate([labels.to_numpy() for labels in tables])
+    tables = dataset.each_group(lambda group: dataset.read_row_group(group, [LABEL]))
+    return np.concatenate([table[LABEL].cast(pa.int64()).to_numpy() for table in tables])
 
 
 def _renamed(old: dict[str, Shard], new: dict[str, Shard]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ written: a shard in which nothing is set must not differ from the others.
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pydantic import PositiveInt, field_validator
@@ -56,20 +56,14 @@ class BuildConfig(FrozenConfig):
         return names
 
 
-class Seen(NamedTuple):
-    """A type of value and the first place where a field had it."""
-
-    type_name: str
-    where: str
-
-
 FieldTypes = dict[str, pa.DataType]
-SeenTypes = dict[str, tuple[Seen, ...]]
+SeenTypes = dict[str, dict[str, str]]
+"""Field -> type of value -> the first place where the field had it."""
 
 
 def check_span(span: Span, config: BuildConfig) -> SeenTypes:
     """Look at every field that will be used; raises `DataError` naming the first place that is wrong."""
-    seen: dict[str, dict[str, Seen]] = {name: {} for name in config.metadata_fields}
+    seen: SeenTypes = {name: {} for name in config.metadata_fields}
     for where, row in span.rows():
         _refuse_half_characters(text_of(row, config, where), config.text_field, where)
         if config.key_field is not None:
@@ -78,25 +72,31 @@ def check_span(span: Span, config: BuildConfig) -> SeenTypes:
             label_of(row, config.label_field, where)
         if config.time_field is not None:
             time_of(row, config.time_field, where)
-        for name, types in seen.items():
+        for name, places in seen.items():
             value = row.get(name)
             if isinstance(value, str):
                 _refuse_half_characters(value, name, where)
             elif isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
-            if value is not None and type(value).__name__ not in types:
-                types[type(value).__name__] = _seen(value, name, where)
-    return {name: tuple(types.values()) for name, types in seen.items()}
+            if value is None or (type_name := type(value).__name__) in places:
+                continue
+            if type_name not in _ARROW_TYPES:
+                raise DataError(
+                    f"{where}: field '{name}' is a {type_name}; metadata is text, a number, true or false. "
+                    "Flatten it first."
+                )
+            places[type_name] = where
+    return seen
 
 
 def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
     """One Arrow type for each metadata field, from what all spans have seen."""
-    seen: dict[str, dict[str, Seen]] = {name: {} for name in config.metadata_fields}
+    seen: SeenTypes = {name: {} for name in config.metadata_fields}
     for part in parts:
-        for name, types in part.items():
-            for one in types:
-                seen[name].setdefault(one.type_name, one)
-    return {name: _one_type(name, types) for name, types in seen.items()}
+        for name, places in part.items():
+            for type_name, where in places.items():
+                seen[name].setdefault(type_name, where)
+    return {name: _one_type(name, places) for name, places in seen.items()}
 
 
 def text_of(row: Row, config: BuildConfig, where: str) -> str:
@@ -164,25 +164,16 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
 }
 
 
-def _seen(value: object, name: str, where: str) -> Seen:
-    type_name = type(value).__name__
-    if type_name not in _ARROW_TYPES:
-        raise DataError(
-            f"{where}: field '{name}' is a {type_name}; metadata is text, a number, true or false. "
-            "Flatten it first."
-        )
-    return Seen(type_name, where)
-
-
-def _one_type(name: str, types: dict[str, Seen]) -> pa.DataType:
-    if not types:
+def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
+    if not places:
         return pa.string()
-    if set(types) == {"int", "float"}:
+    if set(places) == {"int", "float"}:
         return pa.float64()
-    if len(types) > 1:
-        one, other, *_ = types.values()
+    (one, there), *others = places.items()
+    if others:
+        other, here = others[0]
         raise DataError(
-            f"{other.where}: field '{name}' mixes types: {other.type_name} here, {one.type_name} in "
-            f"{one.where}. Make it all text or all numbers."
+            f"{here}: field '{name}' mixes types: {other} here, {one} in {there}. Make it all text or all "
+            "numbers."
         )
-    return _ARROW_TYPES[next(iter(types))]
+    return _ARROW_TYPES[one]

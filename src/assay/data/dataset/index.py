@@ -7,12 +7,11 @@ The manifest is written last, so an interrupted index leaves nothing that could 
 
 import functools
 import io
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,18 +44,23 @@ Progress = Callable[[int, int], None]
 _NO_PARTITIONS = pa.schema([])
 
 
-@dataclass(frozen=True)
-class ShardScan:
+class GroupScan(NamedTuple):
+    """Of one row group; the last three have an entry for each column chunk."""
+
+    num_rows: int
+    num_tokens: int
+    chunk_start: list[int]
+    chunk_bytes: list[int]
+    chunk_digest: list[int]
+
+
+class ShardScan(NamedTuple):
     """All that indexing learns from one shard."""
 
     shard: Shard
     schema: pa.Schema
     footer: bytes
-    num_rows: list[int]
-    num_tokens: list[int]
-    chunk_start: list[list[int]]
-    chunk_bytes: list[list[int]]
-    chunk_digest: list[list[int]]
+    groups: list[GroupScan]
     rows_of_length: npt.NDArray[np.int64]
     """[number of tokens]: rows."""
     max_token_id: int
@@ -132,44 +136,23 @@ def _scan(
     if metadata.num_rows == 0:
         raise DataError(f"{path}: has no rows. Delete the file: an empty shard is a sign of a failed write.")
     schema = pa.schema([*in_file, *from_path])
+    groups = []
     rows_of_length = np.zeros(0, np.int64)
     max_token_id = 0
     labels: Counter[str] = Counter()
     columns = {field.name: ColumnCounts() for field in plain_schema(schema) if is_profiled(field.type)}
-    scan = ShardScan(
-        shard=Shard(
-            path=path,
-            num_bytes=len(data),
-            num_rows=metadata.num_rows,
-            num_row_groups=metadata.num_row_groups,
-            sha256=sha256_of_bytes(data),
-        ),
-        schema=schema,
-        footer=footer,
-        num_rows=[],
-        num_tokens=[],
-        chunk_start=[],
-        chunk_bytes=[],
-        chunk_digest=[],
-        rows_of_length=np.zeros(0, np.int64),
-        max_token_id=0,
-        label_counts=labels,
-        columns=columns,
-    )
     for group in range(metadata.num_row_groups):
         where = f"{path}: row group {group}"
         starts, sizes = chunk_ranges(metadata, group)
         parts = [data[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-        scan.chunk_start.append(starts)
-        scan.chunk_bytes.append(sizes)
-        scan.chunk_digest.append([xxhash.xxh3_64_intdigest(part) for part in parts])
         table = _decoded(metadata, group, SparseFile(starts, parts, len(data)), in_file.names, where)
-        scan.num_rows.append(len(table))
+        num_rows = len(table)
         if from_path:
-            table = with_partitions(table, path, from_path, len(table))
+            table = with_partitions(table, path, from_path, num_rows)
         lengths = _lengths(table[TOKENS], where)
-        scan.num_tokens.append(int(lengths.sum()))
-        if not len(table):
+        digests = [xxhash.xxh3_64_intdigest(part) for part in parts]
+        groups.append(GroupScan(num_rows, int(lengths.sum()), starts, sizes, digests))
+        if not num_rows:
             continue
         rows_of_length = added(rows_of_length, np.bincount(np.minimum(lengths, MAX_LENGTH)))
         max_token_id = max(max_token_id, _max_token_id(table[TOKENS], where))
@@ -179,7 +162,14 @@ def _scan(
             labels.update(_labels(table[LABEL], where))
         for name, counts in columns.items():
             counts.add(table[name])
-    return replace(scan, rows_of_length=rows_of_length, max_token_id=max_token_id)
+    shard = Shard(
+        path=path,
+        num_bytes=len(data),
+        num_rows=metadata.num_rows,
+        num_row_groups=metadata.num_row_groups,
+        sha256=sha256_of_bytes(data),
+    )
+    return ShardScan(shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns)
 
 
 def _decoded(
@@ -261,9 +251,12 @@ def _write(
     with pa.ipc.new_file(footers, footer_table.schema) as writer:
         writer.write_table(footer_table)
     columns = merged_columns(scan.columns for scan in scans)
+    types = {field.name: str(field.type) for field in schema}
     identity = {
-        "columns": {field.name: str(field.type) for field in schema},
-        "shards": [[scan.shard.path, scan.shard.sha256, scan.num_rows] for scan in scans],
+        "columns": types,
+        "shards": [
+            [scan.shard.path, scan.shard.sha256, [group.num_rows for group in scan.groups]] for scan in scans
+        ],
     }
     manifest = DatasetManifest(
         name=name,
@@ -271,7 +264,7 @@ def _write(
         fingerprint=sha256_of_json(identity),
         row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
         footers_sha256=sha256_of_bytes(footers.getvalue()),
-        columns={field.name: str(field.type) for field in schema},
+        columns=types,
         shards=tuple(scan.shard for scan in scans),
         num_rows=int(groups.num_rows.sum()),
         num_row_groups=len(groups),
@@ -297,23 +290,19 @@ def _relative_to(out: Path, source_url: str) -> str:
 
 
 def _row_groups(scans: Sequence[ShardScan]) -> RowGroups:
-    num_rows = np.array(list(itertools.chain.from_iterable(scan.num_rows for scan in scans)), np.int64)
-
-    def flat(values: list[list[int]]) -> npt.NDArray[np.int64]:
-        return np.array(list(itertools.chain.from_iterable(values)), np.int64)
-
-    def by_column(values: list[list[list[int]]], dtype: type) -> npt.NDArray[np.int64]:
-        return np.array(list(itertools.chain.from_iterable(values)), dtype)
-
+    of_shard = [len(scan.groups) for scan in scans]
+    num_rows, num_tokens, starts, sizes, digests = zip(
+        *(group for scan in scans for group in scan.groups), strict=True
+    )
     return RowGroups(
-        shard_index=np.repeat(np.arange(len(scans)), [len(scan.num_rows) for scan in scans]),
-        group_index=flat([list(range(len(scan.num_rows))) for scan in scans]),
+        shard_index=np.repeat(np.arange(len(scans)), of_shard),
+        group_index=np.concatenate([np.arange(number) for number in of_shard]),
         first_row=np.concatenate([[0], np.cumsum(num_rows)[:-1]]),
-        num_rows=num_rows,
-        num_tokens=flat([scan.num_tokens for scan in scans]),
-        chunk_start=by_column([scan.chunk_start for scan in scans], np.int64),
-        chunk_bytes=by_column([scan.chunk_bytes for scan in scans], np.int64),
-        chunk_digest=by_column([scan.chunk_digest for scan in scans], np.uint64),  # type: ignore[arg-type]
+        num_rows=np.array(num_rows, np.int64),
+        num_tokens=np.array(num_tokens, np.int64),
+        chunk_start=np.array(starts, np.int64),
+        chunk_bytes=np.array(sizes, np.int64),
+        chunk_digest=np.array(digests, np.uint64),
     )
 
 

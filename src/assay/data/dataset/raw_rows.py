@@ -71,12 +71,9 @@ class Files:
 
     def digest(self) -> str:
         """Of these rows: the files' bytes, and their names as far as rows hold them."""
-        files = [self.source / path for path in self.paths]
+        files = [(path, self.source / path) for path in self.paths]
         return sha256_of_json(
-            [
-                [path, file.parent.name, sha256_of_bytes(file.read_bytes())]
-                for path, file in zip(self.paths, files, strict=True)
-            ]
+            [[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files]
         )
 
     def rows(self) -> Iterator[tuple[str, Row]]:
@@ -115,29 +112,17 @@ def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[Files]:
 
 
 def _line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
-    start, num_lines = 0, 0
-    for end in _line_ends(source):
-        num_lines += 1
-        if num_lines % rows_per_span == 0:
-            yield Lines(source, num_lines - rows_per_span + 1, start, end)
-            start = end
-    size = source.stat().st_size
-    if size == 0:
-        raise DataError(f"{source}: is empty. Leave it out, or write it again.")
-    if start < size:
-        yield Lines(source, num_lines - num_lines % rows_per_span + 1, start, size)
-
-
-def _line_ends(source: Path) -> Iterator[int]:
-    """The byte behind each line feed."""
+    start = end = number = 0
     with source.open("rb") as file:
-        begin = 0
-        while block := file.read(BLOCK_BYTES):
-            found = block.find(b"\n")
-            while found >= 0:
-                yield begin + found + 1
-                found = block.find(b"\n", found + 1)
-            begin += len(block)
+        for number, line in enumerate(file, start=1):
+            end += len(line)
+            if number % rows_per_span == 0:
+                yield Lines(source, number - rows_per_span + 1, start, end)
+                start = end
+    if end == 0:
+        raise DataError(f"{source}: is empty. Leave it out, or write it again.")
+    if start < end:
+        yield Lines(source, number - number % rows_per_span + 1, start, end)
 
 
 def _decoded(data: bytes, where: str, *, unit: str) -> str:

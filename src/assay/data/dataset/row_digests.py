@@ -1,6 +1,5 @@
 """A digest of every row's tokens: what two rows must share to be the same text."""
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import numpy as np
@@ -10,15 +9,12 @@ import xxhash
 
 from assay.base.seeds import Keys
 from assay.data.dataset.columns import TOKENS
-from assay.data.dataset.dataset import NUM_READERS, Dataset
+from assay.data.dataset.dataset import Dataset
 
 
 def token_digests(dataset: Dataset) -> Keys:
     """xxh3 of each row's tokens, by row id; whatever integer type the column has. Reads all of `input_ids`."""
-    with ThreadPoolExecutor(NUM_READERS) as pool:
-        return np.concatenate(
-            list(pool.map(lambda group: _of_group(dataset, group), range(len(dataset.groups))))
-        )
+    return np.concatenate(dataset.each_group(lambda group: _of_group(dataset, group)))
 
 
 def _of_group(dataset: Dataset, group: int) -> Keys:

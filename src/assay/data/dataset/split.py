@@ -129,8 +129,7 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
         column = dataset.read_row_group(group, [config.column])[config.column]
         return _decide(column, config, where=f"{dataset.shard_path(group)}: column '{config.column}'")
 
-    with ThreadPoolExecutor(NUM_READERS) as pool:
-        held_out = np.concatenate(list(pool.map(decide, range(len(dataset.groups)))))
+    held_out = np.concatenate(dataset.each_group(decide))
     if held_out.all() or not held_out.any():
         raise ConfigError(
             f"data.split puts {'all' if held_out.all() else 'none'} of the {num_rows} rows into validation. "

@@ -10,11 +10,17 @@ from assay.base.errors import ConfigError
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """From a `tokenizer.json`, or a folder that holds one; neither truncates nor pads."""
+def tokenizer_file(path: Path) -> Path:
+    """The `tokenizer.json` that is meant: itself, or the one in a folder."""
     file = path / "tokenizer.json" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(f"{file}: no tokenizer there. Name a tokenizer.json or a folder with one.")
+    return file
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """From a `tokenizer.json`, or a folder that holds one; neither truncates nor pads."""
+    file = tokenizer_file(path)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
