@@ -63,7 +63,7 @@ class ColumnCounts:
             low, high = limits["min"].as_py(), limits["max"].as_py()
         self._extend(low, high)
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            self.total += float(pc.sum(pc.cast(column, pa.float64())).as_py())
+            self.total += float(pc.sum(pc.cast(column, pa.float64(), safe=False)).as_py())
 
     def merge(self, other: "ColumnCounts") -> None:
         """Add another shard's counts."""

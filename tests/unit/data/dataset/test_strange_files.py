@@ -62,6 +62,12 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, write_shard) -> Non
         index(tmp_path)
 
 
+def test_integers_beyond_what_floats_hold_exactly_are_profiled(tmp_path: Path, write_shard) -> None:
+    write_shard("a", snowflake=pa.array([2**53 + 1] * 50))
+    (profile,) = (each for each in index(tmp_path).manifest.column_profiles if each.name == "snowflake")
+    assert (profile.maximum, profile.mean) == (str(2**53 + 1), pytest.approx(2**53))
+
+
 def test_text_that_is_not_utf8_is_refused_by_column(tmp_path: Path, write_shard) -> None:
     broken = pa.array([b"fine"] * 49 + [b"\xff\xfe"]).view(pa.string())
     for column in (broken, pa.StructArray.from_arrays([broken], ["inner"])):
