@@ -1,28 +1,32 @@
 """A user's `def grade(sample, item) -> float`, run in a process of its own that a runaway can not outgrow.
 
-    parent --- one JSON line: sample, item ---> child: limits set, then the source, then grade()
+    parent --- one JSON line: sample, item ---> child: fence and limits, then the source, then grade()
            <-- one JSON line: score or error --
 
-The child has an empty environment, an empty working folder, limits on memory, processor time, files and
-threads, no network (a namespace of its own where the kernel grants one; sockets and new processes are refused
-besides) and a time limit for each sample. That keeps accidents in. It is no jail for somebody who means harm:
-a kernel's or an interpreter's hole is not closed here.
+The child has an empty environment, an empty working folder, limits on memory, processor time and open files, a
+time limit for each sample, and a fence of the kernel's (`python_child`): no files but its own, no processes, no
+network. Where the kernel does not grant a part of it, that is said each time a grader is started. An answer
+bears the name of its question, which nobody can know before it is asked.
 
 One child serves many samples; after a time-out or a crash the next sample gets a fresh one.
 """
 
 import json
+import math
 import os
+import secrets
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.scoring import python_child
 from assay.scoring.item_failure import ItemFailure
 
 MAX_SOURCE_BYTES = 256 * 1024
@@ -68,22 +72,24 @@ class PythonProcess:
         timer = threading.Timer(self._limits.seconds, end_it)
         timer.start()
         try:
-            line = _exchange(child, json.dumps({"sample": sample, "item": item}).encode())
+            question = secrets.token_hex(8)
+            asked = json.dumps({"of": question, "sample": sample, "item": item})
+            line = _exchange(child, asked.encode())
         finally:
             timer.cancel()
-        if line is not None:
-            return _answer(line)
+        if line is not None and (answer := _answer(line, question)) is not None:
+            return answer
         how = self.close()
         if is_late.is_set():
             late = f"no score within {self._limits.seconds:g} s"
             return PythonAnswer(None, ItemFailure("python_timeout", late))
-        ended = ItemFailure("python_grader_server_error", f"the grader's process ended ({how})")
-        return PythonAnswer(None, ended)
+        what = f"the grader's process ended ({how})" if line is None else "the grader wrote an answer by itself"
+        return PythonAnswer(None, ItemFailure("python_grader_server_error", what))
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._folder = tempfile.TemporaryDirectory(prefix="assay-grader-")
         self._child = subprocess.Popen(
-            [sys.executable, "-I", "-c", _CHILD],
+            [sys.executable, "-I", python_child.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -93,8 +99,13 @@ class PythonProcess:
         )
         settings = {"memory_bytes": self._limits.memory_bytes, "cpu_s": int(self._limits.seconds) + 1}
         # The source is read before any limit bites, so that a wrong limit is a clear answer, not a dead child.
-        assert self._child.stdin is not None
-        self._child.stdin.write(json.dumps({**settings, "source": self._source}).encode() + b"\n")
+        began = _exchange(self._child, json.dumps({**settings, "source": self._source}).encode())
+        if missing := json.loads(began or b"{}").get("missing"):
+            warnings.warn(
+                f"a python grader runs with your rights: this kernel fences no {', no '.join(missing)}. Run "
+                "graders that you trust only, or on Linux 5.13 or later with Landlock and seccomp.",
+                stacklevel=2,
+            )
         return self._child
 
     def close(self) -> str:
@@ -141,68 +152,13 @@ def _exchange(child: subprocess.Popen[bytes], line: bytes) -> bytes | None:
     return answer if answer.endswith(b"\n") else None
 
 
-def _answer(line: bytes) -> PythonAnswer:
-    tree = json.loads(line)
-    said = tree.get("failure")
-    return PythonAnswer(
-        tree.get("score"), ItemFailure("python_grader_runtime_error", said) if said is not None else None
-    )
-
-
-_CHILD = r"""
-import ctypes, json, math, os, resource, sys
-
-channel = os.fdopen(os.dup(1), "wb", buffering=0)
-nothing = os.open(os.devnull, os.O_RDWR)
-os.dup2(nothing, 1)
-first = json.loads(sys.stdin.buffer.readline())
-
-NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
-try:
-    ctypes.CDLL(None).unshare(NEW_USER_AND_NETWORK)
-except Exception:
-    pass
-
-REFUSED = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn", "os.kill",
-           "pty.", "ctypes.")
-
-def watch(event, arguments):
-    if event.startswith(REFUSED):
-        raise PermissionError(f"graders may not use {event}")
-
-def limit(which, amount):
-    hard = resource.getrlimit(which)[1]
-    amount = amount if hard == resource.RLIM_INFINITY else min(amount, hard)
-    resource.setrlimit(which, (amount, amount))
-
-limit(resource.RLIMIT_AS, first["memory_bytes"])
-limit(resource.RLIMIT_FSIZE, 16 << 20)
-limit(resource.RLIMIT_NOFILE, 32)
-limit(resource.RLIMIT_CORE, 0)
-sys.addaudithook(watch)
-
-names = {"__name__": "grader"}
-broken = None
-try:
-    exec(compile(first["source"], "grader", "exec"), names)
-    grade = names["grade"]
-except BaseException as error:
-    broken = f"{type(error).__name__}: {error}"
-
-for line in sys.stdin.buffer:
-    asked = json.loads(line)
-    answer = {"failure": broken}
-    if broken is None:
-        try:
-            # Processor time is limited for each sample anew: one child serves many.
-            used = resource.getrusage(resource.RUSAGE_SELF)
-            soft = int(used.ru_utime + used.ru_stime) + first["cpu_s"]
-            resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
-            score = float(grade(asked["sample"], asked["item"]))
-            answer = {"score": score} if math.isfinite(score) else {
-                "failure": f"grade() returned {score}"}
-        except BaseException as error:
-            text = f"{type(error).__name__}: {error}"[:500]
-            answer = {"failure": text}
-    channel.write(json.dumps(answer).encode() + b"\n")
-"""
+def _answer(line: bytes, question: str) -> PythonAnswer | None:
+    """What came of a question; None where a line is no answer to it."""
+    with suppress(ValueError, TypeError, LookupError, AttributeError):
+        tree = json.loads(line)
+        if tree["of"] == question:
+            if (said := tree.get("failure")) is not None:
+                return PythonAnswer(None, ItemFailure("python_grader_runtime_error", str(said)))
+            if math.isfinite(score := float(tree["score"])):
+                return PythonAnswer(score)
+    return None
