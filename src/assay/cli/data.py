@@ -93,12 +93,35 @@ def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **f
 
 @data.command()
 @click.argument("dataset", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def show(dataset: Path, as_json: bool) -> None:
-    """What DATASET (a manifest's folder) holds."""
-    from assay.data.dataset.dataset import Dataset
+@click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
+@click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
+@click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON; measure nothing.")
+def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool) -> None:
+    """What DATASET (a manifest's folder) holds, and how far from a uniform shuffle training would read it.
 
-    _print(Dataset.open(dataset).manifest, dataset, as_json=as_json)
+    The latter reads some row groups; 'assay train RECIPE --check' says it of a recipe's own order.
+    """
+    from assay.base.config import LoadedConfig, validated
+    from assay.base.errors import AssayError
+    from assay.cli.screens.data import order_lines
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.split import whole_view
+    from assay.data.loader.config import LoaderConfig
+    from assay.data.loader.mixing import measure_mixing
+
+    given = {"window_rows": window_rows, "lanes": lanes, "global_batch_size": batch}
+    config = validated(LoaderConfig, LoadedConfig(given, {}))
+    opened = Dataset.open(dataset)
+    _print(opened.manifest, dataset, as_json=as_json)
+    if as_json:
+        return
+    try:
+        found = measure_mixing(whole_view(opened), config)
+    except AssayError as error:
+        click.echo(f"\norder of the rows: not measured. {error}")
+        return
+    click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=opened.manifest.lengths.mean)))
 
 
 @data.command()

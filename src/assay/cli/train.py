@@ -69,7 +69,8 @@ if TYPE_CHECKING:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check recipe, data and model sizes; print the resolved recipe; start nothing.",
+    help="Check recipe, data and model sizes; print the resolved recipe and how well its order mixes the rows; "
+    "start nothing.",
 )
 @click.option("--keys", is_flag=True, help="Print every key of a recipe with its default and meaning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
@@ -96,10 +97,11 @@ def train(
     'assay train --resume RUN' goes on, on any number of workers, to the same weights.
     """
     from assay.base.config import read_config_file, validated
+    from assay.cli.screens.data import order_lines
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import existing_run, planned_run, planned_steps, resolved_recipe, save_run
+    from assay.launch.run import existing_run, order_of, planned_run, planned_steps, resolved_recipe, save_run
 
     if keys:
         from assay.training.recipe import recipe_reference
@@ -109,7 +111,11 @@ def train(
     if (recipe is None) == (resume is None):
         raise ConfigError("give either a RECIPE file or --resume RUN.")
     if check and recipe is not None:
-        click.echo(resolved_recipe(read_config_file(recipe, overrides)))
+        loaded = read_config_file(recipe, overrides)
+        click.echo(resolved_recipe(loaded))
+        mixing, loader, mean_tokens = order_of(loaded)
+        for line in order_lines(mixing, loader, mean_tokens=mean_tokens):
+            click.echo(f"# {line}")
         return
     place.check(workers)
     home = given_home()

@@ -14,8 +14,10 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.data.loader.config import LoaderConfig
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
+from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
 from assay.store.home import RUN_FILE, Home
@@ -93,6 +95,13 @@ def resolved_recipe(recipe_values: LoadedConfig) -> str:
     given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(recipe_values.origins.items()))
     whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
     return f"{whole}# given (the rest are defaults):\n{given}"
+
+
+def order_of(recipe_values: LoadedConfig) -> tuple[Mixing, LoaderConfig, float]:
+    """How well the recipe's order mixes its training rows; its loader; tokens of a row, on average."""
+    recipe, dataset = checked(recipe_values)
+    view = split_view(dataset, recipe.data.split, "train")
+    return measure_mixing(view, recipe.loader), recipe.loader, dataset.manifest.lengths.mean
 
 
 def planned_steps(run: Run) -> int:

@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
+import assay.launch
 from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
 
@@ -45,7 +47,8 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     code, built, _ = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     assert code == 0
     code, shown, _ = run(capsys, "data", "show", "one")
-    assert shown == built
+    assert shown.startswith(built)
+    assert "two rows of a step meet again in the next epoch" in shown
     assert "60 rows" in shown
     assert "20.0% (12 of 60 rows)" in shown
     assert "25.0%  en 75.0%" in " ".join(shown.split()).replace("25.0% en", "25.0%  en")
@@ -60,6 +63,44 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert "tokens a row: max" in changed
     code, same, _ = run(capsys, "data", "diff", "one", "one")
     assert same.startswith("equal: 60 rows")
+
+
+def test_rows_that_a_window_mixes_badly_are_said_with_what_mends_it(corpus: Path, capsys) -> None:
+    lines = [{"text": f"row {n % 9}", "label": 0, "language": f"l{n // 400}"} for n in range(4000)]
+    (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    build = (*BUILD[:-4], "--metadata", "language")
+    run(capsys, *build, "--rows-per-group", "100", "--out", "one")
+    _, shown, _ = run(capsys, "data", "show", "one", "--window-rows", "128")
+    assert re.search(r"'language' varies [1-5]\.\d times as much; neighbouring steps correlate 0\.[5-9]", shown)
+    mend = re.search(r"mend it by loader\.window_rows=(\d+) .* --rows-per-group (\d+)'", shown)
+    assert mend is not None
+    _, mended, _ = run(capsys, "data", "show", "one", "--window-rows", mend[1])
+    assert "'language' varies" in mended and "mend it" not in mended
+    run(capsys, *build, "--rows-per-group", mend[2], "--out", "two")
+    _, mended, _ = run(capsys, "data", "show", "two", "--window-rows", "128")
+    assert "'language' varies" in mended and "mend it" not in mended
+    next((corpus / "one" / "shards").iterdir()).unlink()
+    code, unread, _ = run(capsys, "data", "show", "one")
+    assert code == 0
+    assert "4,000 rows" in unread and "order of the rows: not measured" in unread
+
+
+def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) -> None:
+    lines = [
+        {"text": f"row {n % 9}", "label": n % 2, "key": n % 10, "language": f"l{n // 400}"} for n in range(4000)
+    ]
+    (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    run(capsys, *BUILD, "--metadata", "language", "--out", "one")
+    overrides = (
+        "data.dataset=one", "loader.lanes=4", "loader.global_batch_size=32", "loader.layout={type: padded}",
+        "method.categorical_columns=[language]", "method.numeric_columns=[]",
+    )  # fmt: skip
+    recipe = str(Path(assay.launch.__file__).with_name("demo.yaml"))
+    code, checked, _ = run(capsys, "train", recipe, *overrides, "loader.window_rows=64", "--check")
+    assert code == 0
+    assert "# order of the rows (window_rows=64, lanes=4, global_batch_size=32, padded) beside" in checked
+    assert re.search(r"#   mend it by loader\.window_rows=\d+", checked)
+    assert yaml.safe_load(checked)["loader"]["window_rows"] == 64
 
 
 def test_programs_read_json(corpus: Path, capsys) -> None:

@@ -1,6 +1,6 @@
 """Datasets on the screen: what one holds, how it splits, what changed between two."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +9,8 @@ from rich.table import Table
 
 from assay.base.units import bytes_text, count_text
 from assay.cli.screens.terminal import name, number, table_of
+from assay.data.loader.config import LoaderConfig
+from assay.data.loader.mixing import Mixing
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
@@ -17,6 +19,9 @@ BAR = 40
 MAX_LINES = 12
 NUM_VALUES = 4
 MAX_VALUE_CHARACTERS = 24
+MAX_TRAITS = 3
+OFTEN = 3.0
+"""Two rows of a step that meet again so many times as often as by chance are said to."""
 
 
 def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
@@ -85,6 +90,32 @@ def _values_text(column: ColumnProfile, num_rows: int) -> str:
 
 def _short(value: str) -> str:
     return value if len(value) <= MAX_VALUE_CHARACTERS else f"…{value[1 - MAX_VALUE_CHARACTERS :]}"
+
+
+def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> Iterator[str]:
+    """What the order of the rows is like beside a uniform shuffle, and what would mend it."""
+    yield (
+        f"order of the rows (window_rows={config.window_rows}, lanes={config.lanes}, global_batch_size="
+        f"{config.global_batch_size}, {config.layout.type}) beside a uniform shuffle:"
+    )
+    yield f"  a row's places in two epochs correlate {mixing.place_correlation:.2f} (uniform: 0)"
+    for trait in mixing.traits[:MAX_TRAITS]:
+        yield (
+            f"  a step's '{trait.name}' varies {trait.variation:.1f} times as much; neighbouring steps "
+            f"correlate {trait.neighbours:.2f}"
+        )
+    if not mixing.traits:
+        yield "  too few steps, or columns that tell rows apart, to say how steps differ"
+    yield f"  two rows of a step meet again in the next epoch {mixing.meeting_again:.1f} times as often"
+    if (mend := mixing.mend) is not None:
+        memory = int(2 * config.lanes * mend.window_rows * mean_tokens * 4)
+        yield (
+            f"  mend it by loader.window_rows={mend.window_rows} ({bytes_text(memory)} over all ranks), or by "
+            f"row groups of {mend.rows_per_group} rows ('assay data build --rows-per-group "
+            f"{mend.rows_per_group}', or write the shards anew)"
+        )
+    if mixing.meeting_again >= OFTEN and config.layout.type == "bucketed":
+        yield "  loader.layout.type=padded brings no two rows together more often, and pads more"
 
 
 def print_split(dataset: Path, found: SplitView) -> None:

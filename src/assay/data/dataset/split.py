@@ -112,6 +112,12 @@ def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> D
     )
 
 
+def whole_view(dataset: Dataset) -> DatasetView:
+    """All rows, as if nothing were held out."""
+    num_rows = dataset.groups.num_rows
+    return DatasetView(dataset, dataset.fingerprint, num_rows, tuple(np.ones(rows, bool) for rows in num_rows))
+
+
 def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
     """[row of the dataset]: whether it is for validation."""
     key = sha256_of_json([dataset.fingerprint, config.model_dump(mode="json")])

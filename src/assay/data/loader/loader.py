@@ -53,7 +53,7 @@ class Loader:
         )
         if self._geometry.num_rows == 0:
             raise DataError(f"dataset {source.fingerprint[:12]}…: no row is selected. Check data.split.")
-        self._order = lru_cache(maxsize=2)(
+        self._orders = lru_cache(maxsize=2)(
             lambda epoch: EpochOrder(source.identities, source.num_rows, seed=config.seed, epoch=epoch)
         )
 
@@ -93,9 +93,13 @@ class Loader:
             return steps.shares()
         return _prefetched(steps, self.config.prefetch_steps)
 
+    def order(self, epoch: int) -> EpochOrder:
+        """The virtual sequence of an epoch."""
+        return self._orders(epoch)
+
     def spans(self, place: WindowPlace, lane: int) -> list[Span]:
         """The rows of a lane's window, as parts of row groups."""
-        return self._order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
+        return self.order(place.epoch).spans(*self._geometry.window_range(lane, place.window))
 
     def rows_of_window(self, epoch: int, lane: int, window: int) -> UInt64[np.ndarray, "row"]:
         """Ids of all rows of a window, in the order of the virtual sequence; reads no data."""
@@ -119,10 +123,10 @@ class Loader:
         sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
         if sequence_tokens is not None:
             _refuse_longer(rows, sequence_tokens)
-        arrangement = self._arrange(rows.row_ids, rows.lengths, rows.present, place, lane)
+        arrangement = self.arrange(rows.row_ids, rows.lengths, rows.present, place, lane)
         return Window(rows, arrangement, sequence_tokens=sequence_tokens)
 
-    def _arrange(
+    def arrange(
         self,
         row_ids: UInt64[np.ndarray, "row"],
         lengths: Int32[np.ndarray, "row"],
@@ -130,6 +134,7 @@ class Loader:
         place: WindowPlace,
         lane: int,
     ) -> Arrangement:
+        """Deal a lane's rows to the steps of a window."""
         return arrange(
             row_ids,
             lengths,

@@ -44,6 +44,15 @@ class EpochOrder:
         """In the epoch."""
         return int(self._borders[-1])
 
+    def positions(
+        self, groups: Int[np.ndarray, "row"], in_group: Int[np.ndarray, "row"]
+    ) -> Int[np.ndarray, "row"]:
+        """Where rows stand in the virtual sequence, by row group and place among its selected rows."""
+        place_of_group = np.empty(len(self._groups), np.int64)
+        place_of_group[self._groups] = np.arange(len(self._groups))
+        positions: Int[np.ndarray, "row"] = self._borders[place_of_group[groups]] + in_group
+        return positions
+
     def spans(self, start: int, stop: int) -> list[Span]:
         """The row groups behind the positions [start, stop) of the virtual sequence, in its order."""
         spans = []

@@ -17,7 +17,7 @@ from assay.base.errors import AssayError, DataError
 from assay.data.dataset.columns import plain
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
+from assay.data.dataset.split import HashSplit, TimeSplit, split_view, whole_view
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
@@ -131,17 +131,13 @@ def write(path: Path, table: pa.Table, borders: list[int], options: dict) -> boo
     return True
 
 
-def shown(column: pa.ChunkedArray) -> str:
+def shown(column: pa.ChunkedArray | pa.Array) -> str:
     """The rows, also those that Python has no value for."""
     try:
         return repr(column.to_pylist())
     except (ValueError, OverflowError):
-        return column.combine_chunks().to_string(window=1000, container_window=1000)
-
-
-def whole(dataset: Dataset) -> DatasetView:
-    selection = tuple(np.ones(rows, bool) for rows in dataset.groups.num_rows)
-    return DatasetView(dataset, dataset.fingerprint, dataset.groups.num_rows, selection)
+        whole_column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        return whole_column.to_string(window=1000, container_window=1000)
 
 
 def check_as_pyarrow_reads_it(dataset: Dataset, path: Path) -> None:
@@ -160,7 +156,7 @@ def check_that_it_loads(dataset: Dataset, path: Path) -> None:
     expected = plain(pq.read_table(path))
     names = [name for name in expected.column_names if name != "input_ids"]
     config = LoaderConfig(lanes=2, global_batch_size=4, window_rows=4, threads=1)
-    loader = Loader(whole(dataset), config, names)
+    loader = Loader(whole_view(dataset), config, names)
     seen = []
     try:
         for share in loader.shares(Cursor(), range(2), loader.steps_per_epoch):

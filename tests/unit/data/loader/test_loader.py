@@ -220,7 +220,7 @@ def test_damage_reaches_the_reader_with_the_window_that_needs_it_and_not_before(
     source = fake_source([32] * 8)
     loader = Loader(source, config_of(prefetch_steps=prefetch_steps, window_rows=16), COLUMNS)
     whole = [rows_of(share) for share in epoch_of(loader)]
-    victim = loader._order(0).spans(40, 41)[0].group  # of lane 0, in its third window
+    victim = loader.order(0).spans(40, 41)[0].group  # of lane 0, in its third window
     source.damaged = {victim}
     served = []
     shares = loader.shares(Cursor(), range(1), loader.steps_per_epoch)

@@ -1,0 +1,282 @@
+"""How far the order of some rows, with a loader's window, is from a uniform shuffle; and what would mend it.
+
+    row groups of two epochs           --> how a row's place in one follows from its place in the other
+    some windows of an epoch, read     --> how much steps differ in what rows hold, and neighbouring ones agree
+    the same windows, dealt once more  --> how often two rows of a step meet again
+
+A window of few row groups holds few kinds of rows where a file is sorted, and so do all its steps.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from jaxtyping import Bool, Float64, Int, Int32, Int64, UInt64
+
+from assay.data.dataset.split import DatasetView
+from assay.data.loader.config import LoaderConfig, PaddedLayout
+from assay.data.loader.loader import Loader, WindowPlace
+from assay.records.dataset import ColumnProfile
+
+MAX_LANES = 8
+MAX_WINDOWS = 32
+MAX_ROWS = 1 << 17
+"""That are read, about; two windows of each lane in any case."""
+NUM_PLACES = 4096
+MIN_STEPS = 20
+"""Fewer tell nothing."""
+MAX_KINDS = 20
+LENGTH = "tokens a row"
+GOOD_EXCESS = 0.5
+"""Variance that the steps of a window share, over a uniform shuffle's: what a mended order may have."""
+BAD_EXCESS = 1.0
+"""From here on a mend is named."""
+GOOD_CORRELATION = 0.25
+MIN_GROUPS = 4
+"""In a lane, or in a window, so that a row's place in it is another in every epoch."""
+
+
+class TraitMixing(NamedTuple):
+    """One thing in which rows differ."""
+
+    name: str
+    variation: float
+    """Standard deviation of what a step holds, over that under a uniform shuffle: 1 is as good."""
+    neighbours: float
+    """Correlation of steps that follow one another: 0 is as good."""
+
+    @property
+    def excess(self) -> float:
+        """Variance that neighbouring steps share, as those of one window do, over a uniform shuffle's. What
+        bucketing adds, where kinds of rows are of different length, falls on one step alone."""
+        return self.neighbours * self.variation**2
+
+
+class Mend(NamedTuple):
+    """Either would do."""
+
+    window_rows: int
+    rows_per_group: int
+
+
+class Mixing(NamedTuple):
+    """Against a uniform shuffle, where the correlation is 0 and the others are 1."""
+
+    place_correlation: float
+    """Of a row's step in one epoch with its step in the next."""
+    traits: tuple[TraitMixing, ...]
+    """The worst first; none where there was too little to see."""
+    meeting_again: float
+    """How often two rows of a step are in one step of the next epoch, too, over chance."""
+    mend: Mend | None
+    """None where places and traits are well mixed."""
+
+
+class _Sample(NamedTuple):
+    """A window of some lanes, one lane after the other."""
+
+    place: WindowPlace
+    lanes: range
+    num_rows: list[int]
+    """[lane]"""
+    row_ids: UInt64[np.ndarray, "row"]
+    lengths: Int32[np.ndarray, "row"]
+    present: Bool[np.ndarray, "row"]
+    columns: list[pa.Table]
+    """Of the rows that are present, one after the other."""
+
+
+def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
+    """Reads some windows of the first epoch, and the table of row groups."""
+    profiles = {profile.name: profile for profile in view.dataset.manifest.column_profiles}
+    columns = [name for name, profile in profiles.items() if _tells_rows_apart(profile)]
+    loader = Loader(view, config, columns)
+    samples = list(_samples(loader))
+    steps = [_steps(loader, sample, np.arange(len(sample.row_ids)), epoch=0) for sample in samples]
+    traits = []
+    if sum(len(np.unique(step[step >= 0])) for step in steps) >= MIN_STEPS:
+        tables = [table for sample in samples for table in sample.columns]
+        values = {
+            name: _as_numbers(pa.chunked_array(chunks), is_text=bool(profiles[name].top_values))
+            for name in columns
+            if (chunks := [chunk for table in tables for chunk in table[name].chunks])
+        }
+        if isinstance(config.layout, PaddedLayout):
+            values[LENGTH] = _ranks(pa.array(np.concatenate([s.lengths[s.present] for s in samples])))
+        traits = [_trait(name, each, steps) for name, each in values.items() if np.ptp(each, axis=0).any()]
+    places = _place_correlation(loader, view)
+    again = _meeting_again(loader, samples, steps) * _sharing_windows_again(loader, view, samples, steps)
+    mend = _mend(loader, view, places, max((trait.excess for trait in traits), default=0.0))
+    return Mixing(places, tuple(sorted(traits, key=lambda trait: -trait.variation)), again, mend)
+
+
+def _tells_rows_apart(profile: ColumnProfile) -> bool:
+    if profile.top_values:
+        return 1 < len(profile.top_values) + bool(profile.missing_rate) <= MAX_KINDS
+    return profile.minimum != profile.maximum
+
+
+def _samples(loader: Loader) -> Iterator[_Sample]:
+    """Windows spread over an epoch, of lanes spread over all: lanes are drawn alike."""
+    geometry, config = loader.geometry, loader.config
+    lanes = range(0, config.lanes, max(1, config.lanes // MAX_LANES))
+    wanted = max(2, min(MAX_WINDOWS, MAX_ROWS // (len(lanes) * config.window_steps * config.rows_per_lane)))
+    readers = loader.lane_readers(lanes)
+    for window in np.unique(np.linspace(0, geometry.num_windows - 1, wanted).astype(int)).tolist():
+        place = WindowPlace(0, window)
+        rows = [readers[lane].read(loader.spans(place, lane)) for lane in lanes]
+        yield _Sample(
+            place,
+            lanes,
+            [len(each.row_ids) for each in rows],
+            np.concatenate([each.row_ids for each in rows]),
+            np.concatenate([each.lengths for each in rows]),
+            np.concatenate([each.present for each in rows]),
+            [each.columns for each in rows if each.columns.num_columns],
+        )
+
+
+def _steps(
+    loader: Loader, sample: _Sample, dealt: Int[np.ndarray, "row"], *, epoch: int
+) -> Int64[np.ndarray, "row"]:
+    """The step of the window that serves each row, where the lanes take the rows in the order `dealt`."""
+    steps = np.full(len(dealt), -1, np.int64)
+    start = 0
+    for lane, num_rows in zip(sample.lanes, sample.num_rows, strict=True):
+        mine = dealt[start : start + num_rows]
+        start += num_rows
+        place = sample.place._replace(epoch=epoch)
+        order, of_steps = loader.arrange(
+            sample.row_ids[mine], sample.lengths[mine], sample.present[mine], place, lane
+        )
+        for step, pieces in enumerate(of_steps):
+            for piece in pieces:
+                steps[mine[order[piece.start : piece.stop]]] = step
+    return steps
+
+
+def _trait(
+    name: str, values: Float64[np.ndarray, "present kind"], steps: Sequence[Int64[np.ndarray, "_"]]
+) -> TraitMixing:
+    """From the sums of each step, which a uniform shuffle lets vary as the square root of its rows."""
+    centred = values - values.mean(axis=0)
+    squares, products, start = [], [], 0
+    for step in steps:
+        served = step[step >= 0]
+        mine = centred[start : start + len(served)]
+        start += len(served)
+        num_rows = np.bincount(served)
+        sums = np.stack([np.bincount(served, kind) for kind in mine.T], axis=1)[num_rows > 0]
+        scaled = sums / np.sqrt(num_rows[num_rows > 0])[:, None]
+        squares += (scaled**2).sum(axis=1).tolist()
+        products += (scaled[1:] * scaled[:-1]).sum(axis=1).tolist()
+    variance = float(np.mean(squares))
+    uniform = float((centred**2).mean(axis=0).sum())
+    return TraitMixing(
+        name,
+        variation=float(np.sqrt(variance / uniform)),
+        neighbours=float(np.mean(products)) / variance if products and variance else 0.0,
+    )
+
+
+def _as_numbers(column: pa.ChunkedArray, *, is_text: bool) -> Float64[np.ndarray, "row kind"]:
+    """Texts as a column for each, numbers and times as their ranks; nulls are a kind, or the highest."""
+    if not is_text:
+        return _ranks(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
+    codes = column.combine_chunks().cast(pa.string()).dictionary_encode().indices
+    codes = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    kinds: Float64[np.ndarray, "row kind"] = (codes[:, None] == np.unique(codes)).astype(np.float64)
+    return kinds
+
+
+def _ranks(column: pa.ChunkedArray | pa.Array) -> Float64[np.ndarray, "row kind"]:
+    ranks: Float64[np.ndarray, "row"] = pc.rank(column, tiebreaker="min").to_numpy().astype(np.float64)
+    return ranks[:, None]
+
+
+def _place_correlation(loader: Loader, view: DatasetView) -> float:
+    """Of rows spread over the files; which step of its window serves a row is as good as random."""
+    geometry = loader.geometry
+    if geometry.steps_per_epoch < MIN_STEPS:
+        return 0.0
+    rows = np.linspace(0, geometry.num_rows - 1, min(NUM_PLACES, geometry.num_rows)).astype(np.int64)
+    rng = np.random.default_rng(0)
+    places = []
+    for epoch in (0, 1):
+        window = _windows_of(loader, view, rows, epoch)
+        first = window * geometry.window_steps
+        steps = np.minimum(geometry.window_steps, geometry.steps_per_epoch - first)
+        places.append(first + rng.random(len(rows)) * steps)
+    return float(np.corrcoef(places)[0, 1])
+
+
+def _windows_of(
+    loader: Loader, view: DatasetView, rows: Int64[np.ndarray, "row"], epoch: int
+) -> Int64[np.ndarray, "row"]:
+    """In which window each of the selected rows is, counted in the files' order."""
+    geometry = loader.geometry
+    ends = np.cumsum(view.num_rows)
+    groups = np.searchsorted(ends, rows, side="right")
+    positions = loader.order(epoch).positions(groups, rows - (ends - view.num_rows)[groups])
+    lane_starts = np.array([geometry.lane_range(lane)[0] for lane in range(geometry.lanes)])
+    in_lane = positions - lane_starts[np.searchsorted(lane_starts, positions, side="right") - 1]
+    windows: Int64[np.ndarray, "row"] = in_lane // (geometry.rows_per_lane * geometry.window_steps)
+    return windows
+
+
+def _meeting_again(
+    loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
+) -> float:
+    """Of two rows of a step, when the next epoch has them in one window, though in any lane; over chance."""
+    rng = np.random.default_rng(0)
+    again, by_chance = 0.0, 0.0
+    for sample, before in zip(samples, steps, strict=True):
+        after = _steps(loader, sample, rng.permutation(len(before)), epoch=1)
+        served = before >= 0
+        before, after = before[served], after[served]
+        again += _num_pairs(before * loader.geometry.window_steps + after)
+        by_chance += _num_pairs(before) * _num_pairs(after) / max(1.0, _num_pairs(np.zeros_like(before)))
+    return again / by_chance if by_chance else 1.0
+
+
+def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
+    """Of two rows of one kind."""
+    counts = np.unique(kinds, return_counts=True)[1].astype(np.float64)
+    return float((counts * (counts - 1) / 2).sum())
+
+
+def _sharing_windows_again(
+    loader: Loader, view: DatasetView, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
+) -> float:
+    """How often the next epoch has two rows of a step in one window, over chance."""
+    rng = np.random.default_rng(0)
+    selected = np.flatnonzero(np.concatenate(view.selection))
+    same: list[bool] = []
+    for sample, step in zip(samples, steps, strict=True):
+        order = np.lexsort([rng.random(len(step)), step])
+        rows = np.searchsorted(selected, sample.row_ids[order].astype(np.int64))
+        windows = _windows_of(loader, view, rows, epoch=1)
+        pairs = (step[order][1:] == step[order][:-1]) & (step[order][1:] >= 0)
+        same += (windows[1:] == windows[:-1])[pairs].tolist()
+    return float(np.mean(same)) * loader.geometry.num_windows if same else 1.0
+
+
+def _mend(loader: Loader, view: DatasetView, places: float, excess: float) -> Mend | None:
+    """What a window's row groups add to the variance of its steps falls as their number."""
+    if excess < BAD_EXCESS and places < GOOD_CORRELATION:
+        return None
+    geometry = loader.geometry
+    lane_rows = -(-geometry.num_rows // geometry.lanes)
+    window_rows = geometry.window_steps * geometry.rows_per_lane
+    group_rows = float((view.num_rows.astype(float) ** 2).sum() / view.num_rows.sum())
+    factor = max(1.0, excess / GOOD_EXCESS)
+    wanted = max(group_rows, window_rows) * factor
+    if places >= GOOD_CORRELATION:
+        wanted = max(wanted, MIN_GROUPS * group_rows)
+    return Mend(
+        # A window as long as its lane leaves nothing to chance but the lanes' own steps.
+        window_rows=min(lane_rows, 1 << int(np.ceil(np.log2(wanted)))),
+        rows_per_group=max(1, int(min(group_rows, window_rows, lane_rows / MIN_GROUPS) / factor)),
+    )

@@ -1,0 +1,143 @@
+"""How well an order mixes: as told from a few windows, and as whole epochs have it."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.index import index_dataset
+from assay.data.dataset.split import HashSplit, split_view, whole_view
+from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
+from assay.data.loader.loader import Loader
+from assay.data.loader.mixing import measure_mixing
+from assay.records.cursor import Cursor
+
+NUM_ROWS, NUM_DOMAINS = 20_000, 10
+
+
+@pytest.fixture
+def sorted_dataset(tmp_path: Path):
+    """Rows sorted into domains, in row groups of some size."""
+
+    def make(group_rows: int, *, shuffled: bool = False) -> Dataset:
+        rng = np.random.default_rng(0)
+        domains = np.arange(NUM_ROWS) * NUM_DOMAINS // NUM_ROWS
+        if shuffled:
+            rng.shuffle(domains)
+        borders = np.concatenate([[0], np.cumsum(rng.integers(1, 40, NUM_ROWS))]).astype(np.int32)
+        columns = {
+            "input_ids": pa.ListArray.from_arrays(pa.array(borders), pa.array(np.ones(borders[-1], np.int32))),
+            "label": pa.array((rng.random(NUM_ROWS) < 0.3).astype(np.int8)),
+            "domain": pa.array([f"domain {domain}" for domain in domains]),
+            "when": pa.array(np.arange(NUM_ROWS), pa.timestamp("s")),
+        }
+        (tmp_path / "source").mkdir(exist_ok=True)
+        pq.write_table(pa.table(columns), tmp_path / "source" / "a.parquet", row_group_size=group_rows)
+        index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+        return Dataset.open(tmp_path / "dataset")
+
+    return make
+
+
+def config_of(**changes) -> LoaderConfig:
+    given = {"lanes": 4, "global_batch_size": 64, "window_rows": 512, "threads": 1, "layout": PaddedLayout()}
+    return LoaderConfig(**given | changes)
+
+
+def rows_of_epoch(loader: Loader, epoch: int) -> list[np.ndarray]:
+    shares = loader.shares(Cursor(epoch=epoch), range(loader.config.lanes), loader.steps_per_epoch)
+    return [
+        np.concatenate([batch.row_ids for lane in share.lanes for batch in lane.micro_batches]).astype(np.int64)
+        for share in shares
+    ]
+
+
+def step_of_row(steps: list[np.ndarray]) -> np.ndarray:
+    found = np.empty(NUM_ROWS, np.int64)
+    for step, rows in enumerate(steps):
+        found[rows] = step
+    return found
+
+
+def trait(mixing, name):
+    return next(trait for trait in mixing.traits if trait.name == name)
+
+
+@pytest.mark.parametrize("group_rows", [500, 2000, 5000])
+def test_some_windows_tell_what_whole_epochs_hold(sorted_dataset, group_rows: int) -> None:
+    view, config = whole_view(sorted_dataset(group_rows)), config_of()
+    loader = Loader(view, config, ())
+    epochs = [rows_of_epoch(loader, epoch) for epoch in (0, 1)]
+    domains = np.arange(NUM_ROWS) * NUM_DOMAINS // NUM_ROWS
+    counts = np.array([np.bincount(domains[rows], minlength=NUM_DOMAINS) for rows in epochs[0][:-1]])
+    share = 1 / NUM_DOMAINS
+    variation = np.sqrt(((counts - 64 * share) ** 2).mean() / (64 * share * (1 - share)))
+    places = np.corrcoef([step_of_row(steps) for steps in epochs])[0, 1]
+    mixing = measure_mixing(view, config)
+    assert mixing.mend is not None
+    assert trait(mixing, "domain").variation == pytest.approx(variation, rel=0.15)
+    assert mixing.place_correlation == pytest.approx(places, abs=0.05)
+
+
+def test_rows_that_were_shuffled_are_mixed_by_any_window(sorted_dataset) -> None:
+    dataset = sorted_dataset(500, shuffled=True)
+    for layout in (PaddedLayout(), BucketedLayout()):
+        mixing = measure_mixing(whole_view(dataset), config_of(layout=layout))
+        domain = trait(mixing, "domain")
+        assert domain.variation == pytest.approx(1, abs=0.15)
+        assert domain.neighbours == pytest.approx(0, abs=0.15)
+
+
+@pytest.mark.parametrize("group_rows", [500, 2000, 5000])
+def test_what_is_said_to_mend_it_mends_it(sorted_dataset, group_rows: int) -> None:
+    view = whole_view(sorted_dataset(group_rows))
+    mend = measure_mixing(view, config_of()).mend
+    assert mend is not None
+    assert measure_mixing(view, config_of(window_rows=mend.window_rows)).mend is None
+    view = whole_view(sorted_dataset(mend.rows_per_group))
+    assert measure_mixing(view, config_of()).mend is None
+
+
+def test_rows_of_a_row_group_that_is_a_lane_come_in_the_files_order_every_epoch(sorted_dataset) -> None:
+    mixing = measure_mixing(whole_view(sorted_dataset(5000)), config_of(window_rows=128))
+    assert mixing.place_correlation > 0.9
+
+
+@pytest.mark.parametrize(("layout", "least"), [(PaddedLayout(), 1), (BucketedLayout(), 5)])
+def test_bucketing_brings_the_same_pairs_together_again(sorted_dataset, layout, least: float) -> None:
+    view, config = whole_view(sorted_dataset(100)), config_of(layout=layout)
+    loader = Loader(view, config, ())
+    steps = [step_of_row(rows_of_epoch(loader, epoch)) for epoch in (0, 1)]
+    counts = [np.unique(each, return_counts=True)[1] for each in (*steps, steps[0] * 10_000 + steps[1])]
+    before, after, again = ((count * (count - 1) / 2).sum() for count in counts)
+    over_chance = again / (before * after / (NUM_ROWS * (NUM_ROWS - 1) / 2))
+    assert over_chance > least
+    assert measure_mixing(view, config).meeting_again == pytest.approx(over_chance, rel=0.2)
+
+
+def test_what_bucketing_makes_of_kinds_of_different_length_is_not_laid_to_the_window(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 40, NUM_ROWS)
+    tokens = pa.ListArray.from_arrays(
+        pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)),
+        pa.array(np.ones(lengths.sum(), np.int32)),
+    )
+    kinds = pa.array([f"kind {length // 10}" for length in lengths])
+    (tmp_path / "source").mkdir()
+    table = pa.table({"input_ids": tokens, "label": pa.array(np.zeros(NUM_ROWS, np.int8)), "kind": kinds})
+    pq.write_table(table, tmp_path / "source" / "a.parquet", row_group_size=500)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    mixing = measure_mixing(whole_view(Dataset.open(tmp_path / "dataset")), config_of(layout=BucketedLayout()))
+    assert trait(mixing, "kind").variation > 4
+    assert mixing.mend is None
+
+
+def test_a_part_of_the_rows_is_measured_by_itself_and_few_rows_are_not_judged(sorted_dataset) -> None:
+    dataset = sorted_dataset(500)
+    part = split_view(dataset, HashSplit(column="when", validation_fraction=0.5), "validation")
+    assert trait(measure_mixing(part, config_of()), "domain").variation > 1.5
+    few = measure_mixing(part, config_of(global_batch_size=1024, lanes=2))
+    assert (few.traits, few.mend) == ((), None)
