@@ -10,7 +10,6 @@ import yaml
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig, validated
-from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -22,7 +21,7 @@ from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
 from assay.store.home import RUN_FILE, Home
 from assay.store.objects import open_store
-from assay.training.recipe import Recipe, recipe_of
+from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"
 
@@ -68,7 +67,7 @@ def planned_run(
         run_id=run_id,
         created_s=now_s,
         recipe=tree,
-        recipe_sha256=recipe_sha256(recipe, dataset.fingerprint),
+        recipe_sha256=recipe_sha256(tree, dataset.fingerprint),
         dataset_fingerprint=dataset.fingerprint,
         code_version=code_version(),
         run_dir=str(run_dir),
@@ -128,12 +127,6 @@ def existing_run(home: Home, run_id: str) -> Run:
             "it began with, or start a new run."
         )
     return run
-
-
-def recipe_sha256(recipe: Recipe, dataset_fingerprint: str) -> str:
-    """Of what decides the weights: where the dataset lies does not, nor does what is evaluated on the way."""
-    tree = recipe.model_dump(mode="json", exclude={"evaluation"})
-    return sha256_of_json({**tree, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 
 
 def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:

@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Protocol
 
-from assay.base.digest import canonical_json
-from assay.base.errors import DataError, FencedError, StoreError
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import DamagedDataError, DataError, FencedError
 from assay.records.commit import (
     ENTRY_CLASSES,
     AttemptBegan,
@@ -140,8 +140,9 @@ class CommitLog:
         )
 
     def _put(self, entry: LogEntry) -> bool:
-        text = canonical_json({**entry.to_tree(), "type": entry.type})
-        if not self.store.put_if_absent(_entry_key(len(self._entries)), text.encode()):
+        key, tree = _entry_key(len(self._entries)), {**entry.to_tree(), "type": entry.type}
+        text = canonical_json({**tree, "entry_sha256": _entry_sha256(tree, key)})
+        if not self.store.put_if_absent(key, text.encode()):
             return False
         self._entries.append(entry)
         return True
@@ -201,9 +202,20 @@ def _parse(data: bytes, key: str) -> LogEntry:
     try:
         tree = json.loads(data)
         entry_class = ENTRY_CLASSES[tree["type"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{key}: not an entry of a commit log ({error}). The file was changed after it was put; "
-            "restore it from a backup of the run's store."
-        ) from error
+        digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _changed(key, f"not an entry of a commit log ({error})") from error
+    if digest is not None and digest != _entry_sha256(tree, key):
+        raise _changed(key, "it has not the digest that it was put with")
     return entry_class.from_tree(tree, source=key)
+
+
+def _entry_sha256(tree: dict[str, object], key: str) -> str:
+    """Of an entry and its place: another entry in its place shows, too."""
+    return sha256_of_json({"entry": tree, "key": key})
+
+
+def _changed(key: str, what: str) -> DamagedDataError:
+    return DamagedDataError(
+        f"{key}: {what}. The file was changed after it was put; restore it from a backup of the run's store."
+    )

@@ -3,9 +3,14 @@
 The number of ranks is not in it, nor where it runs: those may change at every restart.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, stored
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
 from assay.base.key_reference import key_reference
 from assay.base.names import Name
 from assay.data.dataset.split import SplitConfig
@@ -90,9 +95,26 @@ class Recipe(FrozenConfig):
 def recipe_of(run: Run) -> Recipe:
     """What a run was asked to do, whichever assay wrote it down.
 
-    A `ConfigError` names the key that can not be read here, and the version that can.
+    A `ConfigError` names the key that can not be read here, and the version that can; or says that the recipe
+    is not the one that the run began with.
     """
-    return stored(Recipe, run.recipe, where=f"run '{run.run_id}': its recipe", wrote=run.code_version)
+    where = f"run '{run.run_id}': its recipe"
+    recipe = stored(Recipe, run.recipe, where=where, wrote=run.code_version)
+    # As it was written, since a key that was added later is no part of it; a record in a test names no digest.
+    found = recipe_sha256(run.recipe, run.dataset_fingerprint)
+    if run.recipe_sha256 and found != run.recipe_sha256:
+        raise ConfigError(
+            f"{where} or its dataset's fingerprint was changed after the run began: their sha256 is "
+            f"{found[:12]}…, the record says {run.recipe_sha256[:12]}…. Restore {run.run_dir}/run.json, or "
+            "train the changed recipe as a new run."
+        )
+    return recipe
+
+
+def recipe_sha256(tree: Mapping[str, Any], dataset_fingerprint: str) -> str:
+    """Of what decides the weights: where the dataset lies does not, nor does what is evaluated on the way."""
+    decisive = {key: value for key, value in tree.items() if key != "evaluation"}
+    return sha256_of_json({**decisive, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 
 
 def recipe_reference() -> str:

@@ -2,11 +2,12 @@
 
 import hashlib
 import io
+import json
 from contextlib import contextmanager
 
 import pytest
 
-from assay.base.errors import DataError, FencedError, StoreError
+from assay.base.errors import DamagedDataError, DataError, FencedError
 from assay.records.commit import Commit, CommitQuarantined, FileDigest, RunFinished
 from assay.records.cursor import Cursor
 from assay.store.commit_log import (
@@ -113,7 +114,7 @@ def test_a_hole_in_the_log_is_named(store) -> None:
 def test_an_entry_that_was_changed_is_named(store, text) -> None:
     begun(store)
     store.put("log/00000000.json", text)
-    with pytest.raises(StoreError, match=r"log/00000000.json: not an entry of a commit log .* restore it"):
+    with pytest.raises(DamagedDataError, match=r"log/00000000.json: not an entry .* restore it"):
         CommitLog(store).entries()
 
 
@@ -349,3 +350,37 @@ def test_who_loses_the_race_for_the_next_attempt_to_another_is_fenced(store, mon
     with pytest.raises(FencedError):
         log.begin_attempt(world_size=1, now_s=3.0)
     assert other.attempt == 2 and [entry.attempt for entry in other.entries()] == [1, 2]
+
+
+def test_every_flipped_bit_of_an_entry_is_found(store) -> None:
+    log = begun(store)
+    committed(log, 7)
+    for key in ("log/00000000.json", "log/00000001.json"):
+        whole = store.get(key)
+        for bit in range(8 * len(whole)):
+            changed = bytearray(whole)
+            changed[bit // 8] ^= 1 << bit % 8
+            store.put(key, bytes(changed))
+            with pytest.raises((DamagedDataError, DataError), match=key):
+                CommitLog(store).entries()
+        store.put(key, whole)
+    assert CommitLog(store).entries() == log.entries()
+
+
+def test_entries_that_changed_places_are_found(store) -> None:
+    log = begun(store)
+    committed(log, 7)
+    committed(log, 8)
+    first, second = store.get("log/00000001.json"), store.get("log/00000002.json")
+    store.put("log/00000001.json", second)
+    store.put("log/00000002.json", first)
+    with pytest.raises(DamagedDataError, match=r"log/00000001\.json: it has not the digest"):
+        CommitLog(store).entries()
+
+
+def test_an_entry_of_an_older_assay_has_no_digest_and_is_read(store) -> None:
+    log = begun(store)
+    tree = json.loads(store.get("log/00000000.json"))
+    del tree["entry_sha256"]
+    store.put("log/00000000.json", json.dumps(tree).encode())
+    assert CommitLog(store).entries() == log.entries()

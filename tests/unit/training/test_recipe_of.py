@@ -4,7 +4,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.records.run import Run
-from assay.training.recipe import Recipe, recipe_of
+from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 from tiny_recipe import tiny_recipe
 
 
@@ -41,3 +41,20 @@ def test_an_earlier_version_of_the_recipe_is_upgraded(monkeypatch):
     run = a_run().model_copy(update={"recipe": tree})
     assert recipe_of(run).name == "tiny"
     assert recipe_of(run).model_dump(mode="json")["version"] == 2
+
+
+def test_a_recipe_that_was_changed_after_the_run_began_is_refused():
+    run = a_run()
+    sealed = run.model_copy(update={"recipe_sha256": recipe_sha256(run.recipe, "")})
+    assert recipe_of(sealed) == recipe_of(run)
+    changed = {**run.recipe, "seed": 11}
+    with pytest.raises(ConfigError, match=r"run 'lm-0312': its recipe .* was changed after the run began"):
+        recipe_of(sealed.model_copy(update={"recipe": changed}))
+    with pytest.raises(ConfigError, match="was changed after the run began"):
+        recipe_of(sealed.model_copy(update={"dataset_fingerprint": "another"}))
+
+
+def test_a_recipe_is_known_wherever_its_dataset_lies_and_whatever_is_evaluated_on_the_way():
+    tree = tiny_recipe()
+    moved = {**tree, "data": {**tree["data"], "dataset": "elsewhere"}, "evaluation": {"suite": "s.yaml"}}
+    assert recipe_sha256(moved, "f") == recipe_sha256(tree, "f")

@@ -1,6 +1,6 @@
 """A dataset that is ready to be read: its manifest, its row groups, and verified access to their rows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from assay.base.digest import sha256_of_bytes
+from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import DamagedDataError, DataError, StoreError
 from assay.data.dataset.partitions import partition_values, with_partitions
 from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_identities
@@ -60,7 +60,13 @@ class Dataset:
                 raise DataError(
                     f"{file}: not the file that {MANIFEST_FILE} was written with. Index the dataset anew."
                 )
-        return cls(folder, manifest, read_row_groups(folder / ROW_GROUPS_FILE))
+        groups = read_row_groups(folder / ROW_GROUPS_FILE)
+        if manifest.fingerprint != dataset_fingerprint(manifest.columns, manifest.shards, groups):
+            raise DataError(
+                f"{path}: its fingerprint is not that of the columns and shards that it lists: the file was "
+                "changed. Restore it, or index the dataset anew."
+            )
+        return cls(folder, manifest, groups)
 
     @property
     def fingerprint(self) -> str:
@@ -168,6 +174,14 @@ class Dataset:
 
 
 _CURE = "Restore it, index the dataset anew, or set loader.on_damage=quarantine to go on without its rows."
+
+
+def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], groups: RowGroups) -> str:
+    """Names a dataset: the bytes of its shards, the rows of their groups, and the types of the columns."""
+    borders = np.searchsorted(groups.shard_index, np.arange(1, len(shards)))
+    num_rows = (rows.tolist() for rows in np.split(groups.num_rows, borders))
+    listed = [[shard.path, shard.sha256, rows] for shard, rows in zip(shards, num_rows, strict=True)]
+    return sha256_of_json({"columns": dict(columns), "shards": listed})
 
 
 def source_url(folder: Path, manifest: DatasetManifest) -> str:

@@ -20,10 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from assay.base.digest import sha256_of_bytes, sha256_of_json
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema, plain_schema
-from assay.data.dataset.dataset import FOOTERS_FILE, MANIFEST_FILE, ROW_GROUPS_FILE
+from assay.data.dataset.dataset import (
+    FOOTERS_FILE,
+    MANIFEST_FILE,
+    ROW_GROUPS_FILE,
+    dataset_fingerprint,
+)
 from assay.data.dataset.partitions import partition_schema, partition_values, with_partitions
 from assay.data.dataset.profile import (
     MAX_LENGTH,
@@ -252,20 +257,15 @@ def _write(
         writer.write_table(footer_table)
     columns = merged_columns(scan.columns for scan in scans)
     types = {field.name: str(field.type) for field in schema}
-    identity = {
-        "columns": types,
-        "shards": [
-            [scan.shard.path, scan.shard.sha256, [group.num_rows for group in scan.groups]] for scan in scans
-        ],
-    }
+    shards = tuple(scan.shard for scan in scans)
     manifest = DatasetManifest(
         name=name,
         source_url=_relative_to(out, source_url),
-        fingerprint=sha256_of_json(identity),
+        fingerprint=dataset_fingerprint(types, shards, groups),
         row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
         footers_sha256=sha256_of_bytes(footers.getvalue()),
         columns=types,
-        shards=tuple(scan.shard for scan in scans),
+        shards=shards,
         num_rows=int(groups.num_rows.sum()),
         num_row_groups=len(groups),
         num_tokens=int(groups.num_tokens.sum()),

@@ -4,7 +4,6 @@ Rows that share a key (a conversation, a document, a file) are on the same side,
 comes back in validation.
 """
 
-import io
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,7 +20,7 @@ import xxhash
 from pydantic import Field
 
 from assay.base.config import FrozenConfig
-from assay.base.digest import sha256_of_json
+from assay.base.digest import sha256_of_json, sha256_of_parts
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
 from assay.data.dataset.dataset import NUM_READERS, Dataset
@@ -121,9 +120,9 @@ def whole_view(dataset: Dataset) -> DatasetView:
 def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
     """[row of the dataset]: whether it is for validation."""
     key = sha256_of_json([dataset.fingerprint, config.model_dump(mode="json")])
-    cache = dataset.folder / "splits" / f"{key[:16]}.npy"
+    cache = dataset.folder / "splits" / f"{key[:16]}.bits"
     num_rows = dataset.manifest.num_rows
-    if (kept := _kept(cache, num_rows)) is not None:
+    if (kept := _kept(cache, key, num_rows)) is not None:
         return kept
     if config.column not in dataset.manifest.columns:
         raise ConfigError(
@@ -142,7 +141,7 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
             f"Choose another {'moment' if config.type == 'time' else 'column, fraction or seed'}; 'assay data "
             "show' prints what the columns hold."
         )
-    _keep(cache, np.packbits(held_out))
+    _keep(cache, key, held_out)
     return held_out
 
 
@@ -200,17 +199,28 @@ def _in_microseconds(column: pa.ChunkedArray, arrow_type: pa.DataType) -> pa.Chu
     return pc.cast(column, options=pc.CastOptions(arrow_type, allow_time_truncate=True))
 
 
-def _kept(path: Path, num_rows: int) -> npt.NDArray[np.bool_] | None:
+def _kept(path: Path, key: str, num_rows: int) -> npt.NDArray[np.bool_] | None:
+    """None where nothing was kept, and where what is there was cut short, changed, or is of another split."""
     try:
-        bits = np.load(path)
-    except (OSError, ValueError, EOFError):  # not there, or cut short: computed anew
+        stored = path.read_bytes()
+    except OSError:
         return None
-    return np.unpackbits(bits, count=num_rows).astype(bool) if len(bits) == -(-num_rows // 8) else None
+    bits = stored[:-_DIGEST_BYTES]
+    if stored[-_DIGEST_BYTES:] != _split_digest(key, bits) or len(bits) != -(-num_rows // 8):
+        return None
+    return np.unpackbits(np.frombuffer(bits, np.uint8), count=num_rows).astype(bool)
 
 
-def _keep(path: Path, bits: npt.NDArray[np.uint8]) -> None:
+def _keep(path: Path, key: str, held_out: npt.NDArray[np.bool_]) -> None:
     """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
-    content = io.BytesIO()
-    np.save(content, bits)
+    bits = np.packbits(held_out).tobytes()
     with suppress(StoreError):
-        open_store(str(path.parent)).put(path.name, content.getvalue())
+        open_store(str(path.parent)).put(path.name, bits + _split_digest(key, bits))
+
+
+_DIGEST_BYTES = 32
+
+
+def _split_digest(key: str, bits: bytes) -> bytes:
+    """Of whose split it is, and of the split: it decides which rows are trained on."""
+    return bytes.fromhex(sha256_of_parts([key.encode(), bits]))

@@ -12,9 +12,9 @@ from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, pat
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.suite.config import read_suite
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.run import checked, existing_run, new_run, recipe_sha256
+from assay.launch.run import checked, existing_run, new_run
 from assay.records.run import Run
-from assay.training.recipe import Recipe, recipe_of
+from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 
 def check_arms(config: CampaignConfig, *, beside: Path) -> int:
@@ -86,7 +86,8 @@ def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
         return new_run(campaign.home, recipe, world_size=campaign.config.workers, run_id=run_id)
     run = existing_run(campaign.home, run_id)
     wanted, dataset = checked(recipe)
-    if recipe_sha256(wanted, dataset.fingerprint) != recipe_sha256(recipe_of(run), run.dataset_fingerprint):
+    asked, found = (each.model_dump(mode="json") for each in (wanted, recipe_of(run)))
+    if recipe_sha256(asked, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
         raise ConfigError(
             f"run '{run_id}' exists with another recipe than arm '{arm}' of campaign "
             f"'{campaign.config.name}' has. Give the campaign another name, or remove the run's folder."

@@ -49,7 +49,7 @@ def test_the_future_is_held_out(dataset: Dataset) -> None:
 def test_a_split_is_read_from_its_cache_and_is_the_same(dataset: Dataset) -> None:
     config = HashSplit(validation_fraction=0.3)
     first = split_view(dataset, config, "train")
-    assert list((dataset.folder / "splits").glob("*.npy"))
+    assert list((dataset.folder / "splits").glob("*.bits"))
     dataset.read_row_group = None  # type: ignore[assignment,method-assign]
     again = split_view(dataset, config, "train")
     np.testing.assert_array_equal(first.num_rows, again.num_rows)
@@ -136,7 +136,28 @@ def test_a_key_may_be_a_number_or_missing(tmp_path: Path, write_shard, keys: pa.
 def test_a_cache_that_was_cut_short_is_computed_anew(dataset: Dataset) -> None:
     config = HashSplit(validation_fraction=0.3)
     first = split_view(dataset, config, "train")
-    (cache,) = (dataset.folder / "splits").glob("*.npy")
-    for size in (0, 10, 150):
+    (cache,) = (dataset.folder / "splits").glob("*.bits")
+    for size in (50, 32, 10, 0):
         cache.write_bytes(cache.read_bytes()[:size])
         np.testing.assert_array_equal(split_view(dataset, config, "train").num_rows, first.num_rows)
+
+
+def test_a_flipped_bit_anywhere_in_a_cache_changes_no_side(dataset: Dataset) -> None:
+    config = HashSplit(validation_fraction=0.3)
+    first = split_view(dataset, config, "train")
+    (cache,) = (dataset.folder / "splits").glob("*.bits")
+    whole = cache.read_bytes()
+    for place in range(len(whole)):
+        cache.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        flipped = split_view(dataset, config, "train")
+        np.testing.assert_array_equal(np.concatenate(flipped.selection), np.concatenate(first.selection))
+
+
+def test_a_cache_of_another_split_is_not_believed(dataset: Dataset) -> None:
+    config, other = HashSplit(validation_fraction=0.3), HashSplit(validation_fraction=0.3, seed=1)
+    first, second = (np.concatenate(split_view(dataset, each, "train").selection) for each in (config, other))
+    assert (first != second).any()
+    one, two = (dataset.folder / "splits").glob("*.bits")
+    one.write_bytes(two.read_bytes())
+    for each, expected in ((config, first), (other, second)):
+        np.testing.assert_array_equal(np.concatenate(split_view(dataset, each, "train").selection), expected)
