@@ -115,7 +115,10 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
             f"{mend.rows_per_group}', or write the shards anew)"
         )
     if mixing.meeting_again >= OFTEN and config.layout.type == "bucketed":
-        yield "  loader.layout.type=padded brings no two rows together more often, and pads more"
+        yield (
+            "  loader.layout.jitter=0.1 or more brings others together, for some more padding; "
+            "loader.layout.type=padded all alike"
+        )
 
 
 def print_split(dataset: Path, found: SplitView) -> None:

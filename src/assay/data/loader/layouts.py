@@ -3,7 +3,8 @@
 A window feeds a fixed number of steps whatever the layout; only which row goes to which step differs.
 
     padded     rows in hashed order, cut into steps
-    bucketed   rows by length, cut into steps; which slice serves which step is hashed, for all lanes alike
+    bucketed   rows by length, give or take some jitter, cut into steps; which slice serves which step is
+               hashed, for all lanes alike
     packed     rows best-fitted into sequences, the sequences dealt out to the steps
 
 Rows that are damaged take their places in padded and bucketed steps, which are then short: no other row moves
@@ -16,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int, Int32, Int64, UInt16, UInt64
+from jaxtyping import Bool, Float64, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.seeds import derive_key, keyed_order, mix64
 from assay.data.loader.config import BucketedLayout, PackedLayout, PaddedLayout
@@ -51,6 +52,10 @@ class WindowKeys(NamedTuple):
         """Key of the rows' order, the same for all windows of an epoch."""
         return derive_key(self.seed, "rows", self.epoch)
 
+    def of_lengths(self) -> int:
+        """Key of the rows' jitter."""
+        return derive_key(self.seed, "lengths", self.epoch)
+
     def of_steps(self) -> int:
         """Key of what is dealt to which step, the same for all lanes."""
         return derive_key(self.seed, "steps", self.epoch, self.window)
@@ -78,7 +83,7 @@ def arrange(
         return _packed(steps, layout.sequence_tokens, max_tokens)
     if isinstance(layout, BucketedLayout):
         lengths = _with_lengths_for_damaged(lengths, present, row_ids, keys)
-        order, borders = _bucketed(shuffled, lengths, keys, step_rows)
+        order, borders = _bucketed(shuffled, _jittered(lengths, row_ids, layout.jitter, keys), keys, step_rows)
     else:
         order, borders = shuffled, _borders(step_rows)
     if not present.all():
@@ -90,9 +95,20 @@ def arrange(
     return _within_budget(order, lengths, borders, max_tokens)
 
 
+def _jittered(
+    lengths: Int32[np.ndarray, "row"], row_ids: UInt64[np.ndarray, "row"], jitter: float, keys: WindowKeys
+) -> Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"]:
+    """Lengths to sort by."""
+    if not jitter:
+        return lengths
+    share = (mix64(row_ids ^ np.uint64(keys.of_lengths())) >> np.uint64(32)).astype(np.float64) / 2**31
+    longer: Float64[np.ndarray, "row"] = lengths * (1 + jitter * (share - 1))
+    return longer
+
+
 def _bucketed(
     shuffled: Int[np.ndarray, "row"],
-    lengths: Int32[np.ndarray, "row"],
+    lengths: Int32[np.ndarray, "row"] | Float64[np.ndarray, "row"],
     keys: WindowKeys,
     step_rows: Sequence[int],
 ) -> tuple[Int[np.ndarray, "row"], Int64[np.ndarray, "border"]]:
@@ -107,9 +123,10 @@ def _bucketed(
     return np.concatenate(steps), _borders(step_rows)
 
 
-def _sortable(lengths: Int32[np.ndarray, "row"]) -> Int[np.ndarray, "row"] | UInt16[np.ndarray, "row"]:
-    """The same numbers in 16 bits if they fit: NumPy's stable sort is then linear."""
-    return lengths.astype(np.uint16) if lengths.max(initial=0) <= np.iinfo(np.uint16).max else lengths
+def _sortable(lengths: Shaped[np.ndarray, "row"]) -> Shaped[np.ndarray, "row"]:
+    """The same whole numbers in 16 bits if they fit: NumPy's stable sort is then linear."""
+    fits = lengths.dtype == np.int32 and lengths.max(initial=0) <= np.iinfo(np.uint16).max
+    return lengths.astype(np.uint16) if fits else lengths
 
 
 def _with_lengths_for_damaged(

@@ -30,7 +30,7 @@ def rows_of_steps(arrangement):
     ]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.type)
+@pytest.mark.parametrize("layout", [*LAYOUTS, BucketedLayout(jitter=0.3)], ids=lambda layout: repr(layout))
 @settings(max_examples=100, deadline=None)
 @given(row_lengths, st.integers(1, 9), st.one_of(st.none(), st.integers(1, 300)), st.sets(st.integers(0, 79)))
 def test_each_row_that_is_not_damaged_is_in_one_step(layout, lengths, rows_per_step, max_tokens, damaged):
@@ -81,6 +81,21 @@ def test_bucketed_steps_hold_rows_of_similar_length():
     lengths = np.random.default_rng(0).integers(1, 50, 512)
     result = arranged(lengths, BucketedLayout(), step_rows=[8] * 64)
     assert all(np.ptp(lengths[rows]) <= 2 for rows in rows_of_steps(result))
+
+
+def test_jittered_steps_hold_rows_of_lengths_within_the_jitter_and_others_in_every_epoch():
+    lengths = np.random.default_rng(0).integers(100, 5000, 4096)
+    layout = BucketedLayout(jitter=0.1)
+    epochs = [
+        rows_of_steps(arranged(lengths, layout, step_rows=[8] * 512, keys=WindowKeys(0, epoch, 0)))
+        for epoch in (0, 1)
+    ]
+    plain = rows_of_steps(arranged(lengths, BucketedLayout(), step_rows=[8] * 512))
+    for rows in epochs[0]:
+        assert lengths[rows].max() / lengths[rows].min() < 1.1 / 0.9 * 1.05
+    partners = [{row: set(step) for step in steps for row in step} for steps in (*epochs, plain)]
+    assert sum(len(partners[0][row] & partners[1][row]) - 1 for row in range(4096)) < 4096
+    assert sum(len(partners[0][row] & partners[2][row]) - 1 for row in range(4096)) < 4096
 
 
 def test_the_same_step_of_two_lanes_has_about_the_same_length():

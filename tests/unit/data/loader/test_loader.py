@@ -336,7 +336,11 @@ def test_a_list_column_that_is_none_of_whole_numbers_is_named(fake_source, wrong
 GOLDEN = Path(__file__).parents[3] / "golden" / "order.json"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+def golden_name(layout) -> str:
+    return layout.type + (f" {layout.jitter}" if getattr(layout, "jitter", 0) else "")
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, BucketedLayout(jitter=0.25)], ids=golden_name)
 @pytest.mark.parametrize("budget", [None, 20])
 def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, layout, budget):
     """A change here breaks the resume and the audit of every run that exists: it needs a new major version."""
@@ -349,7 +353,7 @@ def test_each_steps_rows_are_those_that_earlier_versions_served(fake_source, lay
     loader = Loader(source, config, COLUMNS)
     served = [[rows_of(share) for share in epoch_of(loader, epoch=epoch)] for epoch in (0, 3)]
     digest = hashlib.sha256(json.dumps(served).encode()).hexdigest()
-    assert digest == json.loads(GOLDEN.read_text())["steps"][f"{layout.type}, {budget}"]
+    assert digest == json.loads(GOLDEN.read_text())["steps"][f"{golden_name(layout)}, {budget}"]
 
 
 @pytest.mark.parametrize("prefetch_steps", [0, 2])
