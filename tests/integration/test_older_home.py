@@ -1,6 +1,7 @@
 """What an older assay left is shown, audited, resumed, replayed, judged and compared by this one."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -89,6 +90,36 @@ def test_an_unfinished_run_of_it_goes_on_to_the_end_that_it_would_have_had(
     assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
     if torch.backends.cpu.get_cpu_capability() == MADE_ON:
         assert shown["weights_digest"] == END
+
+
+def test_after_a_move_it_is_audited_resumed_and_decided_on_where_it_lies_now(
+    tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = unpack_home(tmp_path / "written", COMMIT)
+    home = tmp_path / "moved" / "runs"
+    shutil.move(written.parent, home.parent)
+    monkeypatch.setenv("ASSAY_HOME", str(home))
+    monkeypatch.setenv("ASSAY_LEDGER", f"sqlite:///{home / 'ledger.db'}")
+    audited = assay("audit", "finished", "--json")
+    assert (audited[0], json.loads(audited[1])["rows_learned"]) == (0, 160)
+    assert assay("train", "--resume", "unfinished")[0] == 0
+    shown = json.loads(assay("show", "unfinished", "--json")[1])
+    assert (shown["run_dir"], shown["step"]) == (str(home / "unfinished"), 10)
+    assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
+    assert assay("compare", "finished", "candidate")[0] == 0
+    assert assay("decide", "small")[0] == 0
+    assert not written.parent.exists()
+
+
+def test_a_copy_of_it_does_not_go_on(tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = unpack_home(tmp_path / "written", COMMIT)
+    shutil.copytree(written.parent, tmp_path / "copy")
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "copy" / "runs"))
+    entries = {path: path.read_bytes() for path in tmp_path.glob("*/runs/unfinished/log/*")}
+    code, _, errors = assay("train", "--resume", "unfinished")
+    assert code == 2
+    assert f"is a copy of run 'unfinished', which lies in {written / 'unfinished'}" in errors
+    assert {path: path.read_bytes() for path in tmp_path.glob("*/runs/unfinished/log/*")} == entries
 
 
 def test_its_campaign_is_decided_again_and_its_decision_stands(assay: Assay, home: Path) -> None:

@@ -112,6 +112,7 @@ def launch(
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
+    from assay.store.place import refuse_copy
 
     if place.dry_run:
         from assay.launch.places.slurm import job_script
@@ -119,6 +120,7 @@ def launch(
         script = job_script(home, run, place.slurm_config(), world_size=world_size, options=options)
         click.echo(script, nl=False)
         return True
+    refuse_copy(run)
     refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launcher = place.launcher(home, options)
     if launcher is None:

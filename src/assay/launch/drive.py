@@ -25,6 +25,7 @@ from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
+from assay.store.place import refuse_copy
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
 
@@ -68,6 +69,7 @@ def drive(
         LaneShares(recipe.loader.lanes, size)
     check_parallel(recipe, policy.parallel)
     log = CommitLog(open_store(run.store_url))
+    refuse_copy(run)
     refuse_missing_log(run, log)
     ledger.record_run(run)
     bookkeeper = Bookkeeper(run, ledger, clock)

@@ -19,8 +19,9 @@ from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.config import read_suite
 from assay.records.run import Run
-from assay.store.home import RUN_FILE, Home
+from assay.store.home import Home
 from assay.store.objects import open_store
+from assay.store.place import RUN_FILE
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"

@@ -28,7 +28,8 @@ class Run(Record):
     code_version: str
     """Of assay; with the git commit where it runs from a checkout."""
     run_dir: str
-    """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise."""
+    """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise. In the
+    file it is that of the day when the run was made; whoever opens the run has it as it is (`store.place`)."""
     store_url: str
     num_steps: PositiveInt | None = None
     """Optimizer steps from the first to the last, as planned; None in a record by an assay that did not say."""
@@ -37,7 +38,7 @@ class Run(Record):
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
-    added: ClassVar = frozenset(("failure", "hosts", "devices"))
+    added: ClassVar = frozenset(("failure", "hosts", "devices", "folder"))
 
     run_id: str
     attempt: PositiveInt
@@ -55,6 +56,8 @@ class Attempt(Record):
     """Why it ended, in words: `rank 1 was killed by SIGKILL`. For people: `failure` has the facts."""
     failure: Failure | None = None
     """What ended it before its time; None where nothing did, and where an older assay wrote it down."""
+    folder: str = ""
+    """Where the run's folder lay; empty where an older assay wrote it down."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()

@@ -23,9 +23,7 @@ from assay.records.run import Run
 from assay.store.ledger import database
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import ObjectStore, open_store
-
-RUN_FILE = "run.json"
-"""The run's record, in its folder."""
+from assay.store.place import RUN_FILE, opened_in, written_in
 
 CAMPAIGNS = "campaigns"
 
@@ -71,12 +69,22 @@ class Home:
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
     def run(self, run_id: str) -> Run:
-        """A run's own record."""
-        self.run_dir(run_id)
+        """A run's own record, with its places as they are here."""
+        folder = self.run_dir(run_id)
         path = self.folder / run_id / RUN_FILE
         if not path.is_file():
             raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
-        return Run.from_json(path.read_bytes(), source=path)
+        run = written_in(folder)
+        if run.run_id != run_id:
+            raise ConfigError(
+                f"{path}: this is run '{run.run_id}', whose folder was renamed or copied. A run keeps its id: "
+                f"name the folder {run.run_id} again, or remove it if it is a copy."
+            )
+        return opened_in(run, folder)
+
+    def located(self, run: Run) -> Run:
+        """A run as the ledger has it, with its places as they are here, if it lies here."""
+        return opened_in(run, self.run_dir(run.run_id)) if self.has_run(run.run_id) else run
 
     def runs(self) -> list[Run]:
         """All runs, by id."""
@@ -91,7 +99,7 @@ class Home:
 
     def open_ledger(self) -> Ledger:
         """The ledger, made if there is none."""
-        return Ledger(database.open_engine(self.ledger_url))
+        return Ledger(database.open_engine(self.ledger_url), located=self.located)
 
     def find_ledger(self) -> Ledger | None:
         """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""

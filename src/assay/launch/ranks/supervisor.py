@@ -236,6 +236,7 @@ class Supervisor:
             world_size=world_size,
             start_step=commit.step if commit else 0,
             started_s=now_s,
+            folder=self._run.run_dir,
         )
         save_attempt(Path(self._run.run_dir), attempt)
         close_abandoned_attempts(self._run, self._log, attempt)

@@ -46,8 +46,10 @@ def open_ledger(url: str) -> "Ledger":
 class Ledger:
     """Records in, records out. Safe to share between threads; each call is one transaction."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, located: Callable[[Run], Run] = lambda run: run) -> None:
+        """`located` says of a run on record where it lies now."""
         self._engine = engine
+        self._located = located
 
     def __enter__(self) -> Self:
         return self
@@ -137,7 +139,8 @@ class Ledger:
 
     def runs(self) -> list[Run]:
         """All runs, the newest first."""
-        return self._records(Run.from_json, tables.runs, order=[tables.runs.c.created_s.desc()])
+        runs = self._records(Run.from_json, tables.runs, order=[tables.runs.c.created_s.desc()])
+        return [self._located(run) for run in runs]
 
     def run(self, id_or_prefix: str) -> Run:
         """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
@@ -145,7 +148,7 @@ class Ledger:
         with self.reading() as connection:
             known = list(connection.execute(select(table.c.run_id)).scalars())
         (run,) = self._records(Run.from_json, table, _the_one_meant(id_or_prefix, known))
-        return run
+        return self._located(run)
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
         """The attempts of a run, or of all, the first first."""

@@ -1,0 +1,73 @@
+"""Where a run lies: in the folder that it was opened in, whatever its record says.
+
+A record names the run's folder, store, dataset and suite by the absolute paths of the day it was written, and
+folders move. So a run that is opened elsewhere than it was written takes with it
+
+    its store           where that was the run's folder, or a folder in it
+    dataset and suite   where they moved together with it, and lie to it as they did; else where they were
+
+What is read at a place is checked by its digest. What is written is another matter: a folder that was moved is
+the run, a copy of it is not, for two that go on under one id are no run. Whoever is to train asks first.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from assay.base.errors import ConfigError
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+
+RUN_FILE = "run.json"
+"""The run's record, in its folder."""
+
+
+def written_in(folder: Path) -> Run:
+    """The record in a run's folder, as it was written."""
+    path = folder / RUN_FILE
+    return Run.from_json(path.read_bytes(), source=path)
+
+
+def opened_in(run: Run, folder: Path) -> Run:
+    """The run with its places as they are where it lies now; `folder` is absolute, without links."""
+    if (was := Path(run.run_dir)) == folder:
+        return run
+    recipe: dict[str, Any] = {**run.recipe}
+    for part, key, inside in (("data", "dataset", "manifest.json"), ("evaluation", "suite", "")):
+        if isinstance(recipe.get(part), dict) and isinstance(path := recipe[part].get(key), str):
+            recipe[part] = {**recipe[part], key: _moved_along(path, was, folder, inside)}
+    store = run.store_url
+    if "://" not in store and not store.startswith("memory:"):
+        store = _moved_along(store, was, folder, "log")
+    return run.model_copy(update={"run_dir": str(folder), "store_url": store, "recipe": recipe})
+
+
+def _moved_along(path: str, was: Path, now: Path, inside: str) -> str:
+    """A path in the run's folder, or beside it: the same of its folder today, if `inside` is there."""
+    if Path(path).is_relative_to(was):
+        return str(now / Path(path).relative_to(was))
+    if not Path(path).is_absolute() or os.path.commonpath((path, was)) == os.sep:
+        return path
+    moved = os.path.normpath(now / os.path.relpath(path, was))
+    return moved if (Path(moved) / inside).exists() else path
+
+
+def refuse_copy(run: Run) -> None:
+    """Raise `ConfigError` where the folder in which the run began, or was last trained, is still another one.
+
+    Nothing tells the folder from a copy of it where that one is out of sight.
+    """
+    here = Path(run.run_dir)
+    if not (here / RUN_FILE).is_file():
+        return
+    was = Path(
+        next((each.folder for each in reversed(saved_attempts(here)) if each.folder), None)
+        or written_in(here).run_dir
+    )
+    if not (was / RUN_FILE).is_file() or was.samefile(here) or written_in(was).run_id != run.run_id:
+        return
+    raise ConfigError(
+        f"{here} is a copy of run '{run.run_id}', which lies in {was}: trained in both, it would be two runs "
+        f"of one id. Go on with that one (ASSAY_HOME={was.parent}); or move that folder out of the way, to go "
+        "on here; or train the recipe again under another --run-id."
+    )

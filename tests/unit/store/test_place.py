@@ -1,0 +1,127 @@
+"""A run lies where it is opened: moved it is itself, a copy of it is not, nothing goes where it once was."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
+from assay.store.home import Home
+from assay.store.place import refuse_copy
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A home with a run, its suite, its store and its dataset beside it."""
+    project = tmp_path / "project"
+    for folder in ("data/manifest.json", "commits/log/0"):
+        (project / folder).parent.mkdir(parents=True)
+        (project / folder).touch()
+    (project / "suite.yaml").touch()
+    make_run(project)
+    return project
+
+
+def make_run(project: Path, store_url: str = "", **recipe: object) -> Home:
+    home = Home.at(project / "runs")
+    folder = home.run_dir("r")
+    tree = {"data": {"dataset": str(project / "data")}, "evaluation": {"suite": str(project / "suite.yaml")}}
+    run = Run(
+        run_id="r", created_s=1.0, recipe=tree | recipe, recipe_sha256="", dataset_fingerprint="",
+        code_version="", run_dir=str(folder), store_url=store_url or str(folder),
+    )  # fmt: skip
+    home.store_of("r").put("run.json", run.to_json().encode())
+    with home.open_ledger() as ledger:
+        ledger.record_run(run)
+    return home
+
+
+def moved(project: Path) -> Home:
+    there = project.parent / "elsewhere"
+    shutil.move(project, there)
+    return Home.at(there / "runs")
+
+
+def test_a_run_that_was_moved_lies_where_it_is_opened_with_all_that_moved_along(project: Path) -> None:
+    home = moved(project)
+    run, there = home.run("r"), home.folder.parent
+    assert (run.run_dir, run.store_url) == (str(there / "runs" / "r"),) * 2
+    assert run.recipe["data"]["dataset"] == str(there / "data")
+    assert run.recipe["evaluation"]["suite"] == str(there / "suite.yaml")
+    refuse_copy(run)
+
+
+def test_the_ledger_says_where_a_run_lies_now(project: Path) -> None:
+    with moved(project).open_ledger() as ledger:
+        there = str(project.parent / "elsewhere" / "runs" / "r")
+        assert [run.run_dir for run in (ledger.run("r"), *ledger.runs())] == [there, there]
+
+
+@pytest.mark.parametrize(("store", "then"), [
+    ("project/commits", "elsewhere/commits"), ("project/runs/r/commits", "elsewhere/runs/r/commits"),
+    ("s3://bucket/r", "s3://bucket/r"), ("other/commits", "other/commits"),
+])  # fmt: skip
+def test_a_store_moves_with_the_run_that_it_lies_beside_or_in(project: Path, store: str, then: str) -> None:
+    def absolute(path: str) -> str:
+        return path if "://" in path else str(project.parent / path)
+
+    make_run(project, store_url=absolute(store))
+    assert moved(project).run("r").store_url == absolute(then)
+
+
+def test_a_dataset_that_stayed_is_read_where_it_is(project: Path) -> None:
+    shutil.copytree(project / "runs", project.parent / "elsewhere" / "runs")
+    run = Home.at(project.parent / "elsewhere" / "runs").run("r")
+    assert run.recipe["data"]["dataset"] == str(project / "data")
+
+
+def by_hard_links(here: Path, there: Path) -> None:
+    shutil.copytree(here, there, copy_function=os.link)
+
+
+@pytest.mark.parametrize("copy", [shutil.copytree, by_hard_links])
+def test_a_copy_may_be_read_and_not_trained(project: Path, copy: Callable[..., object]) -> None:
+    copy(project, project.parent / "copy")
+    run = Home.at(project.parent / "copy" / "runs").run("r")
+    assert run.store_url == run.run_dir == str(project.parent / "copy" / "runs" / "r")
+    with pytest.raises(ConfigError, match=rf"copy/runs/r is a copy of run 'r', which lies in {project}/runs/r"):
+        refuse_copy(run)
+    refuse_copy(Home.at(project / "runs").run("r"))
+    shutil.rmtree(project)
+    refuse_copy(run)
+
+
+def test_a_copy_of_a_run_that_went_on_elsewhere_is_one_too(project: Path) -> None:
+    home = moved(project)
+    run = home.run("r")
+    save_attempt(
+        Path(run.run_dir),
+        Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, folder=run.run_dir),
+    )
+    shutil.copytree(home.folder, project / "runs")  # back to where it began
+    with pytest.raises(ConfigError, match=f"which lies in {run.run_dir}"):
+        refuse_copy(Home.at(project / "runs").run("r"))
+    refuse_copy(run)
+
+
+def test_a_renamed_folder_is_refused_by_both_names(project: Path) -> None:
+    home = Home.at(project / "runs")
+    (home.folder / "r").rename(home.folder / "s")
+    with pytest.raises(ConfigError, match=r"s/run\.json: this is run 'r', whose folder was renamed or copied"):
+        home.run("s")
+
+
+def test_a_home_behind_a_link_is_the_home(project: Path) -> None:
+    (project.parent / "link").symlink_to(project / "runs")
+    run = Home.at(project.parent / "link").run("r")
+    assert run.run_dir == str(project / "runs" / "r")
+    there = project.parent / "bigger-disk"
+    shutil.move(project / "runs", there)
+    (project / "runs").symlink_to(there)
+    run = Home.at(project / "runs").run("r")
+    assert run.run_dir == str(there / "r")
+    refuse_copy(run)
