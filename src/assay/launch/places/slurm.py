@@ -156,7 +156,7 @@ class SlurmLauncher:
         folder = _folder(run)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "job.sh").write_text(script)
-        link_key(Path(run.run_dir))  # now, so that no node has to wait for it
+        link_key(Path(run.run_dir), anew=True)  # now, so that no node has to wait for it
         try:
             answer = _slurm("sbatch", "--parsable", str(folder / "job.sh"))
         except TrainingError as error:

@@ -268,9 +268,14 @@ def connect_link(host: str, port: int, key: bytes, clock: Clock, *, timeout_s: f
             clock.sleep_s(RETRY_S)
 
 
-def link_key(run_dir: Path) -> bytes:
-    """The secret that a run's nodes share; made by whoever asks first, readable by its owner only."""
+def link_key(run_dir: Path, *, anew: bool = False) -> bytes:
+    """The secret that a run's nodes share; made by whoever asks first, readable by its owner only.
+
+    `anew`: whatever is there may have come with the folder, and then somebody else knows it.
+    """
     path = run_dir / KEY_FILE
+    if anew:
+        path.unlink(missing_ok=True)
     if not path.exists():
         draft = run_dir / f".{KEY_FILE}-{secrets.token_hex(8)}"
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

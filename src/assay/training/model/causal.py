@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
-from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import load_tokenizer
-from assay.training.model.encoder import checkpoint_path
+from assay.training.model.encoder import checkpoint_path, from_folder
+
+CAUSAL = "a causal language model"
 
 
 class CausalModel(NamedTuple):
@@ -29,11 +30,8 @@ def load_causal(path: str) -> CausalModel:
     """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
     hf_logging.disable_progress_bar()
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        network = AutoModelForCausalLM.from_pretrained(folder, config=config, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder}: not a causal language model: {str(error).splitlines()[0]}") from error
+    config = from_folder(AutoConfig, folder, CAUSAL)
+    network = from_folder(AutoModelForCausalLM, folder, CAUSAL, config=config)
     tokenizer = load_tokenizer(folder)
     longest = next(
         (getattr(config, name) for name in ("max_position_embeddings", "n_positions") if hasattr(config, name)),

@@ -2,6 +2,7 @@
 
 import importlib.util
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 from transformers import AutoConfig, AutoModel
@@ -10,6 +11,8 @@ from transformers.models.bert.modeling_bert import BertModel
 
 from assay.base.errors import ConfigError
 from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig
+
+ENCODER = "an encoder"
 
 
 def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
@@ -47,16 +50,22 @@ def checkpoint_path(path: str) -> Path:
     return folder
 
 
+def from_folder(kind: Any, folder: Path, what: str, **options: Any) -> Any:
+    """One of transformers' Auto classes from a checkpoint folder, of which no code is run, whoever wrote it."""
+    try:
+        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except (OSError, ValueError, UnpicklingError) as error:
+        raise ConfigError(f"{folder}: not {what}: {str(error).strip().splitlines()[0]}") from error
+
+
 def _pretrained(config: PretrainedEncoderConfig) -> Any:
     folder = checkpoint_path(config.path)
-    architecture = AutoConfig.from_pretrained(folder, local_files_only=True)
+    architecture = from_folder(AutoConfig, folder, ENCODER)
     if config.dropout is not None:
         for name, value in architecture.to_dict().items():
             if "dropout" in name and isinstance(value, float):
                 setattr(architecture, name, config.dropout)
-    model = AutoModel.from_pretrained(
-        folder, config=architecture, local_files_only=True, attn_implementation="sdpa"
-    )
+    model = from_folder(AutoModel, folder, ENCODER, config=architecture, attn_implementation="sdpa")
     # A pooling layer that the loss does not use would have no gradient.
     if getattr(model, "pooler", None) is not None:
         model.pooler = None

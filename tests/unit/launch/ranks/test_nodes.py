@@ -108,3 +108,11 @@ def test_all_nodes_get_the_same_key_and_nobody_else_can_read_it(tmp_path: Path) 
     assert len(link_key(tmp_path)) == 64
     assert [path.name for path in tmp_path.iterdir()] == ["link.key"]
     assert stat.S_IMODE((tmp_path / "link.key").stat().st_mode) == 0o600
+
+
+def test_a_key_that_came_with_the_folder_is_replaced_when_a_job_is_submitted(tmp_path: Path) -> None:
+    (tmp_path / "link.key").write_text("known to whoever wrote this run")
+    ours = link_key(tmp_path, anew=True)
+    assert len(ours) == 64
+    assert link_key(tmp_path) == ours
+    assert stat.S_IMODE((tmp_path / "link.key").stat().st_mode) == 0o600

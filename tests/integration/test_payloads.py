@@ -1,0 +1,141 @@
+"""Every file of a home and of what runs are made from, put there by somebody who means harm: nothing runs."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from assay.base.errors import AssayError, ConfigError
+from assay.cli.main import cli
+from assay.evaluation.suite import commit_model
+from assay.evaluation.suite.commit_model import load_committed
+from assay.launch.capsules import capsules, save_capsule
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.model.causal import load_causal
+from older_home import unpack_home
+from payloads import Payload, planted
+
+COMMANDS = (
+    "audit finished", "show finished", "runs --rebuild", "report finished", "eval history finished",
+    "compare candidate finished", "decide small", "data show {dataset}", "train {recipe} --check",
+    "goodput finished", "train --resume unfinished --workers 99",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The home of an older assay, with a capsule."""
+    folder = tmp_path_factory.mktemp("strangers")
+    home = Home.at(unpack_home(folder, "ec8e02d"))
+    run = home.run("finished")
+    save_capsule(run, CommitLog(open_store(run.store_url)), step=6, reason="a test")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def at_home(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(older / "runs"))
+    monkeypatch.delenv("ASSAY_LEDGER", raising=False)
+    # As if the log named the digest of what was planted: whoever changes a file can change the log.
+    monkeypatch.setattr(commit_model, "first_problem", lambda *_: None)
+
+
+def open_everything(older: Path) -> Iterator[str]:
+    """Every command that reads, and what it says."""
+    places = {"dataset": older / "dataset", "recipe": older / "recipe.yaml"}
+    for command in COMMANDS:
+        answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
+        yield f"{command}: {answer.output} {answer.exception!r}"
+    try:
+        run = Home.from_environment().run("finished")
+        log = CommitLog(open_store(run.store_url))
+        kept = [capsule.commit for capsule in capsules(log.store) if capsule.commit]
+        for commit in [*log.commits(), *kept]:
+            load_committed(run, commit, log.store)
+    except AssayError as error:
+        yield str(error)
+
+
+PLACES = (
+    "runs/finished/*", "runs/finished/**/*", "runs/unfinished/**/*", "runs/campaigns/**/*", "dataset/**/*", "*",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", PLACES)
+def test_what_is_planted_in_any_file_of_a_run_or_a_dataset_does_not_run(
+    older: Path, tmp_path: Path, where: str
+) -> None:
+    payload = Payload(tmp_path / "it ran")
+    files = [
+        path for path in sorted(older.glob(where)) if path.is_file() and not path.name.startswith("ledger")
+    ]
+    kinds = {re.sub(r"[0-9a-f]{8,}|\d+", "#", str(path.relative_to(older))): path for path in files}
+    assert kinds
+    for path in kinds.values():
+        before = path.read_bytes()
+        for data in planted(path, payload):
+            path.write_bytes(data)
+            said = list(open_everything(older))
+            assert not payload.ran(), f"{path}: {said}"
+        path.write_bytes(before)
+
+
+CODE = "import os\nos.mkdir({marker!r})\nfrom transformers import GPT2Config as C, GPT2LMHeadModel as M\n"
+
+
+@pytest.mark.parametrize("kind", ["weights", "code"])
+def test_a_folder_of_a_model_runs_nothing_and_asks_nothing(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload, folder = Payload(tmp_path / "it ran"), tmp_path / "model"
+    folder.mkdir()
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    config: dict[str, Any] = {"model_type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 9}
+    config |= {"bos_token_id": 1, "eos_token_id": 1}
+    if kind == "weights":
+        torch.save({"transformer.wte.weight": payload}, folder / "pytorch_model.bin")
+    else:
+        config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}}
+        (folder / "own.py").write_text(CODE.format(marker=str(payload.marker)))
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="not a causal language model"):
+        load_causal(str(folder))
+    assert not payload.ran()
+
+
+def test_a_package_with_dots_in_its_name_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload = Payload(tmp_path / "it ran")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "__init__.py").write_text(f"import os\nos.mkdir({str(payload.marker)!r})\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"'theirs\.model' is not installed"):
+        load_causal("package:theirs.model/x")
+    assert not payload.ran()
+
+
+@pytest.mark.parametrize("name", ["../out", "/tmp/out", "..", "a/b", "a\nb", "campaigns"])
+def test_no_command_makes_or_reads_a_run_outside_of_its_home(older: Path, name: str) -> None:
+    before = sorted(older.rglob("*"))
+    new = ("train", str(older / "recipe.yaml"), "--run-id", name)
+    for command in (new, ("train", "--resume", name), ("audit", name), ("replay", name, "--step", "1")):
+        answer = CliRunner().invoke(cli, command)
+        assert isinstance(answer.exception, ConfigError), answer.output
+        assert re.search("is no name|folder of all campaigns|^no run", str(answer.exception))
+    assert sorted(older.rglob("*")) == before
+
+
+def test_a_recipes_name_is_that_of_one_folder(older: Path) -> None:
+    recipe = older / "recipe.yaml"
+    answer = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
+    assert isinstance(answer.exception, ConfigError)
+    assert "name (command line): '../out' is no name" in str(answer.exception)
