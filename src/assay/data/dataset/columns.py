@@ -77,7 +77,10 @@ def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_
 def plain(table: pa.Table) -> pa.Table:
     """The same rows with the types of `plain_schema`."""
     schema = plain_schema(table.schema)
-    return table if table.schema.equals(schema) else table.cast(schema)
+    # Nothing is cast that need not be: a list of nulls does not come through a cast to its own type.
+    pairs = zip(table.columns, schema.types, strict=True)
+    columns = [column if column.type == kind else column.cast(kind) for column, kind in pairs]
+    return table if table.schema.equals(schema) else pa.table(columns, schema=schema)
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:

@@ -82,8 +82,11 @@ def is_encrypted(tail: memoryview) -> bool:
 def read_group(metadata: pq.FileMetaData, group: int, chunks: SparseFile, columns: Sequence[str]) -> pa.Table:
     """These columns of a row group, decoded from their chunks, with the types of `columns.plain_schema`."""
     file = pq.ParquetFile(pa.PythonFile(chunks, mode="r"), metadata=metadata, pre_buffer=False)
+    if metadata.row_group(group).num_rows == 0:  # whose chunks lie anywhere
+        table = file.schema_arrow.empty_table()
+    else:
+        table = file.read_row_group(group, columns=list(columns), use_threads=False)
     # A name with a dot also names a field of a struct to pyarrow.
-    table = file.read_row_group(group, columns=list(columns), use_threads=False)
     return plain(table.select(list(columns)))
 
 

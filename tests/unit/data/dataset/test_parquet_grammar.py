@@ -4,6 +4,7 @@ Types, names, nulls, encodings, compressions, page versions, row groups (empty o
 """
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -203,7 +204,11 @@ def check_some_file(tmp_path_factory, data) -> None:
     except DataError as error:
         event(f"refused: {str(error)[12:40]}")
         assert "odd.parquet" in str(error)
-        assert num_rows == 0 or any(repr(name)[1:-1] in repr(str(error)) for name, _ in arrays), error
+        assert (
+            num_rows == 0
+            or any(f"'{name}'" in str(error) for name in table.column_names)
+            or re.search(r": (input_ids|label|\d+ rows have no label|\d+ tokens) ", str(error))
+        )
         assert not (folder / "dataset").exists()
         return
     event("adopted")

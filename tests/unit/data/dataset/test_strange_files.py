@@ -42,7 +42,7 @@ def test_a_dot_in_a_columns_name_is_part_of_the_name(tmp_path: Path, write_shard
 
 
 def test_row_groups_without_rows_are_passed_over(tmp_path: Path, write_shard) -> None:
-    path = write_shard("a", 20)
+    path = write_shard("a", 20, flag=pa.array([True, False] * 10))  # has no dictionary, unlike the others
     table = pq.read_table(path)
     with pq.ParquetWriter(path, table.schema) as writer:
         for part in (table.slice(0, 0), table.slice(0, 12), table.slice(0, 0), table.slice(12)):
@@ -52,6 +52,15 @@ def test_row_groups_without_rows_are_passed_over(tmp_path: Path, write_shard) ->
     assert column_of(dataset, "input_ids") == table["input_ids"].to_pylist()
     config = TimeSplit(type="time", validation_from="2026-01-01T10:00:00")
     assert split_view(dataset, config, "train").num_rows.tolist() == [0, 10, 0, 0]
+
+
+def test_a_list_of_nulls_is_read_beside_a_column_that_may_not_be_null(tmp_path: Path, write_shard) -> None:
+    path = write_shard("a", 16, odd=pa.array([[None, None, None]] * 16, pa.list_(pa.null())))
+    table = pq.read_table(path)
+    required = [field.with_nullable(field.name != "label") for field in table.schema]
+    pq.write_table(pa.table(table.columns, schema=pa.schema(required)), path)
+    dataset = index(tmp_path)
+    assert dataset.read_row_group(0, ["label", "odd"])["odd"].to_pylist() == [[None, None, None]] * 16
 
 
 def test_two_columns_of_one_name_are_refused(tmp_path: Path, write_shard) -> None:
