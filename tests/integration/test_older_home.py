@@ -108,6 +108,12 @@ def test_after_a_move_it_is_audited_resumed_and_decided_on_where_it_lies_now(
     assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
     assert assay("compare", "finished", "candidate")[0] == 0
     assert assay("decide", "small")[0] == 0
+    for name in ("campaign.yaml", "campaign-recipe.yaml"):
+        file = home.parent / name
+        file.write_text(file.read_text().replace(str(written.parent), str(home.parent)))
+    attempts = sorted(home.glob("small-*/attempts/*"))
+    assert assay("campaign", "run", home.parent / "campaign.yaml")[0] == 0
+    assert sorted(home.glob("small-*/attempts/*")) == attempts
     assert not written.parent.exists()
 
 

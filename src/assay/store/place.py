@@ -35,15 +35,15 @@ def opened_in(run: Run, folder: Path) -> Run:
     recipe: dict[str, Any] = {**run.recipe}
     for part, key, inside in (("data", "dataset", "manifest.json"), ("evaluation", "suite", "")):
         if isinstance(recipe.get(part), dict) and isinstance(path := recipe[part].get(key), str):
-            recipe[part] = {**recipe[part], key: _moved_along(path, was, folder, inside)}
+            recipe[part] = {**recipe[part], key: moved_along(path, was, folder, inside)}
     store = run.store_url
     if "://" not in store and not store.startswith("memory:"):
-        store = _moved_along(store, was, folder, "log")
+        store = moved_along(store, was, folder, "log")
     return run.model_copy(update={"run_dir": str(folder), "store_url": store, "recipe": recipe})
 
 
-def _moved_along(path: str, was: Path, now: Path, inside: str) -> str:
-    """A path in the run's folder, or beside it: the same of its folder today, if `inside` is there."""
+def moved_along(path: str, was: Path, now: Path, inside: str = "") -> str:
+    """A path in or beside a folder that lay at `was`: the same of the folder `now`, if `inside` is there."""
     if Path(path).is_relative_to(was):
         return str(now / Path(path).relative_to(was))
     if not Path(path).is_absolute() or os.path.commonpath((path, was)) == os.sep:

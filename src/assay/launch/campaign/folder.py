@@ -2,6 +2,7 @@
 
 runs/campaigns/NAME/
   campaign.json          Campaign: what was declared
+  settings.json          what may change: money, machines, opinions, and where files lie
   decisions/             Decision of each candidate at each look: faster-3.json
   sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
   faster.known_good.json the recipe of a candidate that passed
@@ -20,13 +21,15 @@ from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
 from assay.base.names import checked_name
-from assay.evaluation.decision.candidate import known_good_recipe, stored_recipe
+from assay.data.dataset.dataset import Dataset
+from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, stored_recipe
 from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
 from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
+from assay.store.place import moved_along
 from assay.training.recipe import Recipe
 
 CAMPAIGN_FILE = "campaign.json"
@@ -89,9 +92,10 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
     folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
-        record = _as_declared(folder, record, config)
+        record = _as_declared(home, record, config)
         require_suites_as_declared(record, config)
-    settings = {key: tree[key] for key in sorted(MAY_CHANGE)}
+    places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
+    settings = {"places": places, **{key: tree[key] for key in sorted(MAY_CHANGE)}}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
     return OpenCampaign(home, record, config, known_good)
 
@@ -104,8 +108,8 @@ def find_campaign(home: Home, name: str) -> OpenCampaign:
         raise ConfigError(
             f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
         )
-    record = declared_campaign(folder)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
+    record = _located(declared_campaign(folder), settings.pop("places", None), folder)
     config = _declared_config(record, settings)
     known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
     return OpenCampaign(home, record, config, known_good)
@@ -149,8 +153,29 @@ def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignC
     )
 
 
-def _as_declared(folder: Path, wanted: Campaign, config: CampaignConfig) -> Campaign:
-    found = declared_campaign(folder)
+def _located(record: Campaign, places: Mapping[str, str] | None, folder: Path) -> Campaign:
+    """What was declared, with its files where they lie; `places` as they were when it was last run."""
+    if places is None:
+        return record
+    was = Path(places["folder"])
+    dataset = moved_along(places["dataset"], was, folder, "manifest.json")
+    beside = moved_along(places["beside"], was, folder)
+    return record.model_copy(update={"beside": beside, "recipe": _with_dataset(record.recipe, dataset)})
+
+
+def _dataset(record: Campaign) -> str:
+    return str(record.recipe.get("data", {}).get("dataset", ""))
+
+
+def _with_dataset(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
+    return {**recipe, "data": {**recipe["data"], "dataset": dataset}} if dataset else recipe
+
+
+def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> Campaign:
+    found = declared_campaign(home.campaigns / wanted.name)
+    if _dataset(found) != _dataset(wanted) and _is_dataset_of(found, home, Path(_dataset(wanted))):
+        found = found.model_copy(update={"recipe": _with_dataset(found.recipe, _dataset(wanted))})
+    found = found.model_copy(update={"beside": wanted.beside})
     if found.config_sha256 == wanted.config_sha256:
         return found
     # An older assay wrote fewer keys: what counts is what it means today.
@@ -164,6 +189,12 @@ def _as_declared(folder: Path, wanted: Campaign, config: CampaignConfig) -> Camp
         "before the first run can not be changed afterwards: give the campaign another name, or restore the "
         f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
     )
+
+
+def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
+    """Whether the campaign's first run was trained on this dataset, wherever that lay then."""
+    run_id = f"{campaign.name}-{BASELINE}-s{campaign.config['first_seed']}"
+    return home.has_run(run_id) and home.run(run_id).dataset_fingerprint == Dataset.open(folder).fingerprint
 
 
 def _recipe(record: Campaign) -> Recipe:
