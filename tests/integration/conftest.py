@@ -17,7 +17,7 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor, Watcher
 from assay.launch.run import new_run
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
@@ -173,7 +173,10 @@ def run_here(tiny_dataset: Path) -> RunIt:
     """`run_it` for fixtures that are shared: they set ASSAY_HOME themselves."""
 
     def train(
-        world_sizes: Sequence[int] = (1,), kills: Sequence[tuple[int, int]] = (), **overrides: object
+        world_sizes: Sequence[int] = (1,),
+        kills: Sequence[tuple[int, int]] = (),
+        watchers: Sequence[Watcher] = (),
+        **overrides: object,
     ) -> tuple[Run, CommitLog, list[Attempt]]:
         run = new_run(
             Home.from_environment(),
@@ -186,7 +189,7 @@ def run_here(tiny_dataset: Path) -> RunIt:
             run,
             CommitLog(open_store(run.store_url)),
             policy=RestartPolicy(world_sizes=tuple(world_sizes)),
-            watchers=[killer, attempts],
+            watchers=[killer, attempts, *watchers],
             clock=SystemClock(),
         )
         supervisor.run(world_sizes[-1])

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from assay.base.digest import sha256_of_bytes
+from assay.data.dataset.dataset import Dataset
+from assay.launch.audit import audited_run
+from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
+from assay.store.findings import AUDIT_FILE
+from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
@@ -33,7 +38,6 @@ def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> i
     with np.load(path) as file:
         columns = dict(file)
     from assay.base.seeds import mix64
-    from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.split import split_view
     from assay.data.loader.loader import Loader
     from assay.records.cursor import Cursor
@@ -100,8 +104,6 @@ def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(
     manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(copy)))
     # The split's column is read from the cache; only token chunks are damaged.
     run_it(data__dataset=str(copy), trainer__max_steps=1)
-    from assay.data.dataset.dataset import Dataset
-
     dataset = Dataset.open(copy)
     shard = copy / "shards" / dataset.shard_path(2)
     data = bytearray(shard.read_bytes())
@@ -117,3 +119,104 @@ def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(
     assert report.verdict == "pass"
     assert 0 < report.rows_quarantined <= 30
     assert report.rows_learned + report.rows_quarantined == report.rows_expected
+
+
+def test_damage_that_is_found_in_the_second_epoch_takes_nothing_away_from_the_first(
+    run_it, tiny_dataset: Path, tmp_path
+) -> None:
+    """A group is learned in epoch 0, then its bytes rot, and a rank is killed: attempt 2 quarantines it."""
+    copy = tmp_path / "rotting"
+    shutil.copytree(tiny_dataset, copy)
+    dataset = Dataset.open(copy)
+    shard = copy / "shards" / dataset.shard_path(2)
+
+    class Rot:
+        """Strikes when the rank is killed."""
+
+        def attempt_began(self, attempt, pids) -> None:
+            if attempt.attempt == 2:
+                data = bytearray(shard.read_bytes())
+                data[int(dataset.groups.chunk_start[2, 0]) + 8] ^= 1
+                shard.write_bytes(data)
+
+        def tick(self, attempt) -> None: ...
+        def attempt_ended(self, attempt) -> None: ...
+
+    run, _, attempts = run_it(
+        data__dataset=str(copy),
+        loader__on_damage="quarantine",
+        trainer__epochs=2,
+        trainer__commit_every=4,  # at the ends of windows
+        kills=[(1, 0)],
+        watchers=[Rot()],
+    )
+    assert len(attempts) == 2
+    report = audit_run(run, CommitLog(open_store(run.store_url)))
+    assert (report.verdict, report.problems, report.missing) == ("pass", (), ())
+    assert 0 < report.rows_quarantined <= 60
+    assert report.rows_learned + report.rows_quarantined == report.rows_expected
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_the_last_commits_weights_are_audited_and_with_deep_those_of_all(finished) -> None:
+    run, log, _ = finished
+    *_, earlier, last = log.commits()
+    assert any(f"at steps {earlier.step}" in line for line in audit_run(run, log).not_checked)
+    flip(Path(run.run_dir) / earlier.folder / earlier.files[0].path)
+    assert audit_run(run, log).verdict == "pass"
+    (problem,) = audit_run(run, log, weights="all").problems
+    assert f"the commit of step {earlier.step} is not what it was" in problem
+    weights = Path(run.run_dir) / last.folder / "__0_0.distcp"
+    weights.unlink()
+    (problem,) = audit_run(run, log).problems
+    assert "__0_0.distcp is missing" in problem
+    assert any("the weights of the commits" in line for line in audit_run(run, log, weights="none").not_checked)
+
+
+def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch) -> None:
+    run, log, dataset = finished
+    monkeypatch.setenv("ASSAY_LEDGER", "sqlite:////nowhere/ledger.db")
+    (Path(run.run_dir) / AUDIT_FILE).mkdir()  # as good as a read-only folder, for root too
+    home = Home.from_environment()
+    report, unkept = audited_run(home, run.run_id, check_shards=True, weights="last")
+    assert report.verdict == "pass"
+    assert AUDIT_FILE in unkept
+    (dataset / "shards").rename(dataset / "elsewhere")
+    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    assert report.verdict == "pass"
+    assert any("none of them is there" in line for line in report.not_checked)
+    dataset.rename(dataset.with_name("gone"))
+    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    assert (report.verdict, report.problems) == ("incomplete", ())
+    assert any("which rows were learned" in line for line in report.not_checked)
+    flip(Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp")
+    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    assert report.verdict == "fail"
+
+
+def test_strays_and_damaged_accounts_are_named_and_stop_nobody(finished) -> None:
+    run, log, _ = finished
+    folder = Path(run.run_dir)
+    (folder / "log" / "notes.txt").write_text("mine")
+    (folder / "checkpoints" / "best").mkdir()
+    (folder / "checkpoints" / "best" / "weights").write_text("mine")
+    (folder / log.commits()[-1].folder / "notes.txt").write_text("mine")
+    report = audit_run(run, CommitLog(open_store(run.store_url)))
+    assert (report.verdict, report.problems) == ("pass", ())
+    assert sorted(report.strays) == sorted(
+        ["log/notes.txt", "checkpoints/best/weights", f"{log.commits()[-1].folder}/notes.txt"]
+    )
+    again = CommitLog(open_store(run.store_url))
+    again.begin_attempt(world_size=1, now_s=0.0)
+    again.sweep()
+    assert (folder / "checkpoints" / "best" / "weights").is_file()
+    record = attempt_path(folder, 1)
+    record.write_bytes(record.read_bytes()[:40])
+    assert saved_attempts(folder) == []
+    (problem,) = audit_run(run, log).problems
+    assert problem.startswith(f"{record}: not JSON")

@@ -1,38 +1,40 @@
 """`assay audit`: prove that each row was learned exactly once."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.errors import ConfigError
 from assay.cli.given import given_home
+
+if TYPE_CHECKING:
+    from assay.training.audit_files import WeightsDepth
 
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
-@click.option("--quick", is_flag=True, help="Do not read the shards again; check the receipts only.")
+@click.option("--quick", is_flag=True, help="Read neither shards nor weights again; check the receipts only.")
+@click.option("--deep", is_flag=True, help="Read the weights of every commit, not only of the last one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-def audit(run_id: str, quick: bool, as_json: bool) -> None:
+def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     """Prove from its receipts that RUN learned each row exactly once, or name the rows that it did not.
 
+    The last commit's weights are read, too, and must be what was committed. What was not checked is said.
     Exit code 1 if it fails, also where the log of commits is missing. A run that is not finished yet is
-    'incomplete' where nothing is wrong so far.
+    'incomplete' where nothing is wrong so far, and so is one whose dataset is not here. Needs no ledger, and
+    nothing that it can write to.
     """
-    from assay.launch.run import existing_run
-    from assay.store.commit_log import CommitLog
-    from assay.store.findings import keep_audit
-    from assay.store.objects import open_store
-    from assay.training.audit import audit_run
+    from assay.launch.audit import audited_run
 
-    home = given_home()
-    with home.open_ledger() as ledger:
-        run = existing_run(home, ledger.run(run_id).run_id)
-        report = audit_run(run, CommitLog(open_store(run.store_url)), check_shards=not quick)
-        keep_audit(ledger, run.run_dir, report)
+    if quick and deep:
+        raise ConfigError("give --quick or --deep.")
+    report, unkept = audited_run(given_home(), run_id, check_shards=not quick, weights=_weights(quick, deep))
     if as_json:
         click.echo(report.to_json())
     else:
         colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[report.verdict]
-        click.secho(f"{report.verdict.upper()}  {run.run_id}", fg=colour, bold=True)
+        click.secho(f"{report.verdict.upper()}  {report.run_id}", fg=colour, bold=True)
         click.echo(
             f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {report.epochs} epochs"
         )
@@ -42,7 +44,15 @@ def audit(run_id: str, quick: bool, as_json: bool) -> None:
             ("problem", report.problems),
             ("missing", report.missing),
             ("repeated", report.repeated),
+            ("stray", report.strays),
+            ("not checked", report.not_checked),
         ):
             for line in lines:
                 click.echo(f"  {kind}: {line}")
+    if unkept:
+        click.echo(f"the report is not on record: {unkept}", err=True)
     sys.exit(1 if report.verdict == "fail" else 0)
+
+
+def _weights(quick: bool, deep: bool) -> "WeightsDepth":
+    return "none" if quick else "all" if deep else "last"

@@ -1,6 +1,6 @@
 """Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt
 
@@ -8,11 +8,13 @@ from assay.records.record import Record
 
 
 class AuditReport(Record):
-    """A run's receipts against its dataset's order."""
+    """A run's receipts against its dataset's order, and its files against their digests."""
+
+    added: ClassVar = frozenset(("not_checked", "strays"))
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
-    """`incomplete`: nothing is wrong so far, but the run is not finished."""
+    """`incomplete`: nothing is wrong so far, but the run is not finished, or its rows could not be checked."""
     epochs: NonNegativeInt
     """Epochs that were audited, the last perhaps in part."""
     rows_expected: NonNegativeInt
@@ -26,3 +28,7 @@ class AuditReport(Record):
     """Rows that were learned more than once, likewise."""
     problems: tuple[str, ...] = ()
     """Everything else that keeps the audit from passing: a changed shard, a receipt that is not there."""
+    not_checked: tuple[str, ...] = ()
+    """What the audit did not look at, and why: the verdict says nothing of it."""
+    strays: tuple[str, ...] = ()
+    """Files in the run's log or checkpoints that no commit names. Nothing reads them."""

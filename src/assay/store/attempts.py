@@ -3,8 +3,10 @@
 The supervisor is their only writer; who comes after a supervisor that died ends its attempts on paper.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from assay.base.errors import DataError
 from assay.records.commit import Commit
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
@@ -25,9 +27,28 @@ def save_attempt(run_dir: Path, attempt: Attempt) -> None:
 
 
 def saved_attempts(run_dir: Path) -> list[Attempt]:
-    """All attempts of a run, the first one first."""
-    paths = sorted((run_dir / "attempts").glob("attempt-*.json"))
-    return [Attempt.from_json(path.read_bytes(), source=path) for path in paths]
+    """All attempts of a run that can be read, the first one first.
+
+    They are an account, and the log decides what is resumed: a damaged one stops nobody, but
+    `unreadable_attempts` names it.
+    """
+    return [attempt for attempt in _read(run_dir) if isinstance(attempt, Attempt)]
+
+
+def unreadable_attempts(run_dir: Path) -> list[str]:
+    """A sentence on each record of an attempt that is damaged."""
+    return [str(problem) for problem in _read(run_dir) if isinstance(problem, DataError)]
+
+
+def _read(run_dir: Path) -> Iterator[Attempt | DataError]:
+    for path in sorted((run_dir / "attempts").glob("attempt-*.json")):
+        try:
+            attempt = Attempt.from_json(path.read_bytes(), source=path)
+            if path != attempt_path(run_dir, attempt.attempt):
+                raise DataError(f"{path}: the record of attempt {attempt.attempt}. Restore the file.")
+            yield attempt
+        except DataError as error:
+            yield error
 
 
 def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> None:

@@ -7,6 +7,7 @@ Knows nothing of tensors: a checkpoint is a folder of files with digests.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class CommitLog:
     def entries(self) -> list[LogEntry]:
         """Every entry so far, oldest first."""
         known = len(self._entries)
-        keys = sorted(item.key for item in self.store.list(LOG_PREFIX))
+        keys = sorted(item.key for item in self.store.list(LOG_PREFIX) if is_entry(item.key))
         for number, key in enumerate(keys):
             if key != _entry_key(number):
                 raise DataError(
@@ -128,7 +129,10 @@ class CommitLog:
         committed = {entry.folder for entry in entries if isinstance(entry, Commit)}
         for item in list(self.store.list(CHECKPOINT_PREFIX)):
             folder, _, name = item.key.rpartition("/")
-            in_the_making = folder not in committed and attempt_of(folder) >= self.attempt
+            wrote = attempt_of(folder)
+            if wrote is None:
+                continue  # somebody else's: nothing that we do not know is deleted
+            in_the_making = folder not in committed and wrote >= self.attempt
             if folder in kept or in_the_making or (folder in committed and name == RECEIPTS_NAME):
                 continue
             self.store.delete(item.key)
@@ -160,9 +164,15 @@ def checkpoint_folder(step: int, attempt: int) -> str:
     return f"{CHECKPOINT_PREFIX}{step:08d}-{attempt:04d}"
 
 
-def attempt_of(folder: str) -> int:
-    """The attempt that wrote a checkpoint folder."""
-    return int(folder.rpartition("-")[2])
+def attempt_of(folder: str) -> int | None:
+    """The attempt that wrote a checkpoint folder; None where the name is none that assay gives."""
+    named = re.fullmatch(rf"{CHECKPOINT_PREFIX}\d{{8,}}-(\d{{4,}})", folder)
+    return int(named[1]) if named else None
+
+
+def is_entry(key: str) -> bool:
+    """Whether an object is an entry of the log; others that somebody put there are passed over."""
+    return re.fullmatch(rf"{LOG_PREFIX}\d{{8,}}\.json", key) is not None
 
 
 def first_problem(store: ObjectStore, commit: Commit) -> str | None:

@@ -39,7 +39,9 @@ def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
     """(attempt, what it left behind)."""
     for pattern in ("attempts/attempt-*.json", "metrics/attempt-*"):
         for path in Path(run.run_dir).glob(pattern):
-            yield int(path.stem.rpartition("-")[2]), str(path)
+            if (number := path.stem.rpartition("-")[2]).isdecimal():
+                yield int(number), str(path)
     for item in log.store.list(CHECKPOINT_PREFIX):
         folder = item.key.rpartition("/")[0]
-        yield attempt_of(folder), f"{run.store_url}/{folder}"
+        if (attempt := attempt_of(folder)) is not None:
+            yield attempt, f"{run.store_url}/{folder}"

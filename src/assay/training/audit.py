@@ -5,12 +5,14 @@
     manifest -> order(fingerprint, seed, epoch)     /
 
 The order is computed anew from the manifest. Nothing that the run says about itself is believed but its
-receipts, and those only where their file has the digest that the commit names.
+receipts, and those only where their file has the digest that the commit names. What a run's weights, log and
+records must be is the business of `audit_files`.
 """
 
 import io
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import AssayError, DamagedDataError, DataError
+from assay.base.errors import AssayError, DamagedDataError, DataError, StoreError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -28,7 +30,7 @@ from assay.records.commit import Commit, CommitQuarantined
 from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
-from assay.store.missing_log import missing_log
+from assay.training.audit_files import WeightsDepth, check_files
 from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100
@@ -59,23 +61,62 @@ class _Window(NamedTuple):
     """False where the run has not got further: the window has more steps."""
 
 
-def audit_run(run: Run, log: CommitLog, *, check_shards: bool = True) -> AuditReport:
-    """Check every committed step; with `check_shards` also that the shards are still what was indexed."""
+@dataclass
+class _Rows:
+    """What is found about rows."""
+
+    epochs: int = 0
+    expected: int = 0
+    quarantined: int = 0
+    missing: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
+
+
+def audit_run(
+    run: Run, log: CommitLog, *, check_shards: bool = True, weights: WeightsDepth = "last"
+) -> AuditReport:
+    """Check every committed step, and the weights of the commits that `weights` names; with `check_shards`
+    also that the shards are still what was indexed.
+
+    Writes nothing. Where the dataset is not there, the run's own files are checked, and the report says so.
+    """
     recipe = recipe_of(run)
-    dataset = Dataset.open(Path(recipe.data.dataset))
-    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
     commits = effective_commits(log)
-    auditor = _Auditor(dataset, loader, commits)
-    if dataset.fingerprint != run.dataset_fingerprint:
-        auditor.problems.append(
-            f"the dataset is {dataset.fingerprint[:12]}…, the run began on {run.dataset_fingerprint[:12]}…"
-        )
-    if (problem := missing_log(run, log)) is not None:
-        auditor.problems.append(problem)
-    auditor.check_receipts(log)
-    if check_shards:
-        auditor.check_shards()
-    return auditor.report(run, is_finished=log.finished() is not None)
+    problems, not_checked, strays = check_files(run, log, commits, weights)
+    receipts = _read_receipts(commits, log, problems)
+    rows = _Rows()
+    try:
+        dataset = Dataset.open(Path(recipe.data.dataset))
+        loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
+    except (AssayError, OSError) as error:
+        not_checked.append(f"which rows were learned: {error}")
+        is_proved = False
+    else:
+        if dataset.fingerprint != run.dataset_fingerprint:
+            problems.append(
+                f"the dataset is {dataset.fingerprint[:12]}…, the run began on {run.dataset_fingerprint[:12]}…"
+            )
+        auditor = _Auditor(dataset, loader, commits, rows, problems)
+        auditor.check_receipts(receipts)
+        if check_shards:
+            not_checked += auditor.check_shards()
+        else:
+            not_checked.append("whether the shards are still what was indexed")
+        is_proved = log.finished() is not None
+    is_wrong = rows.missing or rows.repeated or problems
+    return AuditReport(
+        run_id=run.run_id,
+        verdict="fail" if is_wrong else "pass" if is_proved else "incomplete",
+        epochs=rows.epochs,
+        rows_expected=rows.expected,
+        rows_learned=int(receipts.num_rows.sum()),
+        rows_quarantined=rows.quarantined,
+        missing=_shortened(rows.missing),
+        repeated=_shortened(rows.repeated),
+        problems=_shortened(problems),
+        not_checked=tuple(not_checked),
+        strays=_shortened(strays),
+    )
 
 
 def effective_commits(log: CommitLog) -> list[Commit]:
@@ -91,78 +132,53 @@ def effective_commits(log: CommitLog) -> list[Commit]:
 
 
 class _Auditor:
-    """Gathers what is wrong."""
+    """Compares what was learned with the order."""
 
-    def __init__(self, dataset: Dataset, loader: Loader, commits: list[Commit]) -> None:
+    def __init__(
+        self, dataset: Dataset, loader: Loader, commits: list[Commit], found: _Rows, problems: list[str]
+    ) -> None:
         self._dataset = dataset
         self._loader = loader
         self._commits = commits
-        self._damaged = sorted({item.row_group for commit in commits for item in commit.quarantined})
-        self._rows_expected = 0
-        self._rows_learned = 0
-        self._rows_quarantined = 0
-        self._missing: list[str] = []
-        self._repeated: list[str] = []
-        self.problems: list[str] = []
+        self._found = found
+        self._problems = problems
 
-    def check_receipts(self, log: CommitLog) -> None:
-        """Compare what was learned with the order."""
-        receipts = self._read_receipts(log)
+    def check_receipts(self, receipts: _Receipts) -> None:
+        """Every window of every lane, as far as the run got."""
         last_step = self._commits[-1].step if self._commits else 0
-        self._rows_learned = int(receipts.num_rows.sum())
+        self._found.epochs = -(-last_step // self._loader.steps_per_epoch)
+        for commit in self._commits:
+            if commit.cursor != (place := self._loader.cursor_at(commit.step)):
+                self._problems.append(
+                    f"{commit.folder}: its cursor is epoch {commit.cursor.epoch}, step "
+                    f"{commit.cursor.step_in_epoch}; {commit.step} steps end at epoch {place.epoch}, step "
+                    f"{place.step_in_epoch}"
+                )
         for window in self._windows(last_step):
             inside = (receipts.lane == window.lane) & (receipts.step > window.steps_before)
             inside &= receipts.step <= window.steps_before + window.num_steps
             self._check_window(window, _Receipts(*(column[inside] for column in receipts)))
 
-    def check_shards(self) -> None:
-        """Read every shard again; one that changed is a problem unless its damage was quarantined."""
-        quarantined = {self._dataset.shard_path(group) for group in self._damaged}
-        for path, what in self._dataset.changed_shards().items():
-            if path not in quarantined:
-                self.problems.append(f"shard {path} {what}: it changed after it was indexed")
+    def check_shards(self) -> list[str]:
+        """Read every shard again; one that changed is a problem unless its damage was quarantined.
 
-    def report(self, run: Run, *, is_finished: bool) -> AuditReport:
-        """The verdict."""
-        is_wrong = self._missing or self._repeated or self.problems
-        last_step = self._commits[-1].step if self._commits else 0
-        return AuditReport(
-            run_id=run.run_id,
-            verdict="fail" if is_wrong else "pass" if is_finished else "incomplete",
-            epochs=-(-last_step // self._loader.steps_per_epoch),
-            rows_expected=self._rows_expected,
-            rows_learned=self._rows_learned,
-            rows_quarantined=self._rows_quarantined,
-            missing=_shortened(self._missing),
-            repeated=_shortened(self._repeated),
-            problems=_shortened(self.problems),
-        )
-
-    def _read_receipts(self, log: CommitLog) -> _Receipts:
-        nothing = (np.zeros(0, kind) for kind in (np.int64, np.int32, np.int32, np.uint64))
-        parts, expected_from = [_Receipts(*nothing)], 0
-        for commit in self._commits:
-            if commit.receipts_from_step != expected_from:
-                self.problems.append(
-                    f"no commit covers the steps {expected_from + 1} to {commit.receipts_from_step}"
-                )
-            expected_from = commit.step
-            try:
-                data = log.store.get(f"{commit.folder}/{RECEIPTS_NAME}")
-                self._check_receipts_file(commit, data)
-                parts.append(_parse_receipts(data))
-            except (AssayError, OSError, ValueError, KeyError) as error:
-                self.problems.append(f"the steps up to {commit.step} are not proved: {error}")
-        return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-    def _check_receipts_file(self, commit: Commit, data: bytes) -> None:
-        """A changed file is a problem, but is still compared: it may tell which row somebody took out."""
-        digest = next((file.sha256 for file in commit.files if file.path == RECEIPTS_NAME), None)
-        if sha256_of_bytes(data) != digest:
-            self.problems.append(
-                f"{commit.folder}/{RECEIPTS_NAME} is not what was committed (its sha256 differs): the file was "
-                f"changed. The steps {commit.receipts_from_step + 1} to {commit.step} are not proved"
-            )
+        Says what could not be read: where no shard is to be had, the data is elsewhere and not damaged.
+        """
+        known = {
+            self._dataset.shard_path(each.row_group) for commit in self._commits for each in commit.quarantined
+        }
+        try:
+            changed = self._dataset.changed_shards()
+        except StoreError as error:
+            return [f"whether the shards are still what was indexed: {error}"]
+        if [*changed.values()] == ["is missing"] * len(self._dataset.manifest.shards):
+            return ["whether the shards are still what was indexed: none of them is there"]
+        self._problems += [
+            f"shard {path} {what}: it changed after it was indexed"
+            for path, what in changed.items()
+            if path not in known
+        ]
+        return []
 
     def _windows(self, last_step: int) -> Iterator[_Window]:
         geometry = self._loader.geometry
@@ -179,59 +195,108 @@ class _Auditor:
     def _check_window(self, window: _Window, receipts: _Receipts) -> None:
         first, last = window.steps_before + 1, window.steps_before + window.num_steps
         if not np.array_equal(np.sort(receipts.step), np.arange(first, last + 1)):
-            self.problems.append(
+            self._problems.append(
                 f"lane {window.lane}: there is not one receipt for each of the steps {first} to {last}"
             )
         if window.is_whole:
             rows = self._loader.rows_of_window(window.epoch, window.lane, window.place)
-            present = self._without_damaged(rows)
             learned = Receipt(int(receipts.num_rows.sum()), int(receipts.digest.sum(dtype=np.uint64)))
-            if learned == receipt(present):
-                self._rows_expected += len(rows)
-                self._rows_quarantined += len(rows) - len(present)
+            if self._are_learned(rows, learned, first, last):
                 return
         self._check_steps(window, receipts)
 
     def _check_steps(self, window: _Window, receipts: _Receipts) -> None:
-        """Step by step, which takes reading the rows' lengths: to name rows, and where a window is not done."""
-        at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
+        """Step by step, to name rows, and where a window is not done."""
         learned: dict[int, Receipt] = {}
         for step, num_rows, digest in zip(
             receipts.step.tolist(), receipts.num_rows.tolist(), receipts.digest.tolist(), strict=True
         ):
             learned[step] = learned.get(step, Receipt(0, 0)).plus(Receipt(num_rows, digest))
         try:
-            lanes = range(window.lane, window.lane + 1)
-            shares = self._loader.shares(at, lanes, window.num_steps)
-            for step, share in enumerate(shares, start=window.steps_before + 1):
-                batches = share.lanes[0].micro_batches
-                rows = np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
-                self._rows_expected += len(rows)
-                self._explain(window, step, rows, learned.get(step, Receipt(0, 0)))
+            for step, rows in enumerate(self._rows_of_steps(window), start=window.steps_before + 1):
+                found = learned.get(step, Receipt(0, 0))
+                if not self._are_learned(rows, found, step, step):
+                    self._found.expected += len(rows)
+                    self._explain(window, step, self._without_quarantined(rows, step, step), found)
         except (DamagedDataError, DataError) as error:
-            self.problems.append(f"the rows of lane {window.lane} can not be named: {error}")
+            self._problems.append(f"the rows of lane {window.lane} can not be named: {error}")
+
+    def _rows_of_steps(self, window: _Window) -> Iterator[UInt64[np.ndarray, "row"]]:
+        """Those of the window's committed steps; reads their lengths where the steps hang on them."""
+        steps = self._loader.rows_of_steps(window.epoch, window.lane, window.place)
+        if steps is not None:
+            yield from steps[: window.num_steps]
+            return
+        at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
+        for share in self._loader.shares(at, range(window.lane, window.lane + 1), window.num_steps):
+            batches = share.lanes[0].micro_batches
+            yield np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
+
+    def _are_learned(self, rows: UInt64[np.ndarray, "row"], learned: Receipt, first: int, last: int) -> bool:
+        """Whether the steps learned all of `rows`, but perhaps those of groups that were damaged *then*.
+
+        Damage that was found in a later attempt takes nothing away from what was learned before.
+        """
+        present = self._without_quarantined(rows, first, last)
+        if learned not in (receipt(present), receipt(rows)):
+            return False
+        self._found.expected += len(rows)
+        self._found.quarantined += len(rows) - learned.num_rows
+        return True
+
+    def _without_quarantined(
+        self, rows: UInt64[np.ndarray, "row"], first: int, last: int
+    ) -> UInt64[np.ndarray, "kept"]:
+        """Of rows that the steps `first` to `last` learned, those of groups that no commit of them skipped."""
+        damaged = {
+            each.row_group
+            for commit in self._commits
+            if commit.receipts_from_step < last and first <= commit.step
+            for each in commit.quarantined
+        }
+        if not damaged:
+            return rows
+        first_rows = self._dataset.groups.first_row
+        groups = np.searchsorted(first_rows, rows.astype(np.int64), side="right") - 1
+        return rows[~np.isin(groups, sorted(damaged))]
 
     def _explain(self, window: _Window, step: int, rows: UInt64[np.ndarray, "row"], learned: Receipt) -> None:
         difference = explain(rows, learned)
         place = f"step {step}, lane {window.lane}, epoch {window.epoch}"
         doubt = "" if difference.is_certain else ", in doubt"
-        self._missing += [f"{self._row_name(row)} ({place}{doubt})" for row in difference.missing]
-        self._repeated += [f"{self._row_name(row)} ({place})" for row in difference.repeated]
-
-    def _without_damaged(self, rows: UInt64[np.ndarray, "row"]) -> UInt64[np.ndarray, "kept"]:
-        if not self._damaged:
-            return rows
-        first_rows = self._dataset.groups.first_row
-        groups = np.searchsorted(first_rows, rows.astype(np.int64), side="right") - 1
-        return rows[~np.isin(groups, self._damaged)]
+        self._found.missing += [f"{self._row_name(row)} ({place}{doubt})" for row in difference.missing]
+        self._found.repeated += [f"{self._row_name(row)} ({place})" for row in difference.repeated]
 
     def _row_name(self, row: int) -> str:
         return f"row {row}: {self._dataset.row_place(row)}"
 
 
+def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -> _Receipts:
+    nothing = (np.zeros(0, kind) for kind in (np.int64, np.int32, np.int32, np.uint64))
+    parts, expected_from = [_Receipts(*nothing)], 0
+    for commit in commits:
+        if commit.receipts_from_step != expected_from:
+            problems.append(f"no commit covers the steps {expected_from + 1} to {commit.receipts_from_step}")
+        expected_from = commit.step
+        key = f"{commit.folder}/{RECEIPTS_NAME}"
+        try:
+            data = log.store.get(key)
+            digest = next((file.sha256 for file in commit.files if file.path == RECEIPTS_NAME), None)
+            if sha256_of_bytes(data) != digest:  # still compared: it may tell which row somebody took out
+                problems.append(
+                    f"{key} is not what was committed (its sha256 differs): the file was changed. The steps "
+                    f"{commit.receipts_from_step + 1} to {commit.step} are not proved"
+                )
+            parts.append(_parse_receipts(data))
+        except Exception as error:  # a changed file's bytes can fail in any way
+            problems.append(f"the steps up to {commit.step} are not proved: {key}: {error}")
+    return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
 def _parse_receipts(data: bytes) -> _Receipts:
     with np.load(io.BytesIO(data)) as columns:
-        return _Receipts(columns["step"], columns["lane"], columns["num_rows"], columns["digest"])
+        names = zip(_Receipts._fields, (np.int64, np.int32, np.int32, np.uint64), strict=True)
+        return _Receipts(*(columns[name].astype(kind, casting="same_kind").ravel() for name, kind in names))
 
 
 def _shortened(lines: list[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int32, UInt64
 
 from assay.base.errors import DataError
 from assay.data.loader.batch import LaneShare, StepShare
-from assay.data.loader.config import LoaderConfig, PackedLayout
+from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
 from assay.data.loader.order import EpochOrder, Geometry, Span
 from assay.data.loader.receipts import Receipt, receipt
@@ -106,6 +106,15 @@ class Loader:
         spans = self.spans(WindowPlace(epoch, window), lane)
         ids = [self._source.row_ids(span.group)[span.first : span.stop] for span in spans]
         return np.concatenate(ids) if ids else np.zeros(0, np.uint64)
+
+    def rows_of_steps(self, epoch: int, lane: int, window: int) -> list[UInt64[np.ndarray, "row"]] | None:
+        """Likewise step by step, damaged rows in their places; None where that hangs on the rows' lengths."""
+        if not isinstance(self.config.layout, PaddedLayout):
+            return None
+        rows = self.rows_of_window(epoch, lane, window)
+        lengths, present = np.ones(len(rows), np.int32), np.ones(len(rows), bool)
+        order, steps = self.arrange(rows, lengths, present, WindowPlace(epoch, window), lane)
+        return [rows[[i for piece in pieces for i in order[piece.start : piece.stop]]] for pieces in steps]
 
     def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
         """Of all rows of a window; reads no data."""

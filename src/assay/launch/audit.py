@@ -1,0 +1,38 @@
+"""Audits a run where it lies, and keeps the report where that can be written.
+
+The run's folder is enough: without a ledger, in a folder that can only be read, the answer is the same.
+"""
+
+from assay.base.errors import StoreError
+from assay.records.audit import AuditReport
+from assay.store.commit_log import CommitLog
+from assay.store.findings import save_audit
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from assay.training.audit_files import WeightsDepth
+
+
+def audited_run(
+    home: Home, run_id: str, *, check_shards: bool, weights: WeightsDepth
+) -> tuple[AuditReport, str]:
+    """The report, and why it could not be kept; empty where it was. `run_id` may be the beginning of one."""
+    run = home.run(_whole_id(home, run_id))
+    log = CommitLog(open_store(run.store_url))
+    report = audit_run(run, log, check_shards=check_shards, weights=weights)
+    try:
+        save_audit(run.run_dir, report)
+        if (ledger := home.find_ledger()) is not None:
+            with ledger:
+                ledger.record_run(run)
+                ledger.record_audit(report)
+    except StoreError as error:
+        return report, str(error)
+    return report, ""
+
+
+def _whole_id(home: Home, run_id: str) -> str:
+    if home.has_run(run_id) or (ledger := home.find_ledger()) is None:
+        return run_id
+    with ledger:
+        return ledger.run(run_id).run_id

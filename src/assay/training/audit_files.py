@@ -1,0 +1,81 @@
+"""Whether the files of a run are what was committed: the half of an audit that needs no data.
+
+    log          every attempt that left something is in it; its end names the last commit's weights
+    weights      of the newest commit, or of every one that can be resumed from: each file by its digest
+    records      of attempts: they can be read
+
+Metrics, notices, stacks and predictions are accounts for people. They prove nothing, and are not looked at.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from assay.base.errors import AssayError
+from assay.records.commit import Commit
+from assay.records.run import Run
+from assay.store.attempts import unreadable_attempts
+from assay.store.commit_log import (
+    CHECKPOINT_PREFIX,
+    LOG_PREFIX,
+    CommitLog,
+    attempt_of,
+    first_problem,
+    is_entry,
+)
+from assay.store.missing_log import missing_log
+
+WeightsDepth = Literal["none", "last", "all"]
+"""Whose weights are read: of no commit, of the newest, of all that can be resumed from."""
+
+ACCOUNTS = (
+    "metrics, notices, launches, stacks, predictions: accounts for people, on which no row or weight rests"
+)
+
+
+class FileFindings(NamedTuple):
+    """Sentences; those who go on checking add theirs."""
+
+    problems: list[str]
+    not_checked: list[str]
+    strays: list[str]
+
+
+def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileFindings:
+    """Of a run whose weights stand on `commits`, whose receipts are somebody else's business."""
+    problems = [*_problems_of_log(run, log, commits), *unreadable_attempts(Path(run.run_dir))]
+    kept = log.commits()
+    read = {"none": [], "last": kept[-1:], "all": kept}[weights]
+    for commit in read:
+        try:
+            problem = first_problem(log.store, commit)
+        except AssayError as error:
+            problem = str(error)
+        if problem is not None:
+            problems.append(f"the commit of step {commit.step} is not what it was: {problem}")
+    not_checked = [ACCOUNTS]
+    if left := [str(commit.step) for commit in kept if commit not in read]:
+        not_checked.append(f"the weights of the commits at steps {', '.join(left)} (--deep reads them)")
+    return FileFindings(problems, not_checked, list(_strays(log)))
+
+
+def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Iterator[str]:
+    if (problem := missing_log(run, log)) is not None:
+        yield problem
+    finished, last = log.finished(), commits[-1] if commits else None
+    if finished is not None and (
+        last is None or (finished.step, finished.weights_digest) != (last.step, last.weights_digest)
+    ):
+        yield f"the log says that the run ended at step {finished.step}, and its last commit is another"
+
+
+def _strays(log: CommitLog) -> Iterator[str]:
+    yield from (item.key for item in log.store.list(LOG_PREFIX) if not is_entry(item.key))
+    ever = [entry for entry in log.entries() if isinstance(entry, Commit)]
+    named = {f"{commit.folder}/{file.path}" for commit in ever for file in commit.files}
+    folders = {key.rpartition("/")[0] for key in named}
+    for item in log.store.list(CHECKPOINT_PREFIX):
+        folder = item.key.rpartition("/")[0]
+        # A folder of ours without a commit is one in the making, or swept by the next attempt.
+        if item.key not in named and (folder in folders or attempt_of(folder) is None):
+            yield item.key
