@@ -22,11 +22,15 @@ from assay.training.model.causal import load_causal
 from older_home import unpack_home
 from payloads import Payload, planted
 
-COMMANDS = (
-    "audit finished", "show finished", "runs --rebuild", "report finished", "eval history finished",
-    "compare candidate finished", "decide small", "data show {dataset}", "train {recipe} --check",
-    "goodput finished", "train --resume unfinished --workers 99",
-)  # fmt: skip
+READERS = {
+    "runs/finished/*": ("audit finished", "show finished", "runs --rebuild", "goodput finished"),
+    "runs/finished/**/*": ("audit finished", "runs --rebuild", "report finished", "eval history finished"),
+    "runs/unfinished/**/*": ("runs --rebuild", "train --resume unfinished --workers 99"),
+    "runs/campaigns/**/*": ("runs --rebuild", "decide small"),
+    "dataset/**/*": ("data show {dataset}", "audit finished", "train {recipe} --check"),
+    "*": ("train {recipe} --check",),
+}
+"""The commands that open what lies there."""
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +51,10 @@ def at_home(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_model, "first_problem", lambda *_: None)
 
 
-def open_everything(older: Path) -> Iterator[str]:
-    """Every command that reads, and what it says."""
+def open_all(older: Path, where: str) -> Iterator[str]:
+    """What everybody says who opens what lies there."""
     places = {"dataset": older / "dataset", "recipe": older / "recipe.yaml"}
-    for command in COMMANDS:
+    for command in READERS[where]:
         answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
         yield f"{command}: {answer.output} {answer.exception!r}"
     try:
@@ -63,13 +67,8 @@ def open_everything(older: Path) -> Iterator[str]:
         yield str(error)
 
 
-PLACES = (
-    "runs/finished/*", "runs/finished/**/*", "runs/unfinished/**/*", "runs/campaigns/**/*", "dataset/**/*", "*",
-)  # fmt: skip
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", READERS)
 def test_what_is_planted_in_any_file_of_a_run_or_a_dataset_does_not_run(
     older: Path, tmp_path: Path, where: str
 ) -> None:
@@ -83,7 +82,7 @@ def test_what_is_planted_in_any_file_of_a_run_or_a_dataset_does_not_run(
         before = path.read_bytes()
         for data in planted(path, payload):
             path.write_bytes(data)
-            said = list(open_everything(older))
+            said = list(open_all(older, where))
             assert not payload.ran(), f"{path}: {said}"
         path.write_bytes(before)
 
@@ -139,3 +138,24 @@ def test_a_recipes_name_is_that_of_one_folder(older: Path) -> None:
     answer = CliRunner().invoke(cli, ["train", str(recipe), "name=../out", "--check"])
     assert isinstance(answer.exception, ConfigError)
     assert "name (command line): '../out' is no name" in str(answer.exception)
+
+
+FILES_OF_PEOPLE = (
+    "train {file}", "train {recipe} --faults {file}", "campaign run {file}", "plan solve {file}",
+    "plan offer {file}", "eval run {model} --suite {file}", "eval coverage {file} --suite {file}",
+    "eval import {file}", "evidence proxy {file}", "scaling fit {file}",
+    "data build {file} --out {out} --tokenizer {file}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", FILES_OF_PEOPLE)
+def test_a_file_that_a_person_names_constructs_nothing(older: Path, tmp_path: Path, command: str) -> None:
+    payload = Payload(tmp_path / "it ran")
+    for suffix in (".yaml", ".json", ".jsonl", ".csv", ".eval"):
+        file = tmp_path / f"theirs{suffix}"
+        places = {"file": file, "recipe": older / "recipe.yaml", "model": tmp_path, "out": tmp_path / "out"}
+        for data in planted(file, payload):
+            file.write_bytes(data)
+            answer = CliRunner().invoke(cli, [word.format(**places) for word in command.split()])
+            assert isinstance(answer.exception, AssayError), (answer.output, answer.exception)
+            assert not payload.ran(), answer.output
