@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from assay.base.errors import ConfigError, StoreError
+from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.campaign import Campaign
@@ -316,9 +316,10 @@ def test_a_url_that_names_no_ledger_is_refused(url: str) -> None:
 
 
 def test_an_unreachable_server_is_one_clear_error_without_the_password() -> None:
-    with pytest.raises(StoreError, match=r"Is the server running") as caught:
+    with pytest.raises(StoreAwayError, match=r"Is the server running") as caught:
         open_ledger("postgresql://user:secret@127.0.0.1:9/x")
     assert "secret" not in str(caught.value)
+    assert caught.value.exit_code == 75
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:

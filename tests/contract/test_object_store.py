@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assay.base.errors import DamagedDataError, StoreError
+from assay.base.errors import DamagedDataError, StoreAwayError, StoreError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 from assay.store.objects import ObjectStore, open_store
@@ -139,8 +139,9 @@ def test_a_bucket_that_is_not_there_is_one_error(s3_url: str) -> None:
 
 def test_an_endpoint_that_does_not_answer_is_one_error_within_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("ASSAY_STORE_PATIENCE", "1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    with pytest.raises(StoreError, match=r"s3://bucket/run/key: cannot read it.*AWS_ENDPOINT_URL"):
+    with pytest.raises(StoreAwayError, match=r"s3://bucket/run/key: cannot read it.*AWS_ENDPOINT_URL"):
         open_store("s3://bucket/run").get("key")

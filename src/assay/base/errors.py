@@ -1,6 +1,7 @@
 """The errors that a person may see: each names the thing, what was expected, and the cure.
 
-Exit code 2 means that we were asked wrongly (nothing has happened); 1 means that the work failed.
+Exit code 2 means that we were asked wrongly (nothing has happened); 1 means that the work failed; 75
+(EX_TEMPFAIL) that what we need did not answer: all commits are intact, and the same command goes on later.
 """
 
 
@@ -28,6 +29,12 @@ class DamagedDataError(AssayError):
 
 class StoreError(AssayError):
     """A disk, an object store or a database that cannot be reached, or is full."""
+
+
+class StoreAwayError(StoreError):
+    """A store or a database that does not answer for now, and may again by itself."""
+
+    exit_code = 75
 
 
 class FencedError(AssayError):

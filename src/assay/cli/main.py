@@ -56,7 +56,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly."""
+    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly, 75 try again later."""
     try:
         return cli.main(args=arguments, prog_name="assay")
     except AssayError as error:

@@ -64,6 +64,15 @@ if TYPE_CHECKING:
     help="After SIGTERM, kill what has not committed and left by then.",
 )
 @click.option(
+    "--store-patience",
+    type=click.FloatRange(min=0),
+    envvar="ASSAY_STORE_PATIENCE",
+    default=900.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the store of the commits may not answer; then leave with exit code 75: try again.",
+)
+@click.option(
     "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
 )
 @click.option(
@@ -118,6 +127,9 @@ def train(
             click.echo(f"# {line}")
         return
     place.check(workers)
+    os.environ["ASSAY_STORE_PATIENCE"] = str(
+        restarts["store_patience"]
+    )  # for ranks, and evaluation beside them
     home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
     if resume is not None:

@@ -22,6 +22,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
+from assay.store.patience import Patience
 
 FOLD_EVERY_S = 2.0
 Subject = TypeVar("Subject")
@@ -34,7 +35,8 @@ class Bookkeeper:
         self._run = run
         self._ledger = ledger
         self._clock = clock
-        self._log = CommitLog(open_store(run.store_url))
+        # Nobody waits here: what could not be read now is read at the next look.
+        self._log = CommitLog(open_store(run.store_url, Patience(0.0)))
         self._num_entries = 0
         self._next_fold_s = 0.0
         self._is_away = False

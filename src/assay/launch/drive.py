@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, StoreAwayError
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.evidence.evaluate import evaluate_predictions
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
@@ -25,6 +25,7 @@ from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
+from assay.store.patience import Patience
 from assay.store.place import refuse_copy
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
@@ -61,6 +62,8 @@ def drive(
 ) -> RunResult:
     """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done.
 
+    Raises `StoreAwayError` where the store does not answer for longer than the policy has patience.
+
     `nodes`: by default, here.
     """
     clock = clock or SystemClock()
@@ -68,22 +71,29 @@ def drive(
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
     check_parallel(recipe, policy.parallel)
-    log = CommitLog(open_store(run.store_url))
+    patience = Patience(policy.store_patience, clock=clock)
+    log = CommitLog(open_store(run.store_url, patience))
     refuse_copy(run)
     refuse_missing_log(run, log)
     ledger.record_run(run)
     bookkeeper = Bookkeeper(run, ledger, clock)
     beside = EvaluationBeside(home, run)
     everyone: list[Watcher] = [bookkeeper, beside, *watchers]
-    supervisor = Supervisor(run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes)
+    supervisor = Supervisor(
+        run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes, patience=patience
+    )
+    finished = None
     try:
         last_attempt = supervisor.run(world_size)
+        finished = log.finished()
+    except StoreAwayError:
+        raise
     except AssayError as error:
         return RunResult(run, "failed", error=error)
     finally:
-        if log.finished() is None:
+        if finished is None:
             beside.stop()
-    if log.finished() is None:
+    if finished is None:
         return RunResult(run, "stopped", last_attempt)
     evaluation = evaluate_run(run, log)
     ledger.record_evaluation(evaluation)

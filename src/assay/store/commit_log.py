@@ -83,7 +83,12 @@ class CommitLog:
 
     def commits(self) -> list[Commit]:
         """Commits that may be resumed from, oldest first: neither quarantined nor retired."""
-        entries = self.entries()
+        self.entries()
+        return self.known_commits()
+
+    def known_commits(self) -> list[Commit]:
+        """Likewise, as far as the log was read; asks nobody."""
+        entries = self._entries
         gone = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
         for entry in entries:
             if isinstance(entry, Commit):

@@ -7,8 +7,9 @@ folder, a finished write is on the disk (fsync of the file and of its folder), s
 import errno
 import io
 import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +19,8 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, from_url
 
-from assay.base.errors import StoreError
+from assay.base.errors import StoreAwayError, StoreError
+from assay.store.patience import Answer, Patience
 
 
 class ObjectInfo(NamedTuple):
@@ -70,34 +72,93 @@ class ObjectStore(Protocol):
         ...
 
 
-_S3_CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
+_CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
 _MAX_REQUEST_BYTES = 32 * 1024 * 1024
-_S3_RETRY: Any = {"max_retries": 4, "retry_timeout": timedelta(seconds=20)}
+_RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
+"""The driver's own tries; `Patience` makes the others."""
+_WRITER_RETRY: Any = {
+    "max_retries": 60,
+    "retry_timeout": timedelta(minutes=5),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
+}
+"""Of a file's parts as they are written: nobody else could write them again."""
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
     """The store behind a path, `s3://bucket/prefix`, `gs://`, `az://` or `memory:`.
 
-    S3 takes the usual AWS_* variables (AWS_ENDPOINT_URL for other servers than Amazon's).
+    S3 takes the usual AWS_* variables (AWS_ENDPOINT_URL for other servers than Amazon's). What does not answer
+    is asked again for as long as `patience` says, by default $ASSAY_STORE_PATIENCE.
     """
     if url.startswith("memory:"):
         return RemoteStore(url, MemoryStore())
+    patience = patience or Patience.from_environment(os.environ)
     if "://" not in url:
-        return FolderStore(Path(url))
-    client = {**_S3_CLIENT, "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")}
-    options: dict[str, Any] = {"client_options": client, "retry_config": _S3_RETRY}
+        return PatientStore(FolderStore(Path(url)), patience)
+    client = {**_CLIENT, "allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")}
+    options: list[dict[str, Any]] = [
+        {"client_options": client, "retry_config": retry} for retry in (_RETRY, _WRITER_RETRY)
+    ]
     try:
-        return RemoteStore(url, from_url(url, **options))
+        store, write_store = (from_url(url, **each) for each in options)
     except (BaseError, ValueError) as error:
         raise StoreError(f"{url}: cannot be opened as an object store: {error}") from error
+    return PatientStore(RemoteStore(url, store, write_store), patience)
+
+
+class PatientStore:
+    """Passes everything to `inner`, again and again while that is away."""
+
+    def __init__(self, inner: ObjectStore, patience: Patience) -> None:
+        self.url = inner.url
+        self.patience = patience
+        self._inner = inner
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore`; so for all that follows."""
+        return self._ask("read", key, lambda: self._inner.get(key))
+
+    def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
+        return self._ask("read", key, lambda: self._inner.get_ranges(key, starts, ends))
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        self._ask("write", key, lambda: self._inner.put(key, data))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        return self._ask("write", key, lambda: self._inner.put_if_absent(key, data))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(self._ask("list", prefix, lambda: [*self._inner.list(prefix)]))
+
+    def exists(self, key: str) -> bool:
+        return self._ask("look up", key, lambda: self._inner.exists(key))
+
+    def delete(self, key: str) -> None:
+        self._ask("delete", key, lambda: self._inner.delete(key))
+
+    @contextmanager
+    def open_reader(self, key: str) -> Iterator[IO[bytes]]:
+        with self._inner.open_reader(key) as reader:
+            yield reader
+
+    @contextmanager
+    def open_writer(self, key: str) -> Iterator[IO[bytes]]:
+        """What was written can not be asked for again: the driver alone tries again, as long as it may."""
+        with self._inner.open_writer(key) as writer:
+            yield writer
+
+    def _ask(self, verb: str, key: str, call: Callable[[], Answer]) -> Answer:
+        return self.patience.ask(f"{self.url} ({verb} {key})", call)
 
 
 class RemoteStore:
     """An object store behind a URL."""
 
-    def __init__(self, url: str, store: Any) -> None:
+    def __init__(self, url: str, store: Any, write_store: Any = None) -> None:
+        """`write_store`: for files that are written front to back, by default `store`."""
         self.url = url
         self._store = store
+        self._write_store = write_store or store
 
     def get(self, key: str) -> bytes:
         with self._named("read", key):
@@ -157,7 +218,7 @@ class RemoteStore:
 
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        with self._named("write", key), obstore.open_writer(self._store, key) as writer:
+        with self._named("write", key), obstore.open_writer(self._write_store, key) as writer:
             yield cast(IO[bytes], writer)
 
     @contextmanager
@@ -169,7 +230,8 @@ class RemoteStore:
             raise StoreError(f"{self.url}/{key}: not there.") from error
         except (BaseError, PermissionError) as error:
             reason = str(error).splitlines()[0][:300]
-            raise StoreError(
+            kind = StoreAwayError if _AWAY.search(reason) and _CREDENTIALS not in reason else StoreError
+            raise kind(
                 f"{self.url}/{key}: cannot {verb} it: {reason}. Check that the endpoint answers "
                 "(AWS_ENDPOINT_URL), the credentials (AWS_ACCESS_KEY_ID, ...) and the bucket."
             ) from error
@@ -182,6 +244,12 @@ def _require_within(url: str, key: str) -> None:
             f"{url}: '{key}' leads out of this store, which no assay wrote. Nothing was touched: ask "
             "whoever gave you this run or dataset."
         )
+
+
+_AWAY = re.compile(r"status code: (408|425|429|5\d\d)|HTTP error")
+"""What a driver says of a server that may answer another time: overloaded, cut off, or silent."""
+_CREDENTIALS = "169.254.169.254"
+"""Asked where no credentials are given; that mends nothing by itself."""
 
 
 class FolderStore:
@@ -272,7 +340,8 @@ class FolderStore:
             yield
         except OSError as error:
             cure = _CURES.get(error.errno or 0, "Check the path and its permissions.")
-            raise StoreError(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
+            kind = StoreAwayError if error.errno in _AWAY_ERRNOS else StoreError
+            raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
 
 
 _UNFINISHED = ".unfinished-"
@@ -281,6 +350,13 @@ _CURES = {
     errno.EDQUOT: "The quota is used up: free some space there and start again; all commits are intact.",
     errno.EROFS: "The file system is read-only: choose another folder.",
 }
+
+
+_AWAY_ERRNOS = frozenset(
+    (errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETUNREACH,
+     errno.ENETDOWN, errno.ENOTCONN, errno.ECONNREFUSED, errno.ECONNRESET, errno.EREMOTEIO, errno.ESHUTDOWN)
+)  # fmt: skip
+"""What a network file system says while its server is away."""
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
-from assay.base.errors import AssayError, StoreError, TrainingError
+from assay.base.errors import AssayError, StoreAwayError, StoreError, TrainingError
 from assay.base.units import duration_text
 from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
@@ -31,6 +31,7 @@ from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.notices import append_notice
+from assay.store.patience import PATIENCE_S, Patience
 from assay.triage.hang import HungRank, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
@@ -43,7 +44,7 @@ STACKS_S = 0.5
 PRIOR_FAILURE_S = 3600.0
 """What is assumed of a run that has not died yet: a preemptible node lives for hours."""
 STORE_TRIES = 4
-"""A store that fails may come back: so many attempts without a commit in between, after growing waits."""
+"""A store that refuses may yet accept: so many attempts without a commit in between, after growing waits."""
 
 
 class Watcher(Protocol):
@@ -78,6 +79,8 @@ class RestartPolicy:
     """What shall go wrong."""
     parallel: tuple[Parallel, ...] = ("ddp",)
     """How the ranks hold the weights: of the first attempts in turn, then the last one."""
+    store_patience: float = PATIENCE_S
+    """Seconds in which attempts may die of a store that does not answer, one after the other."""
 
 
 OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
@@ -92,6 +95,9 @@ class _Death(NamedTuple):
     failure: Failure
     step: int
     world_size: int
+    at_s: float
+    is_of_store: bool
+    """The store was away, which is nobody's fault here."""
 
     def is_like(self, other: "_Death") -> bool:
         """Whether it is the same failure again, with no commit in between.
@@ -151,8 +157,9 @@ class Supervisor:
         watchers: Sequence[Watcher],
         clock: Clock,
         nodes: Nodes | None = None,
+        patience: Patience | None = None,
     ) -> None:
-        """`nodes`: where the ranks run; by default, here."""
+        """`nodes`: where the ranks run; by default, here. `patience`: of the log's store."""
         self._run = run
         self._log = log
         self._policy = policy
@@ -161,6 +168,7 @@ class Supervisor:
         self._stop_asked = False
         self._num_attempts = 0
         self._nodes = nodes or ThisMachine(run)
+        self._patience = patience
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
 
     def run(self, world_size: int) -> Attempt:
@@ -186,7 +194,9 @@ class Supervisor:
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
             assert end.failure is not None, "what dies dies of something"
-            deaths.append(_Death(end.failure, attempt.end_step or 0, attempt.world_size))
+            is_of_store = isinstance(end.error, StoreAwayError)
+            at_s = self._clock.monotonic_s()
+            deaths.append(_Death(end.failure, attempt.end_step or 0, attempt.world_size, at_s, is_of_store))
             self._refuse_hopeless(deaths, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
@@ -195,10 +205,14 @@ class Supervisor:
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""
         last = deaths[-1]
+        alike = [death for death in deaths if death.is_like(last)]
+        if last.is_of_store and last.at_s - alike[0].at_s <= self._policy.store_patience:
+            return  # the next attempt begins when the store lets it
         allowed = STORE_TRIES if isinstance(end.error, StoreError) else 1
-        num_alike = sum(death.is_like(last) for death in deaths)
+        num_alike = len(alike)
         repeats = last.failure.failure_kind not in FROM_OUTSIDE and num_alike > allowed
-        if not repeats and len(deaths) <= self._policy.max_restarts:
+        num_own = sum(not death.is_of_store for death in deaths)
+        if not repeats and not last.is_of_store and num_own <= self._policy.max_restarts:
             return
         if repeats:
             text = f"{num_alike} attempts ended alike, without a commit in between: {last.failure.signature}"
@@ -248,7 +262,12 @@ class Supervisor:
             self._log.quarantine_unverified(f"not verified before this: {end.error}")
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
-        commits = self._log.commits()
+        away = None
+        try:
+            self._log.entries()
+        except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
+            away = error
+        commits = self._log.known_commits()
         ended = attempt.model_copy(
             update={
                 "ended_s": self._clock.now_s(),
@@ -263,6 +282,8 @@ class Supervisor:
         save_attempt(Path(self._run.run_dir), ended)
         for watcher in self._watchers:
             watcher.attempt_ended(ended)
+        if away is not None:
+            raise away
         return ended, end
 
     def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:
@@ -384,6 +405,8 @@ class Supervisor:
 
     def _ask_to_stop(self, *_: object) -> None:
         self._stop_asked = True
+        if self._patience is not None:
+            self._patience.hurry()
 
 
 def back_off_s(steps: Sequence[int]) -> float:

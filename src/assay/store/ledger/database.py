@@ -17,9 +17,9 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, OperationalError, ProgrammingError
 
-from assay.base.errors import ConfigError, StoreError
+from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.ledger import tables
 
 BUSY_TIMEOUT_S = 30
@@ -166,7 +166,16 @@ def _named_errors(engine: Engine) -> Iterator[None]:
         raise  # our own mistakes
     except DatabaseError as error:
         reason = str(error.orig).strip() or type(error.orig).__name__
-        raise StoreError(f"ledger {_shown(engine)}: {reason}. {_cure(reason)}") from error
+        is_away = isinstance(error, OperationalError) and _is_away(engine, reason)
+        kind = StoreAwayError if is_away else StoreError
+        raise kind(f"ledger {_shown(engine)}: {reason}. {_cure(reason)}") from error
+
+
+def _is_away(engine: Engine, reason: str) -> bool:
+    """Whether the database may answer another time: a lock is released, a server comes back."""
+    if engine.dialect.name == "sqlite":
+        return "locked" in reason
+    return not any(words in reason for words in ("authentication failed", "does not exist", "disk is full"))
 
 
 def _cure(reason: str) -> str:

@@ -1,0 +1,160 @@
+"""Asks a store again while it does not answer, says what it waits for, and gives up after a budget.
+
+    call --> an answer
+         --> StoreAwayError, or silence: wait 0.25, 0.5, ... 15 s and ask again, until the budget is used up
+
+Every try has a deadline, also where the call itself can not be interrupted (a request in a driver, a network
+file system that hangs): it is made in a thread, which is left behind. So signals are heard meanwhile.
+
+An answer may be lost although the write was made. Writes of whole objects can be repeated; of `put_if_absent`
+the second try says False, and who must know looks at what is there, as the log of commits does.
+"""
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import Protocol, Self, TypeVar
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import ConfigError, StoreAwayError
+from assay.base.units import duration_text
+
+PATIENCE_S = 900.0
+TRY_S = 300.0
+"""Deadline of one try; a driver's own limits are below it."""
+HURRIED_S = 5.0
+"""What is left to a call when a process has been asked to stop."""
+PAUSES_S = (0.25, 15.0)
+SAY_AFTER_S = 5.0
+SAY_EVERY_S = 60.0
+_POLL_S = 0.1
+
+Answer = TypeVar("Answer")
+
+
+class CallMaker(Protocol):
+    """Answers a call; meanwhile asks `look` now and then, which raises when there was no answer in time."""
+
+    def __call__(self, call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
+        """The answer."""
+        ...
+
+
+class Patience:
+    """How long a store may be away, and who hears of it."""
+
+    def __init__(
+        self,
+        budget_s: float = PATIENCE_S,
+        *,
+        clock: Clock | None = None,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+        make_call: CallMaker | None = None,
+    ) -> None:
+        """`make_call`: by default, in a thread."""
+        self.budget_s = budget_s
+        self._clock = clock or SystemClock()
+        self._say = say
+        self._make_call: CallMaker = make_call or _in_thread
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """By $ASSAY_STORE_PATIENCE, in seconds."""
+        given = environment.get("ASSAY_STORE_PATIENCE", "")
+        try:
+            budget_s = float(given or PATIENCE_S)
+            if budget_s >= 0:
+                return cls(budget_s)
+        except ValueError:
+            pass
+        raise ConfigError(f"ASSAY_STORE_PATIENCE={given!r}: give seconds, e.g. {PATIENCE_S:g}.")
+
+    def hurry(self) -> None:
+        """From now on, give up after `HURRIED_S`: this process was asked to stop."""
+        self.budget_s = min(self.budget_s, HURRIED_S)
+
+    def ask(self, what: str, call: Callable[[], Answer]) -> Answer:
+        """The answer to a call; `what` names it. Raises `StoreAwayError` when the patience is at its end."""
+        wait = _Wait(self, what, self._clock, self._say)
+        while True:
+            try:
+                answer = self._make_call(call, wait.begin_try())
+            except StoreAwayError as error:
+                wait.pause(error)
+            else:
+                wait.is_over()
+                return answer
+
+
+class _Wait:
+    """One call that is made until it is answered."""
+
+    def __init__(self, patience: Patience, what: str, clock: Clock, say: Callable[[str], None]) -> None:
+        self._patience = patience
+        self._what = what
+        self._clock = clock
+        self._say = say
+        self._began_s = clock.monotonic_s()
+        self._say_at_s = self._began_s + min(SAY_AFTER_S, patience.budget_s)
+        self._has_said = False
+        self._pause_s = PAUSES_S[0]
+        self._reason = "no answer yet"
+
+    def begin_try(self) -> Callable[[], None]:
+        """What to call while a try is under way: it raises when there was no answer in time."""
+        until_s = self._clock.monotonic_s() + TRY_S
+
+        def look() -> None:
+            now_s = self._clock.monotonic_s()
+            if now_s > min(until_s, self._began_s + max(self._patience.budget_s, HURRIED_S)):
+                raise StoreAwayError(f"{self._what}: no answer in time")
+            self._speak(now_s)
+
+        return look
+
+    def pause(self, error: StoreAwayError) -> None:
+        """Wait until the next try, longer each time; raises the error instead when that would be too long."""
+        self._reason = str(error)
+        until_s = self._clock.monotonic_s() + self._pause_s
+        while (left_s := until_s - self._clock.monotonic_s()) > 0:
+            if until_s > self._began_s + self._patience.budget_s:
+                raise StoreAwayError(
+                    f"{error} It was asked for {duration_text(self._clock.monotonic_s() - self._began_s)} "
+                    "(--store-patience). Everything committed is intact: the same command goes on from there."
+                ) from error
+            self._speak(self._clock.monotonic_s())
+            self._clock.sleep_s(min(left_s, _POLL_S))
+        self._pause_s = min(2 * self._pause_s, PAUSES_S[1])
+
+    def is_over(self) -> None:
+        """There is an answer."""
+        if self._has_said:
+            waited = duration_text(self._clock.monotonic_s() - self._began_s)
+            self._say(f"{self._what}: answered after {waited}.")
+
+    def _speak(self, now_s: float) -> None:
+        if now_s < self._say_at_s:
+            return
+        self._has_said, self._say_at_s = True, now_s + SAY_EVERY_S
+        waited, most = duration_text(now_s - self._began_s), duration_text(self._patience.budget_s)
+        self._say(f"waiting for {self._what}, {waited} of at most {most}: {self._reason}")
+
+
+def _in_thread(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
+    is_done = threading.Event()
+
+    def work() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:  # handed to who asked
+            errors.append(error)
+        is_done.set()
+
+    threading.Thread(target=work, name="store", daemon=True).start()
+    while not is_done.wait(_POLL_S):
+        look()
+    if errors:
+        raise errors[0]
+    return answers[0]

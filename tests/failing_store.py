@@ -1,0 +1,160 @@
+"""A store that fails at chosen calls, and the patience of who asks it, in simulated time.
+
+    error      nothing happens, and the server says that it is overloaded
+    lost       it happens, but nobody hears
+    hang       nothing happens, and nobody says so
+    late       nobody hears; it happens after the next call
+    twice      it happens twice
+    truncated  what is read ends too early, and the connection with it
+    slow       the answer takes a minute
+
+Errors and silence last for `OUTAGE_S` of simulated time, in which every call fails so; the others strike one
+call.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import IO, Literal, TypeVar, get_args
+
+from assay.base.errors import StoreAwayError
+from assay.store.objects import ObjectInfo, ObjectStore, PatientStore
+from assay.store.patience import CallMaker, Patience
+
+Trouble = Literal["error", "lost", "hang", "late", "twice", "truncated", "slow"]
+TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
+OUTAGE_S = 20.0
+Answer = TypeVar("Answer")
+
+
+class SimulatedClock:
+    """Jumps where others wait."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+
+    def now_s(self) -> float:
+        return self.at_s
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+    def sleep_s(self, seconds: float) -> None:
+        self.at_s += seconds
+
+
+class FailingStore:
+    """Passes everything to `inner`, but call number n fails as `troubles[n]` says."""
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        troubles: Mapping[int, Trouble],
+        clock: SimulatedClock,
+        *,
+        outage_s: float = OUTAGE_S,
+    ) -> None:
+        self.url = "s3://simulated"
+        self.num_calls = 0
+        self._inner = inner
+        self._troubles = troubles
+        self._clock = clock
+        self._outage_s = outage_s
+        self._outage: tuple[Trouble, float] | None = None
+        self._late: list[Callable[[], object]] = []
+
+    def get(self, key: str) -> bytes:
+        """See `ObjectStore`; so for all that follows."""
+        return self._ask(lambda: self._inner.get(key))
+
+    def get_ranges(self, key: str, starts: Sequence[int], ends: Sequence[int]) -> list[memoryview]:
+        return self._ask(lambda: self._inner.get_ranges(key, starts, ends))
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        whole = bytes(data)
+        self._ask(lambda: self._inner.put(key, whole))
+
+    def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
+        whole = bytes(data)
+        return self._ask(lambda: self._inner.put_if_absent(key, whole))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(self._ask(lambda: [*self._inner.list(prefix)]))
+
+    def exists(self, key: str) -> bool:
+        return self._ask(lambda: self._inner.exists(key))
+
+    def delete(self, key: str) -> None:
+        self._ask(lambda: self._inner.delete(key))
+
+    @contextmanager
+    def open_reader(self, key: str) -> Iterator[IO[bytes]]:
+        yield io.BytesIO(self.get(key))
+
+    @contextmanager
+    def open_writer(self, key: str) -> Iterator[IO[bytes]]:
+        buffer = io.BytesIO()
+        yield buffer
+        self.put(key, buffer.getvalue())
+
+    def _ask(self, call: Callable[[], Answer]) -> Answer:
+        trouble = self._trouble_now()
+        late, self._late = self._late, []
+        try:
+            return self._in_trouble(trouble, call)
+        finally:
+            for each in late:
+                each()
+
+    def _trouble_now(self) -> Trouble | None:
+        number, self.num_calls = self.num_calls, self.num_calls + 1
+        trouble = self._troubles.get(number)
+        if trouble not in ("error", "hang", None):
+            return trouble
+        if trouble is not None:
+            self._outage = trouble, self._clock.at_s + self._outage_s
+        if self._outage is None or self._clock.at_s > self._outage[1]:
+            return None
+        return self._outage[0]
+
+    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Answer]) -> Answer:
+        if trouble is None:
+            return call()
+        if trouble == "slow":
+            self._clock.sleep_s(60.0)
+            return call()
+        if trouble == "twice":
+            call()
+            return call()
+        if trouble == "hang":
+            raise Silence
+        if trouble == "late":
+            self._late.append(call)
+        elif trouble in ("lost", "truncated"):
+            call()
+        raise StoreAwayError(f"{self.url}: {trouble}.")
+
+
+class Silence(BaseException):
+    """There will be no answer."""
+
+
+def patient(store: ObjectStore, clock: SimulatedClock, *, budget_s: float = 900.0) -> PatientStore:
+    """As `open_store` wraps a store, but in simulated time and one thread."""
+    return PatientStore(store, Patience(budget_s, clock=clock, say=said.append, make_call=_simulated(clock)))
+
+
+said: list[str] = []
+"""What was told to people."""
+
+
+def _simulated(clock: SimulatedClock) -> CallMaker:
+    def make_call(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
+        try:
+            return call()
+        except Silence:
+            while True:
+                clock.sleep_s(1.0)
+                look()
+
+    return make_call

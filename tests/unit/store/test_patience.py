@@ -1,0 +1,96 @@
+"""Who is asked again, how long, and what is said meanwhile."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import failing_store
+from assay.base.errors import ConfigError, StoreAwayError, StoreError
+from assay.store.commit_log import CommitLog
+from assay.store.objects import FolderStore, PatientStore, open_store
+from assay.store.patience import HURRIED_S, PATIENCE_S, Patience
+from failing_store import FailingStore, SimulatedClock, patient
+
+
+@pytest.mark.parametrize("trouble", ["error", "hang"])
+def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> None:
+    clock = SimulatedClock()
+    failing_store.said.clear()
+    store = patient(FailingStore(open_store("memory:"), {0: trouble}, clock), clock)
+    store.put("key", b"bytes")
+    assert store.get("key") == b"bytes"
+    assert clock.at_s >= failing_store.OUTAGE_S
+    waiting, *_, answered = failing_store.said
+    assert waiting.startswith("waiting for s3://simulated (write key), 5")
+    assert "of at most 15 min" in waiting
+    assert answered.startswith("s3://simulated (write key): answered after")
+
+
+@pytest.mark.parametrize("trouble", ["error", "hang"])
+def test_an_outage_longer_than_the_patience_is_one_error_that_says_try_again(
+    trouble: failing_store.Trouble,
+) -> None:
+    clock = SimulatedClock()
+    failing = FailingStore(open_store("memory:"), {0: trouble}, clock, outage_s=1e9)
+    with pytest.raises(StoreAwayError, match=r"Everything committed is intact") as raised:
+        patient(failing, clock, budget_s=900.0).get("key")
+    assert raised.value.exit_code == 75
+    assert 850 <= clock.at_s <= 960
+
+
+def test_what_is_not_there_is_not_waited_for() -> None:
+    clock = SimulatedClock()
+    with pytest.raises(StoreError, match="not there"):
+        patient(FailingStore(open_store("memory:"), {}, clock), clock).get("key")
+    assert clock.at_s == 0
+
+
+def test_who_is_asked_to_stop_waits_no_longer() -> None:
+    clock = SimulatedClock()
+    store = patient(FailingStore(open_store("memory:"), {0: "error"}, clock, outage_s=1e9), clock)
+    store.patience.hurry()
+    with pytest.raises(StoreAwayError):
+        store.get("key")
+    assert clock.at_s <= HURRIED_S + 1
+
+
+def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("assay.store.patience.HURRIED_S", 0.3)
+    forever = threading.Event()
+
+    class Hung(FolderStore):
+        def get(self, key: str) -> bytes:
+            forever.wait()
+            return b""
+
+    store = PatientStore(Hung(tmp_path), Patience(900.0, say=lambda text: None))
+    threading.Timer(0.2, store.patience.hurry).start()  # as SIGTERM does
+    began_s = time.monotonic()
+    with pytest.raises(StoreAwayError, match="no answer in time"):
+        store.get("key")
+    assert time.monotonic() - began_s < 2
+    forever.set()
+
+
+def test_a_begun_attempt_whose_answers_are_lost_or_late_is_begun_once() -> None:
+    for number in range(6):
+        for trouble in failing_store.TROUBLES:
+            clock, inner = SimulatedClock(), open_store("memory:")
+            log = CommitLog(patient(FailingStore(inner, {number: trouble}, clock), clock))
+            attempt = log.begin_attempt(world_size=1, now_s=0.0)
+            known = CommitLog(inner).entries()
+            assert known[-1].attempt == attempt == log.attempt
+            assert [entry.attempt for entry in known] == list(range(1, len(known) + 1))
+
+
+@pytest.mark.parametrize(("given", "budget_s"), [("", PATIENCE_S), ("12.5", 12.5), ("0", 0.0)])
+def test_the_environment_says_how_patient_a_command_is(given: str, budget_s: float) -> None:
+    assert Patience.from_environment({"ASSAY_STORE_PATIENCE": given}).budget_s == budget_s
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "nan"])
+def test_a_patience_that_is_no_number_of_seconds_is_refused(given: str) -> None:
+    with pytest.raises(ConfigError, match="give seconds"):
+        Patience.from_environment({"ASSAY_STORE_PATIENCE": given})
