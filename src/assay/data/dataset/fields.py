@@ -78,7 +78,10 @@ def check_span(span: Span, config: BuildConfig) -> SeenTypes:
                 _refuse_half_characters(value, name, where)
             elif isinstance(value, int) and not -(2**63) <= value < 2**63:
                 raise DataError(f"{where}: field '{name}' is {value}, beyond 64 bits. Write it as text.")
-            if value is None or (type_name := type(value).__name__) in places:
+            type_name = type(value).__name__
+            if type(value) is int and abs(value) > 2**53:
+                type_name = _LARGE
+            if value is None or type_name in places:
                 continue
             if type_name not in _ARROW_TYPES:
                 raise DataError(
@@ -156,9 +159,11 @@ def _refuse_half_characters(text: str, name: str, where: str) -> None:
         ) from error
 
 
+_LARGE = "an integer beyond 2^53"
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "str": pa.string(),
     "int": pa.int64(),
+    _LARGE: pa.int64(),
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
@@ -169,7 +174,9 @@ def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
         return pa.string()
     if set(places) == {"int", "float"}:
         return pa.float64()
-    (one, there), *others = places.items()
+    (one, there), *others = (
+        (kind, where) for kind, where in places.items() if kind != "int" or _LARGE not in places
+    )
     if others:
         other, here = others[0]
         raise DataError(

@@ -182,18 +182,24 @@ def _decoded(
 ) -> pa.Table:
     """All columns of a row group, their values checked; the error names the first that can not be read."""
     try:
-        table = read_group(metadata, group, chunks, names)
-        table.validate(full=True)
-        return table
+        return _checked(metadata, group, chunks, names)
     except (pa.ArrowException, OSError):
         for name in names:
             try:
-                read_group(metadata, group, chunks, [name]).validate(full=True)
+                _checked(metadata, group, chunks, [name])
             except (pa.ArrowException, OSError) as error:
                 raise DataError(
                     f"{where}: column '{name}' cannot be decoded: {error}. Write the file again."
                 ) from error
         raise
+
+
+def _checked(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str]) -> pa.Table:
+    table = read_group(metadata, group, chunks, names)
+    table.validate(full=True)
+    if len(table) != metadata.row_group(group).num_rows:
+        raise pa.ArrowInvalid(f"{len(table)} values in {metadata.row_group(group).num_rows} rows")
+    return table
 
 
 def _lengths(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:

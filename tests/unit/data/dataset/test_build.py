@@ -2,18 +2,23 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import ConfigError, DataError
-from assay.data.dataset.build import build_dataset
+from assay.data.dataset.build import _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.fields import BuildConfig
+from assay.data.dataset.fields import BuildConfig, check_span, field_types
+from assay.data.dataset.index import index_dataset
+from assay.data.dataset.raw_rows import find_spans
 from assay.data.dataset.tokens import train_tokenizer
 
 LINES = [
@@ -22,6 +27,7 @@ LINES = [
         "label": n % 2,
         "language": None if n % 3 else "en",
         "when": "2026-01-02",
+        "score": n if n % 2 else 0.5,
     }
     for n in range(25)
 ]
@@ -32,7 +38,7 @@ def config(tmp_path: Path) -> BuildConfig:
     train_tokenizer([line["text"] for line in LINES], vocab_size=300).save(str(tmp_path / "tokenizer.json"))
     return BuildConfig(
         tokenizer=str(tmp_path / "tokenizer.json"),
-        metadata_fields=("language",),
+        metadata_fields=("language", "score"),
         time_field="when",
         rows_per_shard=10,
         rows_per_group=4,
@@ -101,6 +107,34 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path, config, line: bytes, 
     with pytest.raises(DataError, match=says):
         build_dataset([write(tmp_path / "rows.jsonl", lines)], tmp_path / "out", config, workers=1)
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+strange_texts = st.text(max_size=4) | st.sampled_from(["\ud800", "a\udfff", "", "\x00", "\u2028", "x" * 50])
+times = st.datetimes().map(str) | st.sampled_from(["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-12:00"])
+anything = (
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | strange_texts
+    | st.lists(st.integers(), max_size=2) | st.dictionaries(strange_texts, st.integers(), max_size=1)
+)  # fmt: skip
+labels = st.sampled_from([0, 1, "0", True])
+optional = {"language": anything, "score": st.floats() | st.integers(-(2**63), 2**63 - 1), "when": times}
+strange_rows = st.fixed_dictionaries({"text": anything, "label": labels}, optional=optional)
+texts = st.text(st.characters(codec="utf-8"), min_size=1, max_size=4)
+good_rows = st.fixed_dictionaries({"text": texts, "label": labels}, optional={**optional, "language": texts})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(good_rows, min_size=1, max_size=6) | st.lists(strange_rows, min_size=1, max_size=3))
+def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_path, config, lines) -> None:
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    try:
+        (span,) = find_spans([folder / "rows.jsonl"], config.rows_per_shard)
+        types = field_types([check_span(span, config)], config)
+    except DataError as error:
+        assert "rows.jsonl: line " in str(error)
+        return
+    _write_shard(span, folder, "a.parquet", config, types)
+    assert index_dataset(str(folder), folder / "out").num_rows == len(lines)
 
 
 def all_rows(folder: Path, columns: list[str]) -> list[dict]:
