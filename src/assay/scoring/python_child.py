@@ -32,21 +32,24 @@ _READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
 _RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 """How many rights on files each version of Landlock knows; later ones 16."""
 _READABLE = (
-    "/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/proc/cpuinfo", "/proc/meminfo",
-    "/sys/devices/system", "/dev/urandom", "/dev/zero",
+    "/usr", "/lib", "/lib64", "/opt", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
+    "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system", "/dev/urandom", "/dev/zero",
 )  # fmt: skip
 
 _X86_64 = 0xC000003E
 _REFUSED_CALLS = {
     "processes": (57, 58, 59, 322, 272, 308),  # fork, vfork, execve, execveat, unshare, setns
     "signals": (62, 200, 234, 424, 434),  # kill, tkill, tgkill, pidfd_send_signal, pidfd_open
-    "others' memory": (101, 310, 311, 298, 321, 323),  # ptrace, process_vm_*, perf_event_open, bpf, userfaultfd
+    "others' memory": (101, 310, 311, 312, 438, 440, 448, 256, 279),  # ptrace, process_*, kcmp, *_pages
+    "others' time": (141, 142, 144, 203, 251, 314),  # setpriority, sched_set*, ioprio_set
+    "shared memory": (29, 30, 31, 64, 65, 66, 68, 69, 70, 71, 220, 240),  # shm*, sem*, msg*, mq_open
+    "the kernel's insides": (135, 298, 321, 323),  # personality, perf_event_open, bpf, userfaultfd
     "network": (41, 42, 49, 50, 425),  # socket, connect, bind, listen, io_uring_setup
     "rights": (90, 91, 92, 93, 94, 260, 268, 452),  # chmod, fchmod, chown, fchown, lchown, *at, fchmodat2
     "attributes": (132, 188, 189, 190, 197, 198, 199, 235, 261, 280),  # utime*, setxattr*, removexattr*
     "mounts and keys": (155, 161, 165, 166, 248, 249, 250),
 }  # fmt: skip
-_CLONE, _CLONE_THREAD, _CLONE3 = 56, 0x10000, 435
+_CLONE, _CLONE_THREAD, _CLONE3, _PRLIMIT = 56, 0x10000, 435, 302
 _ALLOW, _REFUSE, _UNKNOWN = 0x7FFF0000, 0x50000 | 1, 0x50000 | 38
 
 _REFUSED_EVENTS = (
@@ -138,7 +141,7 @@ def _fence_files(libc: Any, own: Path) -> bool:
 def _fence_calls(libc: Any) -> bool:
     if platform.machine() != "x86_64":
         return False
-    load_architecture, load_number, load_flags = ((0x20, 0, 0, at) for at in (4, 0, 16))
+    load_architecture, load_number, load_first = ((0x20, 0, 0, at) for at in (4, 0, 16))
     refuse, unknown, allow = ((0x06, 0, 0, answer) for answer in (_REFUSE, _UNKNOWN, _ALLOW))
 
     program = [load_architecture, (0x15, 1, 0, _X86_64), refuse, load_number]
@@ -147,7 +150,8 @@ def _fence_calls(libc: Any) -> bool:
         for number in numbers:
             program += [(0x15, 0, 1, number), refuse]
     program += [(0x15, 0, 1, _CLONE3), unknown]  # its flags can not be read here; libraries fall back to clone
-    program += [(0x15, 0, 3, _CLONE), load_flags, (0x45, 1, 0, _CLONE_THREAD), refuse, allow]
+    program += [(0x15, 0, 3, _PRLIMIT), load_first, (0x15, 1, 0, 0), refuse, load_number]  # others' limits
+    program += [(0x15, 0, 3, _CLONE), load_first, (0x45, 1, 0, _CLONE_THREAD), refuse, allow]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))
     filters = struct.pack("@HP", len(program), ctypes.addressof(code))
     return not libc.prctl(_SECCOMP, _FILTER, filters, 0, 0)

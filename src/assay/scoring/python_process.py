@@ -5,7 +5,7 @@
 
 The child has an empty environment, an empty working folder, limits on memory, processor time and open files, a
 time limit for each sample, and a fence of the kernel's (`python_child`): no files but its own, no processes, no
-network. Where the kernel does not grant a part of it, that is said each time a grader is started. An answer
+network. Where the kernel does not grant a part of it, a warning says so to whoever evaluates. An answer
 bears the name of its question, which nobody can know before it is asked.
 
 One child serves many samples; after a time-out or a crash the next sample gets a fresh one.
