@@ -87,6 +87,9 @@ class FailingStore:
     def delete(self, key: str) -> None:
         self._ask(lambda: self._inner.delete(key))
 
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        self._ask(lambda: self._inner.sweep_unfinished(is_dead))
+
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
         yield io.BytesIO(self.get(key))

@@ -6,7 +6,7 @@ are written front to back, on a store without atomic writes) in part; then every
 
 import io
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -63,6 +63,10 @@ class PowerCutStore:
             self._inner.delete(key)
             return
         raise PowerCut
+
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        self._check()
+        self._inner.sweep_unfinished(is_dead)
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:

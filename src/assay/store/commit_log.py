@@ -25,6 +25,8 @@ from assay.store.objects import ObjectStore
 
 LOG_PREFIX = "log/"
 CHECKPOINT_PREFIX = "checkpoints/"
+ABANDONED_S = 3600.0
+"""Nobody writes one file for so long."""
 _READ_BYTES = 8 << 20
 
 
@@ -141,6 +143,17 @@ class CommitLog:
             if folder in kept or in_the_making or (folder in committed and name == RECEIPTS_NAME):
                 continue
             self.store.delete(item.key)
+
+    def sweep_abandoned(self) -> None:
+        """`sweep`, and what writers left half-written: of attempts that are fenced, or long ago."""
+        self.sweep()
+
+        def is_dead(folder: str, age_s: float) -> bool:
+            wrote = attempt_of(folder)
+            is_fenced = wrote is not None and wrote < self.attempt
+            return age_s > ABANDONED_S or is_fenced
+
+        self.store.sweep_unfinished(is_dead)
 
     def _fenced_by(self, newest: int) -> FencedError:
         return FencedError(

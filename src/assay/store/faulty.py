@@ -52,6 +52,9 @@ class FlakyStore:
     def delete(self, key: str) -> None:
         self._inner.delete(key)
 
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        self._inner.sweep_unfinished(is_dead)
+
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
         with self._inner.open_reader(key) as reader:

@@ -8,7 +8,8 @@ import errno
 import io
 import os
 import re
-import threading
+import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
@@ -61,6 +62,10 @@ class ObjectStore(Protocol):
 
     def delete(self, key: str) -> None:
         """Remove; no error if it was not there."""
+        ...
+
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        """Delete what writers left half-written: all that `is_dead`, told its folder and its age in seconds."""
         ...
 
     def open_reader(self, key: str) -> AbstractContextManager[IO[bytes]]:
@@ -135,6 +140,9 @@ class PatientStore:
 
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._inner.delete(key))
+
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        self._ask("sweep", "", lambda: self._inner.sweep_unfinished(is_dead))
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -211,6 +219,9 @@ class RemoteStore:
             except FileNotFoundError:
                 return
 
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        """Nothing that could be listed; the server drops parts by the bucket's rule for them."""
+
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
         with self._named("read", key):
@@ -276,10 +287,9 @@ class FolderStore:
 
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         path = self._path(key)
-        with self._named("write", key), self._unfinished(path) as unfinished:
-            with unfinished.open("wb") as file:
-                file.write(data)
-                _sync(file)
+        with self._named("write", key), self._unfinished(path) as (unfinished, file):
+            file.write(data)
+            _sync(file)
             try:
                 os.link(unfinished, path)
             except FileExistsError:
@@ -288,12 +298,36 @@ class FolderStore:
             return True
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        folder = self._path(prefix.rpartition("/")[0])
+        _require_within(self.url, prefix)
         with self._named("list", prefix):
-            for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
-                key = path.relative_to(self._root).as_posix()
-                if key.startswith(prefix) and path.is_file() and not path.name.startswith(_UNFINISHED):
-                    yield ObjectInfo(key, path.stat().st_size)
+            for key, entry in self._files(prefix.rpartition("/")[0], prefix):
+                if not entry.name.startswith(_UNFINISHED):
+                    with suppress(FileNotFoundError):
+                        yield ObjectInfo(key, entry.stat().st_size)
+
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+        with self._named("sweep", ""):
+            for key, entry in self._files("", ""):
+                with suppress(FileNotFoundError):
+                    if entry.name.startswith(_UNFINISHED):
+                        age_s = time.time() - entry.stat().st_mtime
+                        if is_dead(key.rpartition("/")[0], age_s):
+                            Path(entry.path).unlink()
+
+    def _files(self, folder: str, prefix: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        """Files whose key starts with `prefix`, in a folder and those below; others may delete meanwhile."""
+        try:
+            with os.scandir(self._root / folder) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            key = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
+                    yield from self._files(key, prefix)
+            elif key.startswith(prefix) and entry.is_file():
+                yield key, entry
 
     def exists(self, key: str) -> bool:
         return self._path(key).is_file()
@@ -313,10 +347,9 @@ class FolderStore:
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
         path = self._path(key)
-        with self._named("write", key), self._unfinished(path) as unfinished:
-            with unfinished.open("wb") as file:
-                yield file
-                _sync(file)
+        with self._named("write", key), self._unfinished(path) as (unfinished, file):
+            yield file
+            _sync(file)
             unfinished.replace(path)
             _sync_folder(path.parent)
 
@@ -325,12 +358,12 @@ class FolderStore:
         return self._root / key
 
     @contextmanager
-    def _unfinished(self, path: Path) -> Iterator[Path]:
-        """A name beside `path` under which to write; gone afterwards, whatever happens."""
-        _make_folder(path.parent)
-        unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{threading.get_ident()}")
+    def _unfinished(self, path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+        """A file beside `path` in which to write, and its name; gone afterwards, whatever happens."""
+        unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
-            yield unfinished
+            with _opened(unfinished) as file:
+                yield unfinished, file
         finally:
             unfinished.unlink(missing_ok=True)
 
@@ -362,6 +395,16 @@ _AWAY_ERRNOS = frozenset(
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """A new file, and its folder; that may be deleted meanwhile with the last file in it."""
+    for _ in range(100):
+        with suppress(FileNotFoundError):
+            _make_folder(path.parent)
+            return path.open("wb")
+    _make_folder(path.parent)
+    return path.open("wb")
 
 
 def _make_folder(folder: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -384,3 +385,14 @@ def test_an_entry_of_an_older_assay_has_no_digest_and_is_read(store) -> None:
     del tree["entry_sha256"]
     store.put("log/00000000.json", json.dumps(tree).encode())
     assert CommitLog(store).entries() == log.entries()
+
+
+def test_half_written_files_of_fenced_attempts_are_swept_and_those_of_this_one_stay(tmp_path: Path) -> None:
+    log = begun(open_store(str(tmp_path)))
+    log.begin_attempt(world_size=1, now_s=2.0)
+    halves = [tmp_path / checkpoint_folder(4, attempt) / ".unfinished-weights-1-1" for attempt in (1, 2)]
+    for half in halves:
+        half.parent.mkdir(parents=True)
+        half.write_bytes(b"half")
+    log.sweep_abandoned()
+    assert [half.exists() for half in halves] == [False, True]

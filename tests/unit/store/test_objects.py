@@ -1,6 +1,9 @@
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -52,3 +55,55 @@ def test_a_path_that_cannot_be_a_folder_is_one_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StoreError, match=r"file/key: cannot write it: (Not a directory|File exists)"):
         FolderStore(tmp_path / "file").put("key", b"x")
+
+
+def test_what_vanishes_while_a_folder_is_listed_or_written_is_no_error(tmp_path: Path) -> None:
+    store, errors = FolderStore(tmp_path), []
+
+    def again_and_again(call: Callable[[int], object]) -> None:
+        try:
+            for number in range(400):
+                call(number)
+        except StoreError as error:
+            errors.append(error)
+
+    def put_and_delete(folder: int) -> Callable[[int], None]:
+        def call(number: int) -> None:
+            store.put_if_absent(f"checkpoints/{folder}/{number}", b"x")
+            store.delete(f"checkpoints/{folder}/{number}")
+
+        return call
+
+    calls = [
+        put_and_delete(0),
+        put_and_delete(0),
+        put_and_delete(1),
+        lambda _: list(store.list("checkpoints/")),
+    ]
+    with ThreadPoolExecutor(len(calls)) as pool:
+        list(pool.map(again_and_again, calls))
+    assert errors == []
+
+
+def test_what_dead_writers_left_half_written_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    for folder in ("log", "checkpoints/00000004-0001", "checkpoints/00000008-0002"):
+        store.put(f"{folder}/whole", b"x")
+        (tmp_path / folder / ".unfinished-weights-1-1").write_bytes(b"half")
+    old_s = time.time() - 7200
+    os.utime(tmp_path / "log/.unfinished-weights-1-1", (old_s, old_s))
+    asked = []
+
+    def is_dead(folder: str, age_s: float) -> bool:
+        asked.append(folder)
+        return age_s > 3600 or folder.endswith("-0001")
+
+    store.sweep_unfinished(is_dead)
+    left = sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file())
+    assert left == [
+        "checkpoints/00000004-0001/whole",
+        "checkpoints/00000008-0002/.unfinished-weights-1-1",
+        "checkpoints/00000008-0002/whole",
+        "log/whole",
+    ]
+    assert sorted(asked) == ["checkpoints/00000004-0001", "checkpoints/00000008-0002", "log"]

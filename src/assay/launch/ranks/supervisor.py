@@ -243,7 +243,7 @@ class Supervisor:
         now_s = self._clock.now_s()
         number = self._log.begin_attempt(world_size=world_size, now_s=now_s)
         commit = self._log.last_intact_commit()
-        self._log.sweep()
+        self._log.sweep_abandoned()
         attempt = Attempt(
             run_id=self._run.run_id,
             attempt=number,
