@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from assay.base.clock import Clock
-from assay.base.errors import StoreError
+from assay.base.errors import AssayError, StoreError
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, load_evaluation
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
@@ -127,10 +127,27 @@ class LedgerSource(NamedTuple, Generic[Subject]):
     write: Callable[[Ledger, Subject], object]
 
 
-def rebuild_run(ledger: Ledger, run: Run) -> None:
-    """Write everything about a run into the ledger again; what is there already stays as it is."""
-    for source in RUN_SOURCES:
-        source.write(ledger, run)
+def rebuild_run(ledger: Ledger, run: Run) -> list[str]:
+    """Write everything about a run into the ledger again; what is there already stays as it is.
+
+    Returns a sentence on each kind of its files of which one is damaged: that costs its own rows only.
+    """
+    return write_sources(ledger, run, RUN_SOURCES, name=f"run '{run.run_id}'")
+
+
+def write_sources(
+    ledger: Ledger, subject: Subject, sources: Sequence[LedgerSource[Subject]], *, name: str
+) -> list[str]:
+    """Write the rows of some sources; likewise."""
+    problems = []
+    for source in sources:
+        try:
+            source.write(ledger, subject)
+        except StoreError:
+            raise  # the ledger's, as likely as not
+        except AssayError as error:
+            problems.append(f"{name}: {', '.join(source.tables)} not from {source.files}: {error}")
+    return problems
 
 
 def _launches(ledger: Ledger, run: Run) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.base.errors import AssayError, DataError
+from assay.base.errors import AssayError, DataError, StoreError
 from assay.evaluation.suite.queue import PREFIX, stored_results
-from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource
+from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
 from assay.launch.evaluation.queue import evaluation_seconds
 from assay.records.run import Run
+from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
 from assay.store.home import Home
@@ -28,22 +29,29 @@ class Rebuilt(NamedTuple):
 
     runs: list[Run]
     remarks: list[str]
-    """Sentences on what an older assay kept in the ledger only and can not be had again."""
+    """Sentences on what can not be had again: damaged files, and what an older assay kept in a ledger."""
 
 
 def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
-    """Write every run and campaign of a home into a ledger; what is there already stays as it is."""
-    runs = home.runs()
-    if not runs:
+    """Write every run and campaign of a home into a ledger; what is there already stays as it is.
+
+    A damaged file, or a run whose store is away, costs what follows from it only, and is named.
+    """
+    runs, remarks = home.readable_runs()
+    if not runs and not remarks:
         raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
     for run in runs:
-        _save_what_only_the_ledger_holds(ledger, run)
-    remarks = [remark for run in runs for remark in _found_again(run)]
-    for run in runs:
-        for of_run in SOURCES_OF_A_RUN:
-            of_run.write(ledger, run)
-    for of_home in SOURCES_OF_A_HOME:
-        of_home.write(ledger, home)
+        try:
+            _save_what_only_the_ledger_holds(ledger, run)
+            remarks += _found_again(run)
+        except AssayError as error:
+            remarks.append(f"run '{run.run_id}': {error}")
+        remarks += unreadable_attempts(Path(run.run_dir))
+        try:
+            remarks += write_sources(ledger, run, SOURCES_OF_A_RUN, name=f"run '{run.run_id}'")
+        except StoreError as error:
+            remarks.append(f"run '{run.run_id}': {error}")
+    remarks += write_sources(ledger, home, SOURCES_OF_A_HOME, name=str(home.folder))
     return Rebuilt(runs, remarks)
 
 

@@ -6,7 +6,7 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
 
-NoticeKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated_failure"]
+NoticeKind = Literal["hang", "straggler", "wrong_arithmetic", "fault", "repeated_failure", "other_code"]
 
 
 class Notice(Record):

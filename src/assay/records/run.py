@@ -38,7 +38,7 @@ class Run(Record):
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
-    added: ClassVar = frozenset(("failure", "hosts", "devices", "folder"))
+    added: ClassVar = frozenset(("failure", "code_version", "hosts", "devices", "folder"))
 
     run_id: str
     attempt: PositiveInt
@@ -58,6 +58,8 @@ class Attempt(Record):
     """What ended it before its time; None where nothing did, and where an older assay wrote it down."""
     folder: str = ""
     """Where the run's folder lay; empty where an older assay wrote it down."""
+    code_version: str = ""
+    """Of assay, as in the run's record; empty where an older assay wrote it down."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()

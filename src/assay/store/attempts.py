@@ -3,16 +3,15 @@
 The supervisor is their only writer; who comes after a supervisor that died ends its attempts on paper.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
-from assay.base.errors import DataError
 from assay.records.commit import Commit
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
+from assay.store.readable import readable
 
 
 def attempt_path(run_dir: Path, attempt: int) -> Path:
@@ -32,23 +31,21 @@ def saved_attempts(run_dir: Path) -> list[Attempt]:
     They are an account, and the log decides what is resumed: a damaged one stops nobody, but
     `unreadable_attempts` names it.
     """
-    return [attempt for attempt in _read(run_dir) if isinstance(attempt, Attempt)]
+    return _readable_attempts(run_dir)[0]
 
 
 def unreadable_attempts(run_dir: Path) -> list[str]:
     """A sentence on each record of an attempt that is damaged."""
-    return [str(problem) for problem in _read(run_dir) if isinstance(problem, DataError)]
+    return _readable_attempts(run_dir)[1]
 
 
-def _read(run_dir: Path) -> Iterator[Attempt | DataError]:
-    for path in sorted((run_dir / "attempts").glob("attempt-*.json")):
-        try:
-            attempt = Attempt.from_json(path.read_bytes(), source=path)
-            if path != attempt_path(run_dir, attempt.attempt):
-                raise DataError(f"{path}: the record of attempt {attempt.attempt}. Restore the file.")
-            yield attempt
-        except DataError as error:
-            yield error
+def _readable_attempts(run_dir: Path) -> tuple[list[Attempt], list[str]]:
+    paths = sorted((run_dir / "attempts").glob("attempt-*.json"))
+    attempts, problems = readable(Attempt, paths)
+    numbers = [attempt.attempt for attempt in attempts]
+    if not problems and [attempt_path(run_dir, number) for number in numbers] != paths:
+        problems = [f"{run_dir}/attempts: the files hold the attempts {numbers}: one has another's place."]
+    return attempts, problems
 
 
 def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> None:

@@ -17,7 +17,7 @@ from typing import Self
 
 from sqlalchemy.engine import URL
 
-from assay.base.errors import ConfigError
+from assay.base.errors import AssayError, ConfigError
 from assay.base.names import checked_name
 from assay.records.run import Run
 from assay.store.ledger import database
@@ -87,8 +87,18 @@ class Home:
         return opened_in(run, self.run_dir(run.run_id)) if self.has_run(run.run_id) else run
 
     def runs(self) -> list[Run]:
-        """All runs, by id."""
-        return [self.run(path.parent.name) for path in sorted(self.folder.glob(f"*/{RUN_FILE}"))]
+        """All runs whose record can be read, by id."""
+        return self.readable_runs()[0]
+
+    def readable_runs(self) -> tuple[list[Run], list[str]]:
+        """Likewise, and a sentence on each of the other folders."""
+        runs, problems = [], []
+        for path in sorted(self.folder.glob(f"*/{RUN_FILE}")):
+            try:
+                runs.append(self.run(path.parent.name))
+            except (AssayError, OSError) as error:
+                problems.append(f"run '{path.parent.name}' is left out: {error}")
+        return runs, problems
 
     @property
     def campaigns(self) -> Path:

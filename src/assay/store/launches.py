@@ -8,6 +8,7 @@ from assay.base.clock import SystemClock
 from assay.records.launch import Launch, LaunchPlace
 from assay.records.run import Run
 from assay.store.objects import open_store
+from assay.store.readable import readable
 
 
 def save_launch(
@@ -35,6 +36,5 @@ def save_launch(
 
 
 def saved_launches(run: Run) -> list[Launch]:
-    """All launches of a run, the first one first."""
-    paths = sorted((Path(run.run_dir) / "launches").glob("*.json"))
-    return [Launch.from_json(path.read_bytes(), source=path) for path in paths]
+    """All launches of a run that can be read, the first one first."""
+    return readable(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]

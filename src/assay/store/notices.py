@@ -1,7 +1,9 @@
 """The notices of a run: one line of JSON each, in the run's folder; the supervisor writes them."""
 
+from contextlib import suppress
 from pathlib import Path
 
+from assay.base.errors import DataError
 from assay.records.notice import Notice
 
 NOTICES_FILE = "notices.jsonl"
@@ -14,9 +16,12 @@ def append_notice(run_dir: Path, notice: Notice) -> None:
 
 
 def read_notices(run_dir: Path) -> list[Notice]:
-    """All notices of a run, the oldest first; a last line that was cut short is left out."""
+    """All notices of a run, the oldest first; a line that was cut short or changed is left out."""
     path = run_dir / NOTICES_FILE
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return [Notice.from_json(line.encode(), source=path) for line in lines[:-1]]
+    notices = []
+    for line in path.read_bytes().split(b"\n"):
+        with suppress(DataError):
+            notices.append(Notice.from_json(line, source=path))
+    return notices

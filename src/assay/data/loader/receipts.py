@@ -1,7 +1,11 @@
 """Receipts: what was really learned, in eight bytes; and what ought to have been.
 
 A receipt is a row count and the sum modulo 2^64 of the rows' hashes. It does not depend on the order of the
-rows, receipts add up, and a wrong set of rows passes with probability 2^-64.
+rows, receipts add up, and a wrong set of rows passes by accident with probability 2^-64.
+
+By accident: the hash has no key, so who trains the run, or rewrites its log, could choose changes that cancel
+inside one lane's window. A receipt is proof against machines and mistakes, not against its own writer. What
+was committed is kept from changing afterwards by the digest of its file, which the entry in the log names.
 """
 
 from typing import NamedTuple

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
+from assay.base.code_version import code_version
 from assay.base.errors import AssayError, StoreAwayError, StoreError, TrainingError
 from assay.base.units import duration_text
 from assay.data.loader.lane_shares import largest_world_size
@@ -251,8 +252,10 @@ class Supervisor:
             start_step=commit.step if commit else 0,
             started_s=now_s,
             folder=self._run.run_dir,
+            code_version=code_version(),
         )
         save_attempt(Path(self._run.run_dir), attempt)
+        self._notice_other_code(attempt)
         close_abandoned_attempts(self._run, self._log, attempt)
         if self._stop_asked:
             end = AttemptEnd("preempted", world_size, said="asked to stop before its ranks were started")
@@ -368,6 +371,18 @@ class Supervisor:
         )
         self._notice_failure("hang", failure.sentence(self._run.run_dir), failure)
         return AttemptEnd("killed", attempt.world_size - 1, failure=failure, stalled_s=hung.silent_s)
+
+    def _notice_other_code(self, attempt: Attempt) -> None:
+        """Training goes on, but perhaps to other weights than the older code would have made."""
+        earlier = [each for each in saved_attempts(Path(self._run.run_dir)) if each.attempt < attempt.attempt]
+        versions = [self._run.code_version, *(each.code_version for each in earlier)]
+        was = next((version for version in reversed(versions) if version), attempt.code_version)
+        if was != attempt.code_version:
+            text = (
+                f"assay is {attempt.code_version} now and was {was}: the weights will be those of the older "
+                "code only if nothing that computes them changed in between"
+            )
+            self._notice("other_code", text, attempt.attempt, rank=None, step=attempt.start_step, host="")
 
     def _notice_failure(self, kind: NoticeKind, text: str, about: Failure) -> None:
         """Say at once what a failure will say at the end of its attempt."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from assay.base.clock import SystemClock
+from assay.base.errors import DamagedDataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
 from assay.data.loader.lane_shares import LaneShares
@@ -72,7 +73,7 @@ def train_rank(
         partial(_awaited, recipe.evaluation, log),
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
     )
-    place = _restored(saver, task.orders.commit)
+    place = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
@@ -143,10 +144,15 @@ def _lane_sum(recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecord
     )
 
 
-def _restored(saver: Saver, commit: Commit | None) -> TrainingPosition:
+def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPosition:
     """Where to go on, with the model and the optimizer as they were there."""
     if commit is None:
         return TrainingPosition(0, Cursor())
+    if commit.cursor != loader.cursor_at(commit.step):
+        raise DamagedDataError(
+            f"{commit.folder}: its entry in the log says step {commit.step} and {commit.cursor}, which is the "
+            f"cursor of another step: rows would be skipped or repeated. Restore the entry from a backup."
+        )
     saver.restore(commit)
     return TrainingPosition(commit.step, commit.cursor)
 

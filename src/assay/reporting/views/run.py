@@ -126,7 +126,8 @@ class NoticeView(View):
     at: UtcTime
     notice: NoticeKind
     """`straggler`: a rank that all others wait for. `fault`: one that the fault plan asked for struck.
-    `repeated_failure`: attempts died alike, and no other was begun."""
+    `repeated_failure`: attempts died alike, and no other was begun. `other_code`: the attempt runs
+    another version of assay than the one before."""
     attempt: int
     rank: int | None
     """Null where it is not of one rank."""

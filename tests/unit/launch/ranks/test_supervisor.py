@@ -178,3 +178,19 @@ def test_another_mistake_at_the_same_step_is_tried_again(run, monkeypatch) -> No
 
 def refuse_to_save(*_: object) -> None:
     raise DataError("there is no dataset here")
+
+
+def test_another_version_of_assay_is_noticed_once_and_on_record(run, monkeypatch) -> None:
+    nodes, log = KillingNodes(KILL), CommitLog(open_store("memory:"))
+    versions = iter(["0.1.0+gold", "0.1.0+gnew", "0.1.0+gnew"])
+    monkeypatch.setattr("assay.launch.ranks.supervisor.code_version", lambda: next(versions))
+    run = run.model_copy(update={"code_version": "0.1.0+gold"})
+    policy = RestartPolicy(max_restarts=2)
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=ClockThatStops(""), nodes=nodes)
+    with pytest.raises(TrainingError):
+        supervisor.run(1)
+    folder = Path(run.run_dir)
+    assert [each.code_version[6:] for each in saved_attempts(folder)] == ["gold", "gnew", "gnew"]
+    (notice,) = read_notices(folder)
+    assert (notice.notice, notice.attempt) == ("other_code", 2)
+    assert "0.1.0+gnew now and was 0.1.0+gold" in notice.text

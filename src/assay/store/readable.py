@@ -1,0 +1,23 @@
+"""Records that people read and nothing rests on: one damaged file is named, and stops nobody."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from assay.base.errors import DataError
+from assay.records.record import Record
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+def readable(record_class: type[RecordT], paths: Iterable[Path]) -> tuple[list[RecordT], list[str]]:
+    """The records in some files, and a sentence on each file that can not be read."""
+    records, problems = [], []
+    for path in paths:
+        try:
+            records.append(record_class.from_json(path.read_bytes(), source=path))
+        except DataError as error:
+            problems.append(str(error))
+        except OSError as error:
+            problems.append(f"{path}: can not be read: {error.strerror}.")
+    return records, problems
