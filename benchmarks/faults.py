@@ -32,7 +32,7 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.bookkeeping import Bookkeeper
+from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import new_run
 from assay.records.goodput import Goodput
@@ -175,9 +175,9 @@ def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tup
     )
     until_s = time.monotonic() + 60 * minutes
     killer = KillEvery(every_s, until_s - every_s / 2)
-    with Home.from_environment().open_ledger() as ledger:
-        ledger.record_run(run)
-        bookkeeper = Bookkeeper(run, ledger, SystemClock())
+    home = Home.from_environment()
+    with writer_of(home, run) as writer:
+        bookkeeper = Bookkeeper(run, writer, SystemClock())
         supervisor = Supervisor(
             run,
             CommitLog(open_store(run.store_url)),
@@ -186,6 +186,7 @@ def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tup
             clock=SystemClock(),
         )
         supervisor.run(WORKERS)
+    with home.open_ledger() as ledger:
         return goodput_of(ledger, [run]), killer.kills
 
 

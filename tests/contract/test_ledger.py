@@ -1,4 +1,6 @@
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +17,8 @@ from assay.records.decision import Decision
 from assay.records.evaluation import AucComparison, ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.store.ledger import tables
-from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.ledger import database, tables
+from assay.store.ledger.ledger import Ledger, open_ledger, upsert
 
 
 def run(run_id: str, created_s: float = 1.0) -> Run:
@@ -320,6 +322,34 @@ def test_an_unreachable_server_is_one_clear_error_without_the_password() -> None
         open_ledger("postgresql://user:secret@127.0.0.1:9/x")
     assert "secret" not in str(caught.value)
     assert caught.value.exit_code == 75
+
+
+def test_something_that_accepts_and_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCKED_S", 2)  # the least that the driver knows
+    began_s = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"postgresql://user@127.0.0.1:{listener.getsockname()[1]}/x"
+        with pytest.raises(StoreError, match="Something accepts connections there and says nothing"):
+            open_ledger(url)
+    assert time.monotonic() - began_s < 10
+
+
+def test_a_server_that_falls_silent_is_given_up(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "SILENT_S", 2)
+    with open_ledger(postgres_url) as ledger:
+        began_s = time.monotonic()
+        with pytest.raises(StoreError, match="says nothing: is it stopped"), ledger.reading() as connection:
+            connection.exec_driver_sql("SELECT pg_sleep(60)")
+        assert time.monotonic() - began_s < 10
+        assert ledger.runs() == []
+
+
+def test_what_another_process_holds_is_an_error_that_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCKED_S", 2)
+    with open_ledger(url) as ledger, open_ledger(url) as other, ledger.writing() as connection:
+        upsert(connection, tables.runs, [{"run_id": "a", "created_s": 1.0, "record": "{}"}])
+        with pytest.raises(StoreError, match="Another process has held it for over 2 s"):
+            other.record_run(run("a"))
 
 
 def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:

@@ -23,12 +23,10 @@ def test_a_drill_passes_and_its_device_time_adds_up(
     few_scenarios, tiny_recipe_tree, tmp_path, monkeypatch
 ) -> None:
     home = Home.at(tmp_path)
+    report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=2)
+    assert report.passed(), [exercise.problem for exercise in report.exercises]
+    assert [exercise.num_attempts for exercise in report.exercises] == [1, 2, 2]
     with home.open_ledger() as ledger:
-        report = drill(
-            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2
-        )
-        assert report.passed(), [exercise.problem for exercise in report.exercises]
-        assert [exercise.num_attempts for exercise in report.exercises] == [1, 2, 2]
         account = goodput_of(ledger, ledger.runs())
     assert abs(sum(account.by_phase.values()) / account.held_device_s - 1) < 0.001
     assert len(account.interruptions) == 2
@@ -50,10 +48,7 @@ def test_a_pilot_that_ends_with_other_weights_fails_the_drill(tiny_recipe_tree, 
     chosen = [resized[0], *(scenario for scenario in resized if scenario.name.startswith("resized"))]
     monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
     home = Home.at(tmp_path)
-    with home.open_ledger() as ledger:
-        report = drill(
-            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=4
-        )
+    report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=4)
     assert not report.passed()
     assert report.exercises[1].problem == "the weights differ from those of the undisturbed run"
 
@@ -71,10 +66,7 @@ def test_an_exercise_whose_fault_never_came_fails_and_says_so(tiny_recipe_tree, 
     ]
     monkeypatch.setattr("assay.launch.drill.scenarios", lambda **_: chosen)
     home = Home.at(tmp_path)
-    with home.open_ledger() as ledger:
-        report = drill(
-            Home.from_environment(), LoadedConfig(tiny_recipe_tree, {}), ledger, num_steps=12, workers=2
-        )
+    report = drill(home, LoadedConfig(tiny_recipe_tree, {}), num_steps=12, workers=2)
     assert not report.passed()
     assert [exercise.problem for exercise in report.exercises] == [
         "",

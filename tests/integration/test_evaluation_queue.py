@@ -12,6 +12,7 @@ from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import load_result, read_items, result_folders
 from assay.evaluation.suite.queue import held_seconds
+from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
 from assay.launch.evaluation.queue import due_commits, queue_of, work
 from assay.launch.ranks.supervisor import RestartPolicy
@@ -35,8 +36,8 @@ def suite(tmp_path: Path) -> str:
 
 
 def trained(run: Run) -> None:
-    with Home.from_environment().open_ledger() as ledger:
-        drive(Home.from_environment(), run, ledger, world_size=1, policy=RestartPolicy())
+    with writer_of(Home.from_environment(), run) as writer:
+        drive(Home.from_environment(), run, writer, world_size=1, policy=RestartPolicy())
 
 
 def items_by_folder(run: Run) -> dict[str, list[tuple[str, float]]]:
@@ -94,8 +95,8 @@ def killed_worker(run: Run, suite: str, *, after_chunks: int) -> None:
 
 
 def one_worker(run: Run, suite: str) -> None:
-    with Home.from_environment().open_ledger() as ledger:
-        work(queue_of(run, suite=suite), ledger, clock=SystemClock(), follow=False)
+    with writer_of(Home.from_environment(), run) as writer:
+        work(queue_of(run, suite=suite), writer, clock=SystemClock(), follow=False)
 
 
 def let_leases_run_out(run: Run) -> None:
@@ -118,9 +119,10 @@ def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
         let_leases_run_out(run)
     queue = queue_of(run, suite=suite)
     assert due_commits(queue)
+    with writer_of(Home.from_environment(), run) as writer:
+        work(queue, writer, clock=SystemClock(), follow=False)
+    assert not due_commits(queue)
     with Home.from_environment().open_ledger() as ledger:
-        work(queue, ledger, clock=SystemClock(), follow=False)
-        assert not due_commits(queue)
         assert len(ledger.benchmark_results(run.run_id)) == 4
     found = items_by_folder(run)
     assert len(found) == 4
@@ -130,6 +132,6 @@ def test_killed_at_any_point_the_queue_resumes_with_each_item_once(
     assert len(leases) > 4, "checkpoints were begun by workers that were killed"
 
     (Path(run.run_dir) / "benchmarks").rename(tmp_path / "killed")
-    with Home.from_environment().open_ledger() as ledger:
-        work(queue, ledger, clock=SystemClock(), follow=False)
+    with writer_of(Home.from_environment(), run) as writer:
+        work(queue, writer, clock=SystemClock(), follow=False)
     assert items_by_folder(run) == found

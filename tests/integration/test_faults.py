@@ -10,7 +10,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreError
-from assay.launch.bookkeeping import Bookkeeper
+from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.faults import FaultPlan
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
@@ -190,20 +190,19 @@ def test_a_wrong_clock_changes_nothing_that_is_learned(suffer, undisturbed) -> N
 
 @pytest.mark.slow
 def test_a_lost_ledger_is_written_anew_from_the_facts(suffer, undisturbed) -> None:
-    ledgers = []
+    writers = []
 
     def bookkeepers(run):
-        ledgers.append(Home.from_environment().open_ledger())
-        ledgers[-1].record_run(run)
-        return [Bookkeeper(run, ledgers[-1], SystemClock())]
+        writers.append(writer_of(Home.from_environment(), run))
+        return [Bookkeeper(run, writers[-1], SystemClock())]
 
     losses = [
         {"type": "ledger_loss", "rank": 0, "step": 6},
         {"type": "kill", "rank": 1, "step": 9},
     ]
     run, log, _ = suffer(*losses, watchers=bookkeepers, overrides={"trainer__epochs": 2})
-    for ledger in ledgers:
-        ledger.close()
+    for writer in writers:
+        writer.close()
     assert (Home.from_environment().folder / "ledger.lost").exists()
     with Home.from_environment().open_ledger() as ledger:
         assert [attempt.outcome for attempt in ledger.attempts(run.run_id)] == ["killed", "succeeded"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, found_ledger, given_home, opened_ledger
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def run(
         return
     home = given_home()
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
-    with home.open_ledger() as ledger:
-        launcher = place.launcher(home, ()) or InThisProcess(home, ledger, ProgressBar, SystemClock())
+    with opened_ledger(home) as ledger:
+        launcher = place.launcher(home, ()) or InThisProcess(home, ProgressBar, SystemClock())
         result = run_campaign(
             opened,
             ledger,
@@ -122,7 +122,7 @@ def list_(as_json: bool) -> None:
     from assay.reporting.views.view import json_list
 
     home = given_home()
-    with home.find_ledger() or nullcontext() as ledger:
+    with found_ledger(home) or nullcontext() as ledger:
         lines = campaign_lines(ledger) if ledger else []
     if as_json:
         click.echo(json_list(lines))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.reporting.views.comparison import ComparisonView
@@ -41,7 +41,7 @@ def compare(
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
 
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
     written = Path(found[0].page)

@@ -3,7 +3,7 @@
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import given_home
+from assay.cli.given import given_home, opened_ledger
 
 
 @click.command()
@@ -28,7 +28,7 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
 
     home = given_home()
     opened = find_campaign(home, campaign)
-    with home.open_ledger() as ledger:
+    with opened_ledger(home) as ledger:
         decide_again(opened, ledger, clock=SystemClock())
         if now:
             look_now(opened, ledger, clock=SystemClock())

@@ -54,9 +54,8 @@ def drill(
         screen.print(f"FAIL  {exercise.problem}" if failed else "pass", style="red" if failed else "green")
 
     home = given_home()
-    with home.open_ledger() as ledger:
-        values = read_config_file(recipe, overrides)
-        report = run_drill(home, values, ledger, num_steps=steps, workers=workers, say=say)
+    values = read_config_file(recipe, overrides)
+    report = run_drill(home, values, num_steps=steps, workers=workers, say=say)
     if out is not None:
         out.write_text(report.to_json() + "\n", encoding="utf-8")
     if as_json:

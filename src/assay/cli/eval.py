@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, PATH, given_home
+from assay.cli.given import FILE, PATH, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +87,7 @@ def run(
         scorers = wiring.scorers_of_model(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
     home = given_home()
-    with home.open_ledger() as ledger:
+    with opened_ledger(home) as ledger:
         results = wiring.evaluate_model(home, checkpoint, scorers, ledger, on_chunk=show_progress)
     _print_results(results, as_json=as_json)
 
@@ -105,15 +105,16 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
     Any number of workers may do so at once, on any machine that sees the run's store.
     """
     from assay.cli.screens.terminal import show_progress
+    from assay.launch.bookkeeping import writer_of
     from assay.launch.evaluation import queue as evaluation_queue
     from assay.launch.run import existing_run
 
     home = given_home()
     found = existing_run(home, run_id)
     queue = evaluation_queue.queue_of(found, suite=None if suite is None else str(suite.resolve()))
-    with home.open_ledger() as ledger:
-        evaluation_queue.work(queue, ledger, clock=SystemClock(), follow=follow, on_chunk=show_progress)
-        results = evaluation_queue.record_results(queue, ledger)
+    with writer_of(home, found) as writer:
+        evaluation_queue.work(queue, writer, clock=SystemClock(), follow=follow, on_chunk=show_progress)
+        results = evaluation_queue.record_results(queue, writer)
     _print_results(results, as_json=as_json)
 
 
@@ -132,7 +133,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     from assay.reporting.views.benchmark_history import history_lines
     from assay.reporting.views.view import json_list
 
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         known = ledger.benchmark_results()
         results = [result for result in known if result.run_id == run_id]
         if not results:
@@ -179,7 +180,7 @@ def import_(
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
     home, results = given_home(), []
-    with home.open_ledger() as ledger:
+    with opened_ledger(home) as ledger:
         for imported in found:
             name = run_id or imported.model.replace("/", "_") or "imported"
             results.append(
@@ -218,7 +219,7 @@ def coverage(
     from assay.reporting.pages.render import write_file
 
     config, read = read_coverage_config(coverage_file), [present_suite(path) for path in suites]
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         results = ledger.benchmark_results(run_id)
     if run_id is not None and not results:
         raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")

@@ -7,6 +7,7 @@ import click
 
 if TYPE_CHECKING:
     from assay.store.home import Home
+    from assay.store.ledger.ledger import Ledger
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
@@ -18,3 +19,28 @@ def given_home() -> "Home":
     from assay.store.home import Home
 
     return Home.from_environment()
+
+
+def opened_ledger(home: "Home") -> "Ledger":
+    """The home's ledger, made if there is none, with what it missed while it was away."""
+    return _up_to_date(home, home.open_ledger())
+
+
+def found_ledger(home: "Home") -> "Ledger | None":
+    """Likewise, but nothing is made."""
+    ledger = home.find_ledger()
+    return None if ledger is None else _up_to_date(home, ledger)
+
+
+def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
+    from assay.store.ledger.writer import missed_subjects
+
+    if missed_subjects(home):
+        from assay.base.errors import AssayError
+        from assay.launch.rebuild import fold_in_missed
+
+        try:
+            fold_in_missed(home, ledger)
+        except AssayError as error:
+            click.echo(f"the ledger lacks what it missed, and can not be written: {error}", err=True)
+    return ledger

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import given_home
+from assay.cli.given import found_ledger, given_home
 
 
 @click.command()
@@ -28,7 +28,7 @@ def goodput(names: tuple[str, ...], as_json: bool) -> None:
     if programs and len(names) > 1:
         raise ConfigError(f"{programs[0]} is a program: name it alone, or name RUNs only.")
     home = given_home()
-    ledger = home.find_ledger()
+    ledger = found_ledger(home)
     if ledger is None:
         raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:

@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import percent_text
-from assay.cli.given import FILE, FOLDER, given_home
+from assay.cli.given import FILE, FOLDER, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.launch.program_standing import ProgramStanding
@@ -269,7 +269,7 @@ def _rates(program: "Program", runs: str | None) -> "FailureRates | None":
         return None
     from assay.planning.failure_rates import failure_rates
 
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         return failure_rates(ledger, program.noise, runs=runs)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, given_home, opened_ledger
 
 
 @click.command()
@@ -15,7 +15,7 @@ def report(run_id: str, out: Path | None) -> None:
     from assay.reporting.pages.render import render_run_page, write_file
     from assay.reporting.views.run_page import run_page
 
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         page = run_page(ledger, run_id)
     out = out or Path(page.view.run_dir) / "report.html"
     write_file(out, render_run_page(page))

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 import click
 
-from assay.cli.given import given_home
+from assay.cli.given import found_ledger, given_home, opened_ledger
 
 
 @click.command()
@@ -23,10 +23,10 @@ def runs(as_json: bool, rebuild: bool) -> None:
     if rebuild:
         from assay.launch.rebuild import rebuild_all
 
-        with home.open_ledger() as opened:
+        with opened_ledger(home) as opened:
             for remark in rebuild_all(home, opened).remarks:
                 click.echo(remark, err=True)
-    with home.find_ledger() or nullcontext() as ledger:
+    with found_ledger(home) or nullcontext() as ledger:
         lines = run_lines(ledger) if ledger else []
     if as_json:
         click.echo(json_list(lines))

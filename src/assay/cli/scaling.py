@@ -9,7 +9,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import power_text
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.evaluation.evidence.scaling.points import ScalingPoints
@@ -142,7 +142,7 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
         raise ConfigError(
             f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
         )
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         for run_id in run_ids:
             fold_run(ledger, ledger.run(run_id))
         lengths = [of_run(ledger, run_id) for run_id in run_ids]
@@ -165,7 +165,7 @@ def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoint
         raise ConfigError("--score names a column of a CSV file; runs on record have no such column.")
     from assay.evaluation.evidence.scaling.from_runs import points_of_runs
 
-    with given_home().open_ledger() as ledger:
+    with opened_ledger(given_home()) as ledger:
         return points_of_runs(ledger, sources)
 
 

@@ -3,7 +3,7 @@
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import given_home
+from assay.cli.given import found_ledger, given_home
 
 
 @click.command()
@@ -24,7 +24,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     if run_id is None:
         raise ConfigError("show which RUN? 'assay runs' lists them.")
     home = given_home()
-    ledger = home.find_ledger()
+    ledger = found_ledger(home)
     if ledger is None:
         raise ConfigError(f"no run '{run_id}': there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:

@@ -176,24 +176,32 @@ def _train_here(
     nodes: "Nodes | None" = None,
 ) -> "RunResult":
     from assay.cli.screens.progress import ProgressBar, print_result
+    from assay.launch.bookkeeping import writer_of
     from assay.launch.drive import drive
     from assay.launch.ranks.faults import never_came
+    from assay.launch.rebuild import ledger_of_folder
+    from assay.reporting.views.run import run_view
 
-    with home.open_ledger() as ledger:
-        for earlier_run, suspect in ledger.suspects(socket.gethostname()):
+    with writer_of(home, run) as writer:
+        for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
             found = "computed wrongly" if suspect.is_certain else "may have computed wrongly"
             where = f"in run {earlier_run}, step {suspect.step}"
             warning = f"warning: {suspect.device} of this node {found} {where}. Test it before you trust it."
             click.secho(warning, err=True, fg="yellow")
         with ProgressBar(run) as bar:
-            result = drive(home, run, ledger, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
+            result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
         if result.error is not None:
             raise result.error
         assert result.last_attempt is not None, "only a run that failed has none"
         last_attempt = result.last_attempt.attempt
         for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
             click.secho(f"warning: {fault}", err=True, fg="yellow")
-        print_result(result, ledger, as_json=as_json)
+    if not as_json:
+        print_result(result)
+        return result
+    # What the ledger does not hold yet is in the run's folder.
+    with ledger_of_folder(run) if writer.is_behind else home.open_ledger() as ledger:
+        click.echo(run_view(ledger, run.run_id).to_json())
     return result
 
 

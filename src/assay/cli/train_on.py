@@ -108,6 +108,7 @@ def launch(
     home: "Home", place: PlaceOptions, run: "Run", *, world_size: int, options: tuple[str, ...], as_json: bool
 ) -> bool:
     """Start the run elsewhere and say how to follow it; False where this process is to train it."""
+    from assay.launch.bookkeeping import writer_of
     from assay.launch.places.background import launched_here
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
@@ -128,9 +129,8 @@ def launch(
             launched_here(run, world_size=world_size)
         return False
     launched = launcher.start(run, world_size=world_size)
-    with home.open_ledger() as ledger:
-        ledger.record_run(run)
-        ledger.record_launch(launched)
+    with writer_of(home, run) as writer:
+        writer.put(lambda ledger: ledger.record_launch(launched))
     if as_json:
         click.echo(launched.to_json())
         return True

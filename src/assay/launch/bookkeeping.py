@@ -1,24 +1,28 @@
 """What the supervisor sees, written to the ledger: attempts, log entries, metrics, device time.
 
-The ranks write files only. Should the database be away for a while, training goes on: the facts are in the
+The ranks write files only, and the supervisor hands facts to a thread that writes them (`LedgerWriter`). Should
+the database be away, or hang, training goes on, restarts and leaves as if nothing were: the facts are in the
 run's folder and its log of commits, and what could not be written is written when the database is back.
 """
 
-import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from assay.base.clock import Clock
 from assay.base.errors import AssayError, StoreError
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, load_evaluation
+from assay.launch.evaluation.queue import write_results
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
 from assay.store.catch_up import record_notices
 from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit, saved_comparisons
+from assay.store.home import Home
 from assay.store.launches import saved_launches
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
@@ -28,62 +32,58 @@ FOLD_EVERY_S = 2.0
 Subject = TypeVar("Subject")
 
 
+def writer_of(home: Home, run: Run) -> LedgerWriter:
+    """Writes a run's facts into the home's ledger; the run itself first."""
+    writer = LedgerWriter(home, run.run_id, again=partial(rebuild_run, run=run))
+    writer.put(lambda ledger: ledger.record_run(run))
+    return writer
+
+
 class Bookkeeper:
     """A watcher that keeps the ledger up to date."""
 
-    def __init__(self, run: Run, ledger: Ledger, clock: Clock) -> None:
+    def __init__(self, run: Run, writer: LedgerWriter, clock: Clock) -> None:
+        """`writer` is the run's own (`writer_of`)."""
         self._run = run
-        self._ledger = ledger
+        self._writer = writer
         self._clock = clock
         # Nobody waits here: what could not be read now is read at the next look.
         self._log = CommitLog(open_store(run.store_url, Patience(0.0)))
         self._num_entries = 0
         self._next_fold_s = 0.0
-        self._is_away = False
 
     def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
         """A new life of the run."""
-        self._write(lambda: self._record_beginning(attempt))
+        self._writer.put(lambda ledger: self._record_beginning(ledger, attempt))
 
     def tick(self, attempt: Attempt) -> None:  # noqa: ARG002
         """Bring metrics and commits up to date, now and then."""
         now_s = self._clock.monotonic_s()
-        if now_s >= self._next_fold_s:
+        if now_s >= self._next_fold_s and not self._writer.is_behind:
             self._next_fold_s = now_s + FOLD_EVERY_S
-            self._write(self._catch_up)
+            self._writer.put(self._catch_up)
 
     def attempt_ended(self, attempt: Attempt) -> None:
         """Write down how it ended, and where its device time went."""
-        self._write(lambda: self._record_end(attempt))
+        self._writer.put(lambda ledger: self._record_end(ledger, attempt))
 
-    def _write(self, facts: Callable[[], None]) -> None:
-        try:
-            if self._is_away:
-                rebuild_run(self._ledger, self._run)  # whatever was missed, and the database may be a new one
-                self._is_away = False
-            facts()
-        except StoreError as error:
-            if not self._is_away:
-                print(f"the ledger can not be written; training goes on. {error}", file=sys.stderr)
-            self._is_away = True
+    def _record_beginning(self, ledger: Ledger, attempt: Attempt) -> None:
+        _launches(ledger, self._run)
+        ledger.record_attempt(attempt)
+        record_earlier_attempts(ledger, self._run, attempt)
 
-    def _record_beginning(self, attempt: Attempt) -> None:
-        _launches(self._ledger, self._run)
-        self._ledger.record_attempt(attempt)
-        record_earlier_attempts(self._ledger, self._run, attempt)
+    def _record_end(self, ledger: Ledger, attempt: Attempt) -> None:
+        ledger.record_attempt(attempt)
+        self._catch_up(ledger)
+        record_phases(ledger, self._run, attempt)
 
-    def _record_end(self, attempt: Attempt) -> None:
-        self._ledger.record_attempt(attempt)
-        self._catch_up()
-        record_phases(self._ledger, self._run, attempt)
-
-    def _catch_up(self) -> None:
+    def _catch_up(self, ledger: Ledger) -> None:
         entries = self._log.entries()
         new = {index: entries[index] for index in range(self._num_entries, len(entries))}
-        self._ledger.record_log_entries(self._run.run_id, new)
+        ledger.record_log_entries(self._run.run_id, new)
         self._num_entries = len(entries)
-        record_notices(self._ledger, self._run)
-        fold_run(self._ledger, self._run)
+        record_notices(ledger, self._run)
+        fold_run(ledger, self._run)
 
 
 def record_earlier_attempts(ledger: Ledger, run: Run, attempt: Attempt) -> None:
@@ -190,5 +190,10 @@ RUN_SOURCES = (
     LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),
     LedgerSource(
         ("metric_segments", "metric_events", "metric_series", "metric_chunks"), "metrics/*/*.seg", fold_run
+    ),
+    LedgerSource(
+        ("benchmark_results", "phase_seconds"),
+        "in its store: benchmarks/**/result.json, lease-*.json",
+        write_results,
     ),
 )

@@ -20,6 +20,7 @@ from assay.base.config import LoadedConfig, read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
+from assay.launch.bookkeeping import writer_of
 from assay.launch.campaign.campaign import run_campaign
 from assay.launch.campaign.folder import declare, read_campaign_file
 from assay.launch.campaign.memo import WrittenMemo, write_memo
@@ -107,7 +108,8 @@ def run_demo(
 
     def trained(workers: int, faults: FaultPlan = NO_FAULTS) -> RunResult:
         run, policy = new_run(home, recipe), RestartPolicy(faults=faults)
-        result = drive(home, run, ledger, world_size=workers, policy=policy, watchers=[watcher_of(run)])
+        with writer_of(home, run) as writer:
+            result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[watcher_of(run)])
         if result.error is not None:
             raise result.error
         return result
@@ -141,6 +143,6 @@ def run_demo_campaign(
     config = read_campaign_file(path)
     say(f"campaign {config.name}: {len(config.candidates)} candidates, at most {config.seeds} seeds each")
     campaign = declare(home, config, beside=folder, clock=clock)
-    place = Workplace(InThisProcess(home, ledger, watcher_of, clock), clock=clock)
+    place = Workplace(InThisProcess(home, watcher_of, clock), clock=clock)
     result = run_campaign(campaign, ledger, place=place, say=say)
     return write_memo(campaign, stopped_by=result.stopped_by)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
-from assay.launch.bookkeeping import Bookkeeper
+from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.faults import FaultPlan, never_came
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import Parallel
@@ -20,7 +20,7 @@ from assay.records.drill import DrillReport, Exercise
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
@@ -75,7 +75,6 @@ def scenarios(*, num_steps: int, commit_every: int, workers: int) -> list[Scenar
 def drill(
     home: Home,
     recipe: LoadedConfig,
-    ledger: Ledger,
     *,
     num_steps: int,
     workers: int,
@@ -87,7 +86,8 @@ def drill(
     wanted, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
         run = new_run(home, pilot, world_size=workers)
-        exercise = _exercise(run, scenario, ledger, workers=workers, wanted=wanted)
+        with writer_of(home, run) as writer:
+            exercise = _exercise(run, scenario, writer, workers=workers, wanted=wanted)
         wanted = wanted or exercise.weights_digest
         exercises.append(exercise)
         say(exercise)
@@ -105,13 +105,12 @@ def _pilot(recipe: LoadedConfig, *, num_steps: int, commit_every: int) -> Loaded
     return LoadedConfig({**recipe.values, "name": name, "trainer": trainer}, recipe.origins)
 
 
-def _exercise(run: Run, scenario: Scenario, ledger: Ledger, *, workers: int, wanted: str) -> Exercise:
-    ledger.record_run(run)
+def _exercise(run: Run, scenario: Scenario, writer: LedgerWriter, *, workers: int, wanted: str) -> Exercise:
     clock, log = SystemClock(), CommitLog(open_store(run.store_url))
     began_s = clock.monotonic_s()
     problem, num_attempts = "", 0
     try:
-        num_attempts = _until_done(run, log, scenario, ledger, workers)
+        num_attempts = _until_done(run, log, scenario, writer, workers)
         verdict = audit_run(run, log, check_shards=False).verdict
         missed = never_came(scenario.plan(), Path(run.run_dir), last_attempt=num_attempts)
         if verdict != "pass":
@@ -134,7 +133,7 @@ def _exercise(run: Run, scenario: Scenario, ledger: Ledger, *, workers: int, wan
     )
 
 
-def _until_done(run: Run, log: CommitLog, scenario: Scenario, ledger: Ledger, workers: int) -> int:
+def _until_done(run: Run, log: CommitLog, scenario: Scenario, writer: LedgerWriter, workers: int) -> int:
     sizes: Sequence[int] = scenario.world_sizes or (workers,)
     attempt = 0
     for _ in range(MAX_LIVES):
@@ -144,7 +143,7 @@ def _until_done(run: Run, log: CommitLog, scenario: Scenario, ledger: Ledger, wo
             parallel=scenario.parallel,
             hang_s=HANG_S,
         )
-        bookkeeper = Bookkeeper(run, ledger, SystemClock())
+        bookkeeper = Bookkeeper(run, writer, SystemClock())
         supervisor = Supervisor(
             run, CommitLog(log.store), policy=policy, watchers=[bookkeeper], clock=SystemClock()
         )

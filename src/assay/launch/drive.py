@@ -20,15 +20,18 @@ from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
-from assay.store.findings import keep_audit
+from assay.store.findings import save_audit
 from assay.store.home import Home
-from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
 from assay.store.patience import Patience
 from assay.store.place import refuse_copy
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
+
+FINISH_S = 10.0
+"""How long a run that is done, and that nobody asked to leave, waits for its ledger."""
 
 RunOutcome = Literal["finished", "stopped", "failed"]
 """`stopped`: it was asked to, committed, and goes on when it is resumed. `failed`: it would fail again."""
@@ -52,7 +55,7 @@ class RunResult(NamedTuple):
 def drive(
     home: Home,
     run: Run,
-    ledger: Ledger,
+    writer: LedgerWriter,
     *,
     world_size: int,
     policy: RestartPolicy,
@@ -62,9 +65,8 @@ def drive(
 ) -> RunResult:
     """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done.
 
-    Raises `StoreAwayError` where the store does not answer for longer than the policy has patience.
-
-    `nodes`: by default, here.
+    `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
+    `StoreAwayError` where the store does not answer for longer than the policy has patience.
     """
     clock = clock or SystemClock()
     recipe = recipe_of(run)
@@ -75,10 +77,8 @@ def drive(
     log = CommitLog(open_store(run.store_url, patience))
     refuse_copy(run)
     refuse_missing_log(run, log)
-    ledger.record_run(run)
-    bookkeeper = Bookkeeper(run, ledger, clock)
     beside = EvaluationBeside(home, run)
-    everyone: list[Watcher] = [bookkeeper, beside, *watchers]
+    everyone: list[Watcher] = [Bookkeeper(run, writer, clock), beside, *watchers]
     supervisor = Supervisor(
         run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes, patience=patience
     )
@@ -96,10 +96,12 @@ def drive(
     if finished is None:
         return RunResult(run, "stopped", last_attempt)
     evaluation = evaluate_run(run, log)
-    ledger.record_evaluation(evaluation)
+    writer.put(lambda ledger: ledger.record_evaluation(evaluation))
     audit = audit_run(run, log)
-    keep_audit(ledger, run.run_dir, audit)
+    save_audit(run.run_dir, audit)
+    writer.put(lambda ledger: ledger.record_audit(audit))
     beside.finish()
+    writer.wait(FINISH_S)
     return RunResult(run, "finished", last_attempt, evaluation, audit)
 
 

@@ -5,7 +5,9 @@ for every table which files its rows are written from; a table without a source 
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from assay.base.errors import AssayError, DataError, StoreError
@@ -13,13 +15,13 @@ from assay.evaluation.suite.queue import PREFIX, stored_results
 from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
 from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
-from assay.launch.evaluation.queue import evaluation_seconds
 from assay.records.run import Run
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
 from assay.store.home import Home
-from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.ledger import Ledger, open_ledger
+from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
@@ -37,6 +39,7 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
 
     A damaged file, or a run whose store is away, costs what follows from it only, and is named.
     """
+    missed = missed_subjects(home)
     runs, remarks = home.readable_runs()
     if not runs and not remarks:
         raise DataError(f"{home.folder}: no runs. Name the folder that holds them in $ASSAY_HOME.")
@@ -52,7 +55,27 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
         except StoreError as error:
             remarks.append(f"run '{run.run_id}': {error}")
     remarks += write_sources(ledger, home, SOURCES_OF_A_HOME, name=str(home.folder))
+    for subject, marked_at_s in missed.items():
+        clear_missed(home, subject, marked_at_s=marked_at_s)
     return Rebuilt(runs, remarks)
+
+
+def fold_in_missed(home: Home, ledger: Ledger) -> None:
+    """Write down what the home's ledger missed while it was away, whoever left before it was back."""
+    for subject, marked_at_s in missed_subjects(home).items():
+        if home.has_run(subject):
+            write_sources(ledger, home.run(subject), SOURCES_OF_A_RUN, name=subject)
+        else:
+            write_sources(ledger, home, SOURCES_OF_A_HOME, name=subject)
+        clear_missed(home, subject, marked_at_s=marked_at_s)
+
+
+@contextmanager
+def ledger_of_folder(run: Run) -> Iterator[Ledger]:
+    """A ledger that holds one run, as its folder tells it; gone afterwards."""
+    with TemporaryDirectory() as folder, open_ledger(f"sqlite:///{folder}/ledger.db") as ledger:
+        write_sources(ledger, run, SOURCES_OF_A_RUN, name=run.run_id)
+        yield ledger
 
 
 def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
@@ -81,14 +104,6 @@ def _found_again(run: Run) -> Iterator[str]:
         )
 
 
-def _results_beside_training(ledger: Ledger, run: Run) -> None:
-    store = open_store(run.store_url)
-    for _, result in stored_results(store):
-        ledger.record_benchmark_result(result)
-    if any("/lease-" in item.key for item in store.list(PREFIX)):
-        ledger.record_phase_seconds(evaluation_seconds(run, store))
-
-
 def _unended_attempt(ledger: Ledger, run: Run) -> None:
     if CommitLog(open_store(run.store_url)).finished() is not None:
         settle(run, ledger)
@@ -109,11 +124,6 @@ def _campaigns(ledger: Ledger, home: Home) -> None:
 
 SOURCES_OF_A_RUN = (
     *RUN_SOURCES,
-    LedgerSource(
-        ("benchmark_results", "phase_seconds"),
-        "in its store: benchmarks/**/result.json, lease-*.json",
-        _results_beside_training,
-    ),
     LedgerSource(("phase_seconds",), "metrics/*/*.seg of an attempt that nobody ended", _unended_attempt),
 )
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from assay.launch.bookkeeping import Bookkeeper, rebuild_run
+from assay.launch.bookkeeping import Bookkeeper, rebuild_run, writer_of
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.home import Home
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.segment import SegmentWriter, segment_path
@@ -57,11 +58,17 @@ def ledger(run: Run, tmp_path: Path) -> Iterator[Ledger]:
         yield ledger
 
 
-def began(run: Run, ledger: Ledger, successor: Attempt) -> None:
+def home_of(run: Run) -> Home:
+    folder = Path(run.run_dir).parent
+    return Home.at(folder, f"sqlite:///{folder}/l.db")
+
+
+def began(run: Run, successor: Attempt) -> None:
     """What a supervisor and its bookkeeper do when an attempt begins."""
     save_attempt(Path(run.run_dir), successor)
     close_abandoned_attempts(run, CommitLog(open_store(run.store_url)), successor)
-    Bookkeeper(run, ledger, Hand(0.0)).attempt_began(successor, [])
+    with writer_of(home_of(run), run) as writer:
+        Bookkeeper(run, writer, Hand(0.0)).attempt_began(successor, [])
 
 
 def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: Run, ledger: Ledger) -> None:
@@ -69,7 +76,7 @@ def test_an_attempt_whose_supervisor_died_is_held_to_its_last_sign_of_life(run: 
     save_attempt(Path(run.run_dir), abandoned)
     ledger.record_attempt(abandoned)
     lived(run, abandoned, num_steps=4)
-    began(run, ledger, attempt(2, start_step=0, started_s=200.0, ended_s=201.0, outcome="succeeded"))
+    began(run, attempt(2, start_step=0, started_s=200.0, ended_s=201.0, outcome="succeeded"))
     found = goodput_of(ledger, [run])
     assert found.by_phase == {"startup": 1.0, "lost": 4.0}
     [interruption] = found.interruptions
@@ -91,9 +98,10 @@ def test_steps_behind_a_commit_that_was_found_damaged_are_lost(run: Run, ledger:
     first = attempt(1, start_step=0, started_s=0.0, ended_s=11.0, end_step=10, outcome="killed")
     save_attempt(Path(run.run_dir), first)
     lived(run, first, num_steps=10)
-    Bookkeeper(run, ledger, Hand(0.0)).attempt_ended(first)
+    with writer_of(home_of(run), run) as writer:
+        Bookkeeper(run, writer, Hand(0.0)).attempt_ended(first)
     assert goodput_of(ledger, [run]).by_phase["compute"] == 10.0
-    began(run, ledger, attempt(2, start_step=5, started_s=20.0))
+    began(run, attempt(2, start_step=5, started_s=20.0))
     assert goodput_of(ledger, [run]).by_phase == {"startup": 1.0, "compute": 5.0, "lost": 5.0}
 
 

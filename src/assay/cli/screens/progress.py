@@ -15,7 +15,6 @@ from assay.launch.ranks.supervisor import describe
 from assay.launch.run import planned_steps
 from assay.records.run import Attempt, Run
 from assay.reporting.views.verdict import estimate_text
-from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.segment import Points, Position, read_segment, segment_path
 from assay.store.notices import read_notices
 
@@ -80,13 +79,8 @@ def _speed(metrics: dict[str, Points]) -> str:
     return f"{count_text(tokens / max(seconds, 1e-9))} tokens/s, loss {metrics['loss'].values[-1]:.4f}"
 
 
-def print_result(result: RunResult, ledger: Ledger, *, as_json: bool) -> None:
+def print_result(result: RunResult) -> None:
     """What the run came to."""
-    if as_json:
-        from assay.reporting.views.run import run_view
-
-        click.echo(run_view(ledger, result.run.run_id).to_json())
-        return
     run_id = result.run.run_id
     if result.outcome == "stopped":
         step = result.last_attempt.end_step if result.last_attempt else None

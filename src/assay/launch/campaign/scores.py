@@ -20,6 +20,7 @@ from assay.evaluation.evidence.benchmark_items import (
     result_folders,
 )
 from assay.evaluation.evidence.predictions import predictions_of
+from assay.launch.bookkeeping import writer_of
 from assay.launch.campaign.arms import run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.train import ArmRun, device_seconds_of
@@ -29,6 +30,7 @@ from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
+from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
 NEVER = 10**12
@@ -117,7 +119,7 @@ def suite_folder(
     weights_digest = ledger.evaluations(run.run_id)[-1].weights_digest
     folder = _folder_of_result(name, run, weights_digest)
     if folder is None and benchmark.suite is not None:
-        _evaluate_last(run, Path(campaign.record.beside) / benchmark.suite, ledger, clock)
+        _evaluate_last(campaign.home, run, Path(campaign.record.beside) / benchmark.suite, clock)
         folder = _folder_of_result(name, run, weights_digest)
     if folder is None:
         raise DataError(
@@ -139,12 +141,13 @@ def _folder_of_result(benchmark: str, run: Run, weights_digest: str) -> Path | N
     return max(same)[1] if same else None
 
 
-def _evaluate_last(run: Run, suite: Path, ledger: Ledger, clock: Clock) -> None:
+def _evaluate_last(home: Home, run: Run, suite: Path, clock: Clock) -> None:
     """Score the last commit; what somebody else is at, or did before, is not done again."""
     queue = queue_of(run, suite=str(suite.resolve()))
     only_the_last = queue.config.model_copy(update={"every_steps": NEVER})
-    work(queue._replace(config=only_the_last), ledger, clock=clock, follow=True)
-    record_results(queue, ledger)
+    with writer_of(home, run) as writer:
+        work(queue._replace(config=only_the_last), writer, clock=clock, follow=True)
+        record_results(queue, writer)
 
 
 def _path_in(home: Path, path: Path) -> str:

@@ -17,6 +17,7 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, TrainingError
 from assay.base.units import duration_text
 from assay.evaluation.decision.candidate import BASELINE
+from assay.launch.bookkeeping import writer_of
 from assay.launch.campaign.arms import arm_run, run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
@@ -45,25 +46,25 @@ WatcherOf = Callable[[Run], Watcher]
 class InThisProcess:
     """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
 
-    def __init__(self, home: Home, ledger: Ledger, watcher_of: WatcherOf, clock: Clock) -> None:
+    def __init__(self, home: Home, watcher_of: WatcherOf, clock: Clock) -> None:
         """`watcher_of` makes what follows a run on the screen."""
         self._home = home
-        self._ledger = ledger
         self._watcher_of = watcher_of
         self._clock = clock
 
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
-        result = drive(
-            self._home,
-            run,
-            self._ledger,
-            world_size=world_size,
-            policy=RestartPolicy(),
-            watchers=[self._watcher_of(run)],
-            clock=self._clock,
-        )
+        with writer_of(self._home, run) as writer:
+            result = drive(
+                self._home,
+                run,
+                writer,
+                world_size=world_size,
+                policy=RestartPolicy(),
+                watchers=[self._watcher_of(run)],
+                clock=self._clock,
+            )
         if result.error is not None:
             raise result.error
         return launch

@@ -18,6 +18,7 @@ from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, save_result
 from assay.evaluation.suite.config import Suite, read_suite
 from assay.evaluation.suite.contents import suite_sha256
 from assay.evaluation.suite.queue import (
+    PREFIX,
     Checkpoint,
     LeaseLostError,
     OnChunk,
@@ -36,6 +37,7 @@ from assay.records.run import PhaseSeconds, Run
 from assay.store.commit_log import CommitLog
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import EvaluationConfig, recipe_of
 
@@ -95,13 +97,13 @@ def _not_done(commits: Sequence[Commit], sha256: str, store: ObjectStore) -> lis
 
 
 def work(
-    queue: Queue, ledger: Ledger, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
+    queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
 ) -> int:
     """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed."""
     completed = 0
     while True:
         is_last_round = not follow or queue.log.finished() is not None
-        num_done = sum(_work_at(queue, commit, ledger, clock, on_chunk) for commit in due_commits(queue))
+        num_done = sum(_work_at(queue, commit, writer, clock, on_chunk) for commit in due_commits(queue))
         completed += num_done
         if is_last_round and not due_commits(queue):
             return completed
@@ -117,19 +119,27 @@ def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
     return PhaseSeconds(run_id=run.run_id, attempt=0, rank=0, held_s=seconds, seconds={"evaluation": seconds})
 
 
-def record_results(queue: Queue, ledger: Ledger) -> list[BenchmarkResult]:
-    """Bring the ledger, and the run's own folder, up to date with the store: results and device time."""
+def write_results(ledger: Ledger, run: Run) -> None:
+    """Write what the run's store holds of evaluation beside training into the ledger."""
+    store = open_store(run.store_url)
+    for _, result in stored_results(store):
+        ledger.record_benchmark_result(result)
+    if any("/lease-" in item.key for item in store.list(PREFIX)):
+        ledger.record_phase_seconds(evaluation_seconds(run, store))
+
+
+def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
+    """Bring the run's own folder, and the ledger, up to date with the store: results and device time."""
     results = stored_results(queue.store)
     is_elsewhere = queue.store.url != queue.run.run_dir
     for folder, result in results:
-        ledger.record_benchmark_result(result)
         if is_elsewhere and not (Path(queue.run.run_dir) / folder).is_dir():
             save_result(Path(queue.run.run_dir) / folder, result, queue.store.get(f"{folder}/{ITEMS_FILE}"))
-    ledger.record_phase_seconds(evaluation_seconds(queue.run, queue.store))
+    writer.put(lambda ledger: write_results(ledger, queue.run))
     return [result for _, result in results]
 
 
-def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chunk: OnChunk) -> bool:
+def _work_at(queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, on_chunk: OnChunk) -> bool:
     """Evaluate one commit, unless somebody else is at it; whether it is done now."""
     recipe = recipe_of(queue.run)
     folder = checkpoint_results(commit.step, commit.weights_digest)
@@ -156,5 +166,5 @@ def _work_at(queue: Queue, commit: Commit, ledger: Ledger, clock: Clock, on_chun
     except DamagedDataError as error:
         # Nobody will ever evaluate it: it is not due any more, and the history tells why.
         mark_failed(queue.store, checkpoint, queue.suite_sha256, str(error))
-    record_results(queue, ledger)
+    record_results(queue, writer)
     return True

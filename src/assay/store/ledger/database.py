@@ -5,6 +5,8 @@
 
 SQLite runs in WAL mode: readers and the one writer do not wait for each other. It syncs at checkpoints only
 (`synchronous=NORMAL`): a power cut may take the last facts, never the file; they are in the run's folder still.
+
+No call waits for ever: what is locked is an error after `LOCKED_S`, a silent server one after `SILENT_S`.
 """
 
 import sqlite3
@@ -17,13 +19,15 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.ledger import tables
 
-BUSY_TIMEOUT_S = 30
-"""How long a SQLite writer waits for another before it gives up."""
+LOCKED_S = 5
+"""How long what somebody else holds is waited for: a SQLite file, a table, a server's first word."""
+SILENT_S = 10
+"""How long a server may work on one statement without a word; a stopped one keeps its connections open."""
 
 _WRITES = {"assay_writes": True}
 _CREATION_LOCK = 0x61737361  # any number that every assay agrees on
@@ -55,12 +59,13 @@ def open_engine(url: URL) -> Engine:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path}: can not make the ledger's folder: {error.strerror}.") from error
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+        engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCKED_S})
         event.listen(engine, "connect", _set_pragmas)
         event.listen(engine, "begin", _begin_sqlite)
     else:
         try:
             engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
+            event.listen(engine, "do_connect", _connect_punctually)
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"a PostgreSQL ledger needs {error.name}: pip install 'assay[postgres]'."
@@ -103,6 +108,17 @@ def _refuse_vanished(engine: Engine) -> None:
     )
 
 
+def _connect_punctually(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
+    from assay.store.ledger.punctual import PunctualConnection  # the driver is an extra
+
+    limits = {"connect_timeout": LOCKED_S, "tcp_user_timeout": SILENT_S * 1000} | options
+    connection = PunctualConnection.connect(*arguments, **limits)
+    connection.silent_s = SILENT_S
+    connection.execute(f"SET lock_timeout = {LOCKED_S * 1000}")
+    connection.commit()
+    return connection
+
+
 def _set_pragmas(connection: Any, _: object) -> None:
     # The driver would begin transactions by itself, and too late; `_begin_sqlite` does it instead.
     connection.isolation_level = None
@@ -112,7 +128,7 @@ def _set_pragmas(connection: Any, _: object) -> None:
 
 def _use_wal(connection: Any) -> None:
     # The switch, made once in a file's life, does not wait for others as other statements do.
-    deadline_s = time.monotonic() + BUSY_TIMEOUT_S
+    deadline_s = time.monotonic() + LOCKED_S
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -164,7 +180,7 @@ def _named_errors(engine: Engine) -> Iterator[None]:
         yield
     except (IntegrityError, ProgrammingError):
         raise  # our own mistakes
-    except DatabaseError as error:
+    except DBAPIError as error:
         reason = str(error.orig).strip() or type(error.orig).__name__
         is_away = isinstance(error, OperationalError) and _is_away(engine, reason)
         kind = StoreAwayError if is_away else StoreError
@@ -180,7 +196,10 @@ def _is_away(engine: Engine, reason: str) -> bool:
 
 def _cure(reason: str) -> str:
     cures = {
-        "locked": f"Another process has held it for over {BUSY_TIMEOUT_S} s: wait for it, or stop it.",
+        "lock timeout": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
+        "timeout expired": "Something accepts connections there and says nothing: a server that is stopped?",
+        "no answer": "The server keeps the connection and says nothing: is it stopped, or overloaded?",
+        "locked": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
         "disk is full": "Free space on its disk; what was recorded before is intact.",
         "No space left": "Free space on its disk; what was recorded before is intact.",
         "readonly": "Make the file and its folder writable.",

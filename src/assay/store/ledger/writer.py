@@ -1,0 +1,189 @@
+"""Writes to a ledger that may hang, so that nobody waits for it: a queue, and a thread that opens the database.
+
+    training --put--> queue --> thread --> ledger
+                                  | it fails, or is not done when its owner leaves
+                                  v
+                       ledger.missed/SUBJECT in the home, until it is written all the same
+
+Every fact goes into a folder first and into the ledger second, so what the ledger misses is not kept here: once
+it answers again, `again` writes everything about the subject anew. The thread does that while its owner
+lives, and after that whoever opens the ledger next (`launch.rebuild.fold_in_missed`).
+"""
+
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Self, TypeVar
+
+from assay.base.errors import AssayError
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+
+Facts = Callable[[Ledger], object]
+Answer = TypeVar("Answer")
+
+LEAVE_S = 2.0
+"""How long who leaves waits for what is not written yet: SIGTERM to exit is a commit and 5 s at most."""
+RETRY_S = 5.0
+"""From a failure to the next try."""
+MISSED = "ledger.missed"
+
+
+class LedgerWriter:
+    """One subject's facts on their way into the ledger; to be closed. Safe to share between threads."""
+
+    def __init__(self, home: Home, subject: str, again: Facts) -> None:
+        """`again` writes all that a folder holds about the subject: a run's id, or another name."""
+        self._home = home
+        self._subject = subject
+        self._again = again
+        self._jobs: deque[Facts] = deque()
+        self._is_away = False
+        self._is_closed = False
+        self._has_ended = False
+        self._said = ""
+        self._changed = threading.Condition()
+        # A daemon: a call into a database that hangs does not keep the process.
+        self._thread = threading.Thread(target=self._write, name="ledger writer", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is something that is not written yet."""
+        return bool(self._jobs) or self._is_away
+
+    def put(self, facts: Facts) -> None:
+        """Have facts written that are in their folder already; returns at once."""
+        with self._changed:
+            self._jobs.append(facts)
+            self._changed.notify_all()
+
+    def ask(self, question: Callable[[Ledger], Answer], *, within_s: float = LEAVE_S) -> Answer | None:
+        """What the ledger answers once all before it is written; None if it does not, in time."""
+        answers: SimpleQueue[Answer] = SimpleQueue()
+        self.put(lambda ledger: answers.put(question(ledger)))
+        try:
+            return answers.get(timeout=within_s)
+        except Empty:
+            return None
+
+    def wait(self, within_s: float) -> bool:
+        """Whether everything is written, in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self.is_behind or self._has_ended, within_s)
+            return not self.is_behind
+
+    def close(self) -> None:
+        """Write what is left, for a moment; what is not written by then is on record as missed."""
+        if self._is_closed:
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if not self.wait(LEAVE_S):
+            mark_missed(self._home, self._subject)
+            print(
+                f"the ledger does not answer; what it missed of '{self._subject}' is in its folder, and the "
+                "next command that opens the ledger writes it down.",
+                file=sys.stderr,
+            )
+
+    def _write(self) -> None:
+        ledger = None
+        while (jobs := self._next()) is not None:
+            num_jobs = len(jobs)
+            try:
+                ledger = ledger or self._home.open_ledger()
+                if self._is_away:
+                    self._again(ledger)  # whatever was missed, and the database may be a new one
+                    clear_missed(self._home, self._subject)
+                else:
+                    num_jobs = 1
+                    jobs[0](ledger)
+                is_away = False
+            except AssayError as error:
+                is_away = True
+                self._miss(error)
+            with self._changed:
+                for _ in range(num_jobs):
+                    self._jobs.popleft()
+                self._is_away = is_away
+                self._has_ended = is_away and self._is_closed
+                self._changed.notify_all()
+            if self._has_ended:
+                break
+        if ledger is not None:
+            ledger.close()
+
+    def _next(self) -> list[Facts] | None:
+        """What is to be written now; None when all is and no more will come. Waits while it is away."""
+        with self._changed:
+            if self._is_away:
+                self._changed.wait_for(lambda: self._is_closed, RETRY_S)
+            else:
+                self._changed.wait_for(lambda: self._jobs or self._is_closed)
+                if not self._jobs:
+                    return None
+            return list(self._jobs)
+
+    def _miss(self, error: AssayError) -> None:
+        if not self._is_away:
+            mark_missed(self._home, self._subject)
+        if self._said != (said := str(error)):
+            self._said = said
+            print(f"the ledger can not be written; work goes on without it. {error}", file=sys.stderr)
+
+
+def mark_missed(home: Home, subject: str) -> None:
+    """Put on record that this home's ledger does not hold all about a subject."""
+    path = _mark(home, subject)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_name(home) + "\n", encoding="utf-8")
+    except OSError as error:
+        print(
+            f"{path}: {error.strerror}. 'assay runs --rebuild' writes down what the ledger missed.",
+            file=sys.stderr,
+        )
+
+
+def missed_subjects(home: Home) -> dict[str, float]:
+    """What this home's ledger, and no other, does not hold all about; with the time of the mark."""
+    found = {}
+    for path in sorted((home.folder / MISSED).glob("*")):
+        try:
+            if path.read_text(encoding="utf-8").strip() == _name(home):
+                found[path.name] = path.stat().st_mtime
+        except OSError:
+            continue  # somebody else has just written it down
+    return found
+
+
+def clear_missed(home: Home, subject: str, *, marked_at_s: float | None = None) -> None:
+    """It is written down now; a mark that was made again since `marked_at_s` stays."""
+    path = _mark(home, subject)
+    try:
+        if marked_at_s is None or path.stat().st_mtime == marked_at_s:
+            path.unlink()
+    except OSError:
+        return
+
+
+def _mark(home: Home, subject: str) -> Path:
+    return home.folder / MISSED / subject
+
+
+def _name(home: Home) -> str:
+    return home.ledger_url.render_as_string(hide_password=True)

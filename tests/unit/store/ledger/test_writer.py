@@ -1,0 +1,124 @@
+"""Nobody waits for a ledger, and what it missed is known until it is written."""
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from assay.launch.rebuild import fold_in_missed
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.store.ledger import database, writer
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter, clear_missed, mark_missed, missed_subjects
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCKED_S", 0.05)
+    monkeypatch.setattr(writer, "LEAVE_S", 0.5)
+    monkeypatch.setattr(writer, "RETRY_S", 0.02)
+
+
+@pytest.fixture
+def home(run: Run) -> Home:
+    home = Home.at(Path(run.run_dir).parent)
+    home.open_ledger().close()
+    home.store_of(run.run_id).put("run.json", run.to_json().encode())
+    return home
+
+
+@contextmanager
+def locked(home: Home) -> Iterator[None]:
+    path = home.ledger_file()
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def runs_in(home: Home) -> list[str]:
+    with home.open_ledger() as ledger:
+        return [each.run_id for each in ledger.runs()]
+
+
+def test_what_is_put_is_written_when_it_is_closed(home: Home, run: Run) -> None:
+    with LedgerWriter(home, "r", again=pytest.fail) as to_ledger:
+        to_ledger.put(lambda ledger: ledger.record_run(run))
+    assert runs_in(home) == ["r"]
+    assert not missed_subjects(home)
+
+
+def test_a_question_has_an_answer_or_none_in_time(home: Home, run: Run) -> None:
+    with LedgerWriter(home, "r", again=Ledger.runs) as to_ledger:
+        to_ledger.put(lambda ledger: ledger.record_run(run))
+        assert to_ledger.ask(Ledger.runs) == [run]
+    with locked(home), LedgerWriter(home, "r", again=Ledger.runs) as to_ledger:
+        to_ledger.put(lambda ledger: ledger.record_run(run))
+        assert to_ledger.ask(Ledger.runs, within_s=0.3) is None
+
+
+def test_a_locked_ledger_costs_nobody_more_than_a_moment(
+    home: Home, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked(home):
+        began_s = time.monotonic()
+        with LedgerWriter(home, "r", again=lambda ledger: ledger.record_run(run)) as to_ledger:
+            for _ in range(100):
+                to_ledger.put(lambda ledger: ledger.record_run(run))
+            assert time.monotonic() - began_s < 0.2
+        assert time.monotonic() - began_s < 2.0
+    said = capsys.readouterr().err.splitlines()
+    assert [line.partition(".")[0].partition(";")[0] for line in said] == [
+        "the ledger can not be written",
+        "the ledger does not answer",
+    ]
+    assert list(missed_subjects(home)) == ["r"]
+    with home.open_ledger() as ledger:
+        fold_in_missed(home, ledger)
+    assert (runs_in(home), missed_subjects(home)) == (["r"], {})
+
+
+def test_a_ledger_that_comes_back_is_told_everything_again(home: Home, run: Run) -> None:
+    def only_once(ledger: Ledger) -> None:
+        told.append("at once")
+        ledger.record_run(run)
+
+    def again(ledger: Ledger) -> None:
+        ledger.record_run(run)
+        told.append("again")
+
+    told: list[str] = []
+    with LedgerWriter(home, "r", again) as to_ledger:
+        with locked(home):
+            to_ledger.put(only_once)
+            while not missed_subjects(home):
+                time.sleep(0.01)
+            to_ledger.put(pytest.fail)  # its fact is in the folder, hence in all that is written again
+        assert to_ledger.wait(5.0)
+        assert not missed_subjects(home)
+    assert told == ["at once", "again"]
+    assert runs_in(home) == ["r"]
+
+
+def test_what_another_ledger_missed_is_not_taken_for_written(home: Home, tmp_path: Path) -> None:
+    other = Home.at(home.folder, f"sqlite:///{tmp_path}/other.db")
+    mark_missed(other, "r")
+    assert not missed_subjects(home)
+    with home.open_ledger() as ledger:
+        fold_in_missed(home, ledger)
+    assert list(missed_subjects(other)) == ["r"]
+
+
+def test_what_is_missed_while_it_is_written_down_stays_missed(home: Home) -> None:
+    mark_missed(home, "r")
+    marked_at_s = missed_subjects(home)["r"]
+    time.sleep(0.01)
+    mark_missed(home, "r")
+    clear_missed(home, "r", marked_at_s=marked_at_s)
+    assert list(missed_subjects(home)) == ["r"]
+    clear_missed(home, "r", marked_at_s=missed_subjects(home)["r"])
+    assert not missed_subjects(home)
