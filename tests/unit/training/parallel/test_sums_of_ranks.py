@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from assay.data.loader.lane_shares import LaneShares
-from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.lane_sum import LaneSum, sum_over_ranks
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from forked_ranks import on_ranks
@@ -268,3 +269,57 @@ def warned(ranks: Ranks) -> list[str]:
 
 def test_who_reads_the_output_is_not_warned_of_what_a_method_never_does(tmp_path: Path) -> None:
     assert on_ranks(2, warned, tmp_path, shards_weights=True) == [[], []]
+
+
+class Buffered(Network):
+    """With something that each rank keeps for itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+
+def buffer_after_a_step(ranks: Ranks) -> float:
+    model = Buffered()
+    lane_sum = LaneSum(model, ranks)
+    model.seen.fill_(ranks.rank)
+    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=False).of_rank(ranks.rank)
+    backward(lane_sum, lanes, ONE_PASS, 0)
+    lane_sum.step_is_done()
+    lane_sum.close()
+    return model.seen.item()
+
+
+def test_no_ranks_buffers_overwrite_anothers(tmp_path: Path) -> None:
+    assert on_ranks(2, buffer_after_a_step, tmp_path) == [0.0, 1.0]
+
+
+def test_without_several_passes_nobody_is_asked_how_many(tmp_path: Path) -> None:
+    found = on_ranks(
+        2, lambda ranks: ShardedLaneSum(Network(), ranks).most_passes(3), tmp_path, shards_weights=True
+    )
+    assert found == [1, 1]
+
+
+def numbers_sent(ranks: Ranks, numbers: int) -> int:
+    """By one rank, to have a tensor summed over all."""
+    sent: list[int] = []
+    make = dist.P2POp
+
+    def counted(operation, tensor: Tensor, *rest):
+        if operation is dist.isend:
+            sent.append(tensor.numel())
+        return make(operation, tensor, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "P2POp", counted)
+        sum_over_ranks(torch.ones(numbers), dist.group.WORLD)
+    return sum(sent)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_the_tree_sends_no_more_than_a_ring(world_size: int, tmp_path: Path) -> None:
+    """Each rank sends every number but its own share twice, which is the least that an all-reduce can do."""
+    numbers = 64
+    found = on_ranks(world_size, partial(numbers_sent, numbers=numbers), tmp_path)
+    assert found == [2 * numbers * (world_size - 1) // world_size] * world_size

@@ -251,6 +251,30 @@ def test_a_loss_that_is_not_finite_names_its_lane_and_changes_nothing(tmp_path: 
     assert on_ranks(2, refused, tmp_path) == [((3,), False, True)] * 2
 
 
+def test_lanes_are_named_in_their_order_however_ranks_share_them(tmp_path: Path) -> None:
+    def refused(ranks: Ranks):
+        stepper, _, _ = stepper_of(ranks, NotFinite())
+        lanes = LaneShares(len(LANES), ranks.world_size, interleaved=True).of_rank(ranks.rank)
+        share = StepShare(Cursor(), tuple(LaneShare(number, (micro_batch([8]),)) for number in lanes))
+        return stepper.step(share, step=1, stop_asked=False).bad_lanes
+
+    assert on_ranks(2, refused, tmp_path, shards_weights=True) == [(0, 1, 2, 3)] * 2
+
+
+def test_a_step_of_a_single_token_is_divided_by_one(tmp_path: Path) -> None:
+    def one_row(ranks: Ranks) -> tuple[StepTotals, float, float]:
+        stepper, _, model = stepper_of(ranks)
+        loss, _ = reference_pass(model, [3], 0, 0, 1)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        share = StepShare(Cursor(), (LaneShare(0, (micro_batch([3]),)),))
+        norm = torch.cat([gradient.flatten() for gradient in gradients]).norm()
+        return portable(stepper.step(share, step=1, stop_asked=False)), loss.item(), norm.item()
+
+    [(totals, loss, norm)] = on_ranks(1, one_row, tmp_path)
+    assert totals.weight == 1
+    assert totals.loss == pytest.approx(loss) and totals.gradient_norm == pytest.approx(norm)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     totals = StepTotals(
         num_rows=1, num_tokens=1, weight=1, loss_sum=1.0, gradient_norm=math.inf, learning_rate=0.1,
