@@ -1,0 +1,241 @@
+"""The real supervisor, trainer, saver and commit log on a store that fails, hangs, slows down or lies.
+
+At every call, one at a time and in random pairs: the run ends with what each row was learned in when nothing
+happens, or with exit code 75 and everything intact, so that the next start ends so. Time is simulated.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from assay.base.clock import SystemClock
+from assay.base.errors import StoreAwayError, StoreError
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.records.commit import RunFinished
+from assay.records.cursor import Cursor
+from assay.records.failure import Failure
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.objects import ObjectStore, open_store
+from assay.training.checkpoint.parts import training_parts
+from assay.training.checkpoint.retention import RetentionConfig
+from assay.training.checkpoint.saver import Saver
+from assay.training.checkpoint.store_files import cause_of
+from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.commit_schedule import CommitSchedule
+from assay.training.trainer.trainer import Trainer, TrainingPosition
+from failing_store import OUTAGE_S, TROUBLES, FailingStore, SimulatedClock, Trouble, patient
+from simulation.test_power_cuts import (
+    CONFIG,
+    LANES,
+    Memory,
+    RememberingStepper,
+    Silent,
+    is_right,
+    loader,
+)
+from simulation.test_power_cuts import ranks as ranks
+
+RETENTION = RetentionConfig(keep_last=2, keep_best=1)
+
+
+class NeverAsked(random.Random):
+    """Nobody asks to stop."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+class RanksHere:
+    """One rank, in this thread: it trains when it is asked how it ended."""
+
+    pids = ()
+
+    def __init__(self, store: ObjectStore, orders: Orders, ranks: Ranks) -> None:
+        self._store = store
+        self._orders = orders
+        self._ranks = ranks
+
+    def hosts(self) -> list[str]:
+        return ["host-0"]
+
+    def devices(self) -> list[str]:
+        return ["cpu"]
+
+    def wait_for_news(self, timeout_s: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def end(self) -> AttemptEnd:
+        try:
+            self._train()
+        except (StoreError, CheckpointException) as error:
+            cause = cause_of(error) if isinstance(error, CheckpointException) else error
+            assert isinstance(cause, StoreError), cause
+            failure = Failure(
+                failure_kind="store_unreachable",
+                run_id="r",
+                attempt=self._orders.attempt.attempt,
+                signature="store",
+                text=str(cause),
+            )
+            return AttemptEnd("failed", 0, failure=failure, error=cause)
+        return AttemptEnd("succeeded", 1, said="done")
+
+    def _train(self) -> None:
+        """As `train_rank` wires it."""
+        log = CommitLog(self._store, attempt=self._orders.attempt.attempt)
+        memory, clock = Memory(), SystemClock()
+        parts = training_parts(memory, torch.optim.SGD(memory.parameters(), lr=0.0))
+        saver = Saver(parts, self._ranks, log, RETENTION, clock)
+        place = TrainingPosition(0, Cursor())
+        try:
+            if (commit := self._orders.commit) is not None:
+                saver.restore(commit)
+                place = TrainingPosition(commit.step, commit.cursor)
+            trainer = Trainer(
+                stepper=RememberingStepper(memory, NeverAsked()),  # type: ignore[arg-type]
+                loader=loader(),
+                saver=saver,
+                lanes=LANES,
+                recorder=Silent(),
+                clock=clock,
+                config=CONFIG,
+                schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
+                evaluate=lambda step: step / 100,
+                stop_asked=lambda: False,
+            )
+            assert trainer.train(place) == "finished"
+            last = log.commits()[-1]
+            log.append(RunFinished(attempt=log.attempt, step=last.step, weights_digest=last.weights_digest))
+        finally:
+            saver._thread.shutdown()
+
+
+class NodesHere:
+    """Starts `RanksHere`."""
+
+    def __init__(self, store: ObjectStore, ranks: Ranks) -> None:
+        self._store = store
+        self._ranks = ranks
+
+    def fitting(self, world_size: int) -> int:
+        return world_size
+
+    def start(self, orders: Orders) -> RanksHere:
+        return RanksHere(self._store, orders, self._ranks)
+
+
+def run_in(folder: Path) -> Run:
+    folder.mkdir(parents=True)
+    return Run(
+        run_id="r",
+        created_s=0.0,
+        recipe={},
+        recipe_sha256="0" * 64,
+        dataset_fingerprint="f" * 64,
+        code_version="test",
+        run_dir=str(folder),
+        store_url="memory:",
+        num_steps=1,
+    )
+
+
+def drive(
+    inner: ObjectStore, run: Run, ranks: Ranks, troubles: Mapping[int, Trouble], outage_s: float = OUTAGE_S
+) -> int:
+    """One life of the supervisor, as `drive` wires it; the number of calls that it and its rank made."""
+    clock = SimulatedClock()
+    failing = FailingStore(inner, troubles, clock, outage_s=outage_s)
+    store = patient(failing, clock)
+    supervisor = Supervisor(
+        run,
+        CommitLog(store),
+        policy=RestartPolicy(max_restarts=0),
+        watchers=[],
+        clock=clock,
+        nodes=NodesHere(store, ranks),
+        patience=store.patience,
+    )
+    supervisor.run(1)
+    return failing.num_calls
+
+
+def is_whole(inner: ObjectStore, ranks: Ranks) -> bool:
+    """Whether the run is finished, and its last commit is what nothing disturbed."""
+    log, durable = CommitLog(inner), Memory()
+    finished = log.finished()
+    saver = Saver(
+        training_parts(durable, torch.optim.SGD(durable.parameters(), lr=0.0)),
+        ranks,
+        log,
+        RETENTION,
+        SystemClock(),
+    )
+    saver.restore(log.commits()[-1])
+    saver.close()
+    return finished is not None and is_right(durable)
+
+
+@pytest.fixture(scope="module")
+def num_calls(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> int:
+    """Of a run that nothing disturbs."""
+    inner = open_store("memory:")
+    calls = drive(inner, run_in(tmp_path_factory.mktemp("calm") / "r"), ranks, {})
+    assert is_whole(inner, ranks)
+    return calls
+
+
+def check(troubles: Mapping[int, Trouble], outage_s: float, ranks: Ranks, folder: Path) -> None:
+    """Drive until done: what is away for too long ends with 75, and the next start goes on."""
+    inner, run = open_store("memory:"), run_in(folder)
+    try:
+        drive(inner, run, ranks, troubles, outage_s)
+    except StoreAwayError as error:
+        assert error.exit_code == 75
+        assert outage_s > OUTAGE_S, f"{troubles}: {outage_s} s are waited for"
+        drive(inner, run, ranks, {})
+    assert is_whole(inner, ranks), (troubles, outage_s)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / f"{number}" for number in count())
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_run_survives_a_store_in_trouble_at_some_calls(
+    trouble: Trouble, num_calls: int, ranks: Ranks, folders: Iterator[Path]
+) -> None:
+    rng = random.Random(trouble)
+    for number in rng.sample(range(num_calls), 6):
+        check({number: trouble}, rng.choice([OUTAGE_S, 1e6]), ranks, next(folders))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_run_survives_a_store_in_trouble_at_every_call(
+    trouble: Trouble, num_calls: int, ranks: Ranks, folders: Iterator[Path]
+) -> None:
+    for number in range(num_calls):
+        for outage_s in (OUTAGE_S, 1e6) if trouble in ("error", "hang") else (OUTAGE_S,):
+            check({number: trouble}, outage_s, ranks, next(folders))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_survives_two_troubles_of_its_store(
+    seed: int, num_calls: int, ranks: Ranks, folders: Iterator[Path]
+) -> None:
+    rng = random.Random(seed)
+    for _ in range(50):
+        troubles = {rng.randrange(num_calls): rng.choice(TROUBLES) for _ in range(2)}
+        check(troubles, rng.choice([OUTAGE_S, 1e6]), ranks, next(folders))
