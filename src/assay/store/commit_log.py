@@ -41,7 +41,10 @@ class CommitLog:
 
     def entries(self) -> list[LogEntry]:
         """Every entry so far, oldest first."""
-        known = len(self._entries)
+        if self._entries:  # the next numbers only: a listing grows with the log
+            while self.store.exists(key := _entry_key(len(self._entries))):
+                self._entries.append(_parse(self.store.get(key), key))
+            return list(self._entries)
         keys = sorted(item.key for item in self.store.list(LOG_PREFIX) if is_entry(item.key))
         for number, key in enumerate(keys):
             if key != _entry_key(number):
@@ -49,8 +52,7 @@ class CommitLog:
                     f"{LOG_PREFIX}: entry {number:08d} is missing, {key} is there. The log has a hole: "
                     "somebody deleted from the run's store. Restore the file, or start a new run."
                 )
-            if number >= known:
-                self._entries.append(_parse(self.store.get(key), key))
+            self._entries.append(_parse(self.store.get(key), key))
         return list(self._entries)
 
     def begin_attempt(self, *, world_size: int, now_s: float) -> int:
@@ -123,6 +125,16 @@ class CommitLog:
         """The entry that says that the run reached its last step, if it has."""
         entries = self.entries()
         return entries[-1] if entries and isinstance(entries[-1], RunFinished) else None
+
+    def sweep_retired(self, commit: Commit) -> None:
+        """Delete the files of what a commit retires, as `sweep` would; the cost does not grow with the log."""
+        quarantined = {entry.folder for entry in self._entries if isinstance(entry, CommitQuarantined)}
+        gone = set(commit.retires) - quarantined
+        for entry in self._entries:
+            if isinstance(entry, Commit) and entry.folder in gone:
+                for file in entry.files:
+                    if file.path != RECEIPTS_NAME:
+                        self.store.delete(f"{entry.folder}/{file.path}")
 
     def sweep(self) -> None:
         """Delete the files of retired commits, and of checkpoints that never became a commit.

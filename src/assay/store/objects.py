@@ -330,7 +330,8 @@ class FolderStore:
                 yield key, entry
 
     def exists(self, key: str) -> bool:
-        return self._path(key).is_file()
+        with self._named("look up", key):
+            return self._path(key).is_file()
 
     def delete(self, key: str) -> None:
         with self._named("delete", key):

@@ -19,6 +19,7 @@ from assay.store.commit_log import (
 )
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
+from failing_store import FailingStore, SimulatedClock
 
 
 @pytest.fixture
@@ -292,10 +293,26 @@ def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
 
 def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -> None:
     log = begun(store)
-    retired = committed(log, 1)
-    committed(log, 2, retires=(retired.folder,))
+    retired, torn = committed(log, 1), committed(log, 2)
+    log.append(CommitQuarantined(attempt=1, folder=torn.folder, step=2, reason="torn"))
+    log.sweep_retired(committed(log, 3, retires=(retired.folder, torn.folder)))
+    by_hand = folders(store)
+    assert f"{retired.folder}/weights" not in by_hand
     log.sweep()
-    assert f"{retired.folder}/weights" not in folders(store)
+    assert folders(store) == by_hand
+
+
+def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
+    clock, inner = SimulatedClock(), open_store("memory:")
+    counting = FailingStore(inner, {}, clock)
+    log, costs = begun(counting), []
+    for step in range(1, 61):
+        before = counting.num_calls
+        log.commits()
+        retires = () if step < 3 else (checkpoint_folder(step - 2, 1),)
+        log.sweep_retired(committed(log, step, retires=retires))
+        costs.append(counting.num_calls - before)
+    assert len(set(costs[3:])) == 1
 
 
 def test_who_was_replaced_can_neither_append_nor_take_the_run_back(store) -> None:

@@ -164,7 +164,7 @@ class Saver:
         )
         commit = commit.model_copy(update={"retires": retires})
         self._log.append(commit)
-        self._log.sweep()
+        self._log.sweep_retired(commit)
         return commit
 
     def _hashes(self, state: dict[str, Any]) -> bool:
