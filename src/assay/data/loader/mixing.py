@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int, Int32, Int64, UInt64
 
+from assay.data.dataset.profile import NUM_TOP_VALUES
 from assay.data.dataset.split import DatasetView
 from assay.data.loader.config import LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader, WindowPlace
@@ -27,7 +28,6 @@ MAX_ROWS = 1 << 17
 NUM_PLACES = 4096
 MIN_STEPS = 20
 """Fewer tell nothing."""
-MAX_KINDS = 20
 LENGTH = "tokens a row"
 GOOD_EXCESS = 0.5
 """Variance that the steps of a window share, over a uniform shuffle's: what a mended order may have."""
@@ -113,8 +113,10 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
 
 
 def _tells_rows_apart(profile: ColumnProfile) -> bool:
-    if profile.top_values:
-        return 1 < len(profile.top_values) + bool(profile.missing_rate) <= MAX_KINDS
+    if profile.top_values:  # all values, if they are fewer than a profile lists
+        return len(profile.top_values) < NUM_TOP_VALUES and (
+            len(profile.top_values) > 1 or profile.missing_rate > 0
+        )
     return profile.minimum != profile.maximum
 
 
@@ -252,11 +254,15 @@ def _sharing_windows_again(
 ) -> float:
     """How often the next epoch has two rows of a step in one window, over chance."""
     rng = np.random.default_rng(0)
-    selected = np.flatnonzero(np.concatenate(view.selection))
+    first_row = view.dataset.groups.first_row
     same: list[bool] = []
     for sample, step in zip(samples, steps, strict=True):
         order = np.lexsort([rng.random(len(step)), step])
-        rows = np.searchsorted(selected, sample.row_ids[order].astype(np.int64))
+        row_ids = sample.row_ids[order].astype(np.int64)
+        groups = np.searchsorted(first_row + view.dataset.groups.num_rows, row_ids, side="right")
+        # Where in a row group a selected row stands: about, which is enough to know its window.
+        share = (row_ids - first_row[groups]) / view.dataset.groups.num_rows[groups]
+        rows = (np.cumsum(view.num_rows) - view.num_rows)[groups] + (share * view.num_rows[groups]).astype(int)
         windows = _windows_of(loader, view, rows, epoch=1)
         pairs = (step[order][1:] == step[order][:-1]) & (step[order][1:] >= 0)
         same += (windows[1:] == windows[:-1])[pairs].tolist()

@@ -32,6 +32,7 @@ def sorted_dataset(tmp_path: Path):
             "input_ids": pa.ListArray.from_arrays(pa.array(borders), pa.array(np.ones(borders[-1], np.int32))),
             "label": pa.array((rng.random(NUM_ROWS) < 0.3).astype(np.int8)),
             "domain": pa.array([f"domain {domain}" for domain in domains]),
+            "key": pa.array([f"key {row}" for row in range(NUM_ROWS)]),
             "when": pa.array(np.arange(NUM_ROWS), pa.timestamp("s")),
         }
         (tmp_path / "source").mkdir(exist_ok=True)
@@ -78,6 +79,7 @@ def test_some_windows_tell_what_whole_epochs_hold(sorted_dataset, group_rows: in
     places = np.corrcoef([step_of_row(steps) for steps in epochs])[0, 1]
     mixing = measure_mixing(view, config)
     assert mixing.mend is not None
+    assert {trait.name for trait in mixing.traits} == {"domain", "label", "when", "tokens a row"}
     assert trait(mixing, "domain").variation == pytest.approx(variation, rel=0.15)
     assert mixing.place_correlation == pytest.approx(places, abs=0.05)
 
