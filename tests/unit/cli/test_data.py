@@ -150,7 +150,8 @@ def test_what_was_asked_wrongly_is_one_line_and_exit_code_2(
     assert re.search(says, err)
 
 
-def test_a_store_that_does_not_answer_is_exit_code_1(corpus: Path, capsys, monkeypatch) -> None:
+def test_a_store_that_does_not_answer_is_exit_code_75(corpus: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_STORE_PATIENCE", "0")
     for name, value in {
         "ENDPOINT_URL": "http://127.0.0.1:9",
         "ACCESS_KEY_ID": "x",
@@ -158,7 +159,7 @@ def test_a_store_that_does_not_answer_is_exit_code_1(corpus: Path, capsys, monke
     }.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     code, _, err = run(capsys, "data", "index", "s3://bucket/rows", "--out", "x")
-    assert code == 1
+    assert code == 75
     assert "s3://bucket/rows" in err
     assert "AWS_ENDPOINT_URL" in err
 
