@@ -58,6 +58,7 @@ READS_ENVIRONMENT = {
     "launch/evaluation/beside.py": "likewise",
     "launch/ranks/processes.py": "likewise",
     "launch/ranks/rank.py": "likewise",
+    "launch/ranks/processor.py": "limits of instruction sets",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {"launch/ranks/wiring.py"}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
 from assay.launch.places.launcher import resume_command
 from assay.launch.ranks.faults import FaultPlan, Hang
 from assay.launch.ranks.nodes import NodeGroup
@@ -34,13 +35,13 @@ def start_follower(tmp_path: Path) -> Iterator[Callable[[Run, int], subprocess.P
     """Start `assay train --on allocation` as node 1 of 2; its words are in `follower.log`."""
     started: list[subprocess.Popen] = []
 
-    def start(run: Run, port: int) -> subprocess.Popen:
+    def start(run: Run, port: int, **limits: str) -> subprocess.Popen:
         step = {"NODEID": 1, "NTASKS": 2, "STEP_NUM_NODES": 2, "JOB_ID": 1, "LAUNCH_NODE_IPADDR": "127.0.0.1"}
         variables = {f"SLURM_{name}": str(value) for name, value in step.items()}
         with (tmp_path / "follower.log").open("w") as words:
             process = subprocess.Popen(
                 resume_command(run, world_size=2, options=("--on", "allocation")),
-                env={**os.environ, **variables, "ASSAY_LINK_PORT": str(port)},
+                env={**os.environ, **variables, "ASSAY_LINK_PORT": str(port), **limits},
                 stdout=words,
                 stderr=words,
             )
@@ -111,6 +112,16 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     assert [attempt.world_size for attempt in disturb.ended] == [2, 2, 1]
     assert log.finished().weights_digest == undisturbed.finished().weights_digest
     assert audit_run(run, log).verdict == "pass"
+
+
+def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(
+    new_tiny_run, start_follower
+) -> None:
+    run, port = new_tiny_run(), free_port()
+    start_follower(run, port, ATEN_CPU_CAPABILITY="default")
+    with pytest.raises(ConfigError, match=r"of several kinds.*; node 1 \(.*\) is .*ATen DEFAULT"):
+        two_nodes(run, port)
+    assert CommitLog(open_store(run.store_url)).entries() == []
 
 
 def test_a_follower_whose_lead_is_gone_says_so_and_leaves(new_tiny_run, start_follower, tmp_path: Path) -> None:

@@ -73,6 +73,11 @@ if TYPE_CHECKING:
     help="How long the store of the commits may not answer; then leave with exit code 75: try again.",
 )
 @click.option(
+    "--other-device",
+    is_flag=True,
+    help="Go on though the last commit was computed on another kind of processor: the weights will be others.",
+)
+@click.option(
     "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
 )
 @click.option(
@@ -159,11 +164,14 @@ def _passed_on(*names: str) -> tuple[str, ...]:
     """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
+    given = {name: context.params[name] for name in names if _is_given(context, name)}
     return tuple(
-        f"{options[name]}={context.params[name]}"
-        for name in names
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        options[name] if value is True else f"{options[name]}={value}" for name, value in given.items()
     )
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _train_here(

@@ -7,6 +7,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 from assay.base.names import Name
 from assay.records.failure import Failure
 from assay.records.phase import Phase
+from assay.records.processor import Processor
 from assay.records.record import Record
 from assay.records.suspect import Suspect
 
@@ -38,7 +39,7 @@ class Run(Record):
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
-    added: ClassVar = frozenset(("failure", "code_version", "hosts", "devices", "folder"))
+    added: ClassVar = frozenset(("failure", "code_version", "hosts", "devices", "folder", "processor"))
 
     run_id: str
     attempt: PositiveInt
@@ -60,6 +61,8 @@ class Attempt(Record):
     """Where the run's folder lay; empty where an older assay wrote it down."""
     code_version: str = ""
     """Of assay, as in the run's record; empty where an older assay wrote it down."""
+    processor: Processor | None = None
+    """What its ranks compute on, on all nodes alike; None where an older assay wrote it down."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
 from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.records.processor import Processor
 from assay.store.heartbeat import Beat
 
 KEY_FILE = "link.key"
@@ -55,6 +56,7 @@ class Hello(_Message):
     node: PositiveInt
     host: str
     """Name of its machine."""
+    processor: Processor
 
 
 class Start(_Message):

@@ -42,9 +42,11 @@ from assay.launch.ranks.node_link import (
     link_key,
 )
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
+from assay.launch.ranks.processor import processor_here, refuse_mixed
 from assay.launch.ranks.supervisor import POLL_S
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
+from assay.records.processor import Processor
 from assay.records.run import Run
 from assay.store.heartbeat import Beat
 from assay.training.recipe import recipe_of
@@ -75,6 +77,7 @@ class _Peer(NamedTuple):
 
     link: Link
     host: str
+    processor: Processor
 
 
 class NodeGroup:
@@ -90,13 +93,17 @@ class NodeGroup:
         ranks_per_node: int,
         clock: Clock,
     ) -> None:
-        """Wait until every follower has come. `host` is this node as the others reach it."""
+        """Wait until every follower has come; `ConfigError` where one computes on another kind of processor.
+        `host` is this node as the others reach it."""
         self._run = run
         self._clock = clock
         self._context = fork_context()
         self._host = host
         self._ranks_per_node = ranks_per_node
         self._peers = _gather(num_nodes - 1, port, link_key(Path(run.run_dir)), clock, GATHER_S)
+        self.processor = processor_here()
+        hosts = {f"node {node} ({peer.host})": peer.processor for node, peer in sorted(self._peers.items())}
+        refuse_mixed({f"node 0 ({socket.gethostname()})": self.processor, **hosts})
 
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that share lanes evenly and find room on the nodes that are left."""
@@ -123,9 +130,9 @@ class NodeGroup:
 
     def close(self) -> None:
         """Send the followers home."""
-        for node, (link, _) in list(self._peers.items()):
+        for node, peer in list(self._peers.items()):
             try:
-                link.send(Bye())
+                peer.link.send(Bye())
             except LinkLost:
                 self.lose(node)
 
@@ -347,7 +354,8 @@ class Follower:
         """Return when the lead has left too. Raises `TrainingError` if it left without a word."""
         signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
-            self._link.send(Hello(node=self._node, host=socket.gethostname()))
+            processor = processor_here()
+            self._link.send(Hello(node=self._node, host=socket.gethostname(), processor=processor))
             while not isinstance(message := self._next_message(), Bye):
                 self._obey(message)
             self._wait_for_the_lead()
@@ -435,7 +443,7 @@ def _gather(num_followers: int, port: int, key: bytes, clock: Clock, timeout_s: 
         if link is None:
             return
         if isinstance(hello, Hello) and hello.node <= num_followers:
-            peers[hello.node] = _Peer(link, hello.host)
+            peers[hello.node] = _Peer(link, hello.host, hello.processor)
         else:
             link.close()
 

@@ -23,10 +23,12 @@ from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
+from assay.launch.ranks.processor import processor_here, refuse_other_processor
 from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
 from assay.records.notice import Notice, NoticeKind
+from assay.records.processor import Processor
 from assay.records.run import Attempt, Run
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
@@ -82,6 +84,8 @@ class RestartPolicy:
     """How the ranks hold the weights: of the first attempts in turn, then the last one."""
     store_patience: float = PATIENCE_S
     """Seconds in which attempts may die of a store that does not answer, one after the other."""
+    other_device: bool = False
+    """Go on with a run that another kind of processor began: to other bits."""
 
 
 OF_THEIR_RANK: frozenset[FailureKind] = frozenset(("crashed", "hang", "exited"))
@@ -117,6 +121,9 @@ class _Death(NamedTuple):
 class Nodes(Protocol):
     """Where ranks can be started."""
 
+    processor: Processor
+    """What they compute on, all alike."""
+
     def fitting(self, world_size: int) -> int:
         """`world_size`, or the most ranks that can share lanes and that the nodes still have room for."""
         ...
@@ -132,6 +139,7 @@ class ThisMachine:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._context = fork_context()
+        self.processor = processor_here()
 
     def fitting(self, world_size: int) -> int:
         """Any number of ranks; they share what there is."""
@@ -173,9 +181,12 @@ class Supervisor:
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
 
     def run(self, world_size: int) -> Attempt:
-        """The last attempt. Raises what the ranks raised if they can not go on."""
+        """The last attempt. Raises what the ranks raised if they can not go on; and, before it begins one,
+        where the last commit is of another kind of processor and the policy does not say that this is well."""
         previous = signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
+            if not self._policy.other_device:
+                refuse_other_processor(self._run, self._log, self._nodes.processor)
             return self._attempts(world_size)
         finally:
             signal.signal(signal.SIGTERM, previous)
@@ -253,6 +264,7 @@ class Supervisor:
             started_s=now_s,
             folder=self._run.run_dir,
             code_version=code_version(),
+            processor=self._nodes.processor,
         )
         save_attempt(Path(self._run.run_dir), attempt)
         self._notice_other_code(attempt)

@@ -33,11 +33,13 @@ from assay.launch.ranks.node_link import (
     link_key,
 )
 from assay.launch.ranks.nodes import Follower, _gather, _RemoteRanks
+from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from tiny_recipe import tiny_recipe
 
+HERE = processor_here({})
 KEY = b"secret"
 CLOCK = SystemClock()
 ATTEMPT = Attempt(run_id="ours", attempt=3, world_size=4, start_step=0, started_s=0.0)
@@ -61,7 +63,7 @@ def linked(between: Callable[[socket.socket], socket.socket] = lambda each: each
 
 
 def remote(link: Link) -> _RemoteRanks:
-    peer = nodes._Peer(link, "there")
+    peer = nodes._Peer(link, "there", HERE)
     return _RemoteRanks(orders(world_size=4), "tcp://here:1", 1, peer, range(2, 4), lambda _: None, CLOCK)
 
 
@@ -84,14 +86,17 @@ def test_who_does_not_know_the_key_is_let_go_and_holds_nobody_up(port: int, said
         stranger.setblocking(False)
         stranger.send(said)
     link = connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=20.0)
-    link.send(Hello(node=1, host="there"))
+    link.send(Hello(node=1, host="there", processor=HERE))
     lead.join(5)
     assert set(found) == {1}
     for stranger in strangers:
         stranger.close()
 
 
-@pytest.mark.parametrize("hello", [Hello(node=2, host="x"), Stop(), Ended(end=AttemptEnd("succeeded", 1))])
+@pytest.mark.parametrize(
+    "hello",
+    [Hello(node=2, host="x", processor=HERE), Stop(), Ended(end=AttemptEnd("succeeded", 1))],
+)
 def test_a_node_that_was_not_asked_for_is_none_of_the_run(port: int, hello: Any) -> None:
     def come() -> None:
         connect_link("127.0.0.1", port, KEY, CLOCK, timeout_s=5.0).send(hello)

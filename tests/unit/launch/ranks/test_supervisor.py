@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from assay.base.errors import DataError, TrainingError
+from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
@@ -58,6 +59,7 @@ class KillingNodes:
     def __init__(self, failure: Failure = KILL, *, moves: bool = False) -> None:
         """`moves`: to another rank in each attempt. The words for it are other ones each time."""
         self.num_starts = 0
+        self.processor = processor_here({})
         self._failure = failure
         self._moves = moves
 

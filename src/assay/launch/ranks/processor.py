@@ -1,0 +1,110 @@
+"""Which kind of processor the ranks of this machine compute on; and who may go on with what another kind began.
+
+Libraries choose their kernels by what a CPU can do, or by the limits that the environment sets
+(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY), and other kernels sum in another order. All
+of it is known without torch, which a supervisor does not import.
+"""
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.records.processor import Processor
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+
+_AVX512 = frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq"))
+_Levels = Sequence[tuple[str, frozenset[str]]]
+"""Instruction sets by a library's names for them, with the flags that a CPU needs; the least first."""
+ONEDNN: _Levels = (
+    ("SSE41", frozenset()), ("AVX", frozenset(("avx",))), ("AVX2", frozenset(("avx2",))),
+    ("AVX2_VNNI", frozenset(("avx_vnni",))), ("AVX512_CORE", _AVX512),
+    ("AVX512_CORE_VNNI", _AVX512 | {"avx512_vnni"}), ("AVX512_CORE_BF16", _AVX512 | {"avx512_bf16"}),
+    ("AVX512_CORE_FP16", _AVX512 | {"avx512_fp16"}), ("AVX512_CORE_AMX", _AVX512 | {"amx_tile", "amx_bf16"}),
+    ("AVX512_CORE_AMX_FP16", _AVX512 | {"amx_fp16"}),
+)  # fmt: skip
+MKL: _Levels = (
+    ("SSE4_2", frozenset()), ("AVX", frozenset(("avx",))), ("AVX2", frozenset(("avx2",))), ("AVX512", _AVX512),
+)  # fmt: skip
+ATEN: _Levels = (("DEFAULT", frozenset()), ("AVX2", frozenset(("avx2", "fma"))), ("AVX512", _AVX512 | {"fma"}))
+
+
+def processor_here(environment: Mapping[str, str] | None = None) -> Processor:
+    """Of the ranks that this process starts, or one with the environment given."""
+    environment = os.environ if environment is None else environment
+    gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else _gpus()
+    if gpus and "+cpu" not in version("torch"):
+        return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
+    said = _cpu()
+    flags = frozenset(said.get("flags", said.get("Features", "")).split())
+    if platform.machine() in ("x86_64", "AMD64"):
+        onednn = _taken(
+            ONEDNN, flags, environment.get("ONEDNN_MAX_CPU_ISA", environment.get("DNNL_MAX_CPU_ISA"))
+        )
+        mkl = _taken(MKL, flags, environment.get("MKL_ENABLE_INSTRUCTIONS"))
+        aten = _taken(ATEN, flags, environment.get("ATEN_CPU_CAPABILITY"))
+        taken = f"{said.get('vendor_id', 'x86_64')}, oneDNN {onednn}, MKL {mkl}, ATen {aten}"
+    else:
+        vectors = sorted(flags & {"asimd", "sve", "sve2", "bf16", "i8mm"})
+        taken = ", ".join([platform.machine(), *vectors])
+    return Processor(
+        model=said.get("model name", platform.machine()), instructions=taken, torch=version("torch")
+    )
+
+
+def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
+    """Raise `ConfigError` where the last commit was computed on another kind of processor than this one."""
+    last = log.commits()[-1:]
+    made = {each.attempt: each.processor for each in saved_attempts(Path(run.run_dir))}
+    was = made.get(last[0].attempt) if last else None
+    if was is not None and not was.sums_like(here):
+        raise ConfigError(
+            f"run '{run.run_id}': step {last[0].step} was computed on {was}, and this is {here}, which rounds "
+            "otherwise: from here on the weights will not be bit for bit those that the other kind would have "
+            "made. No row is skipped or repeated. Go on there; or, where that is good enough, with "
+            "--other-device."
+        )
+
+
+def refuse_mixed(processors: Mapping[str, Processor]) -> None:
+    """Raise `ConfigError` where the nodes, by name, are not all of one kind; the lead is the first of them."""
+    (lead, kind), *others = processors.items()
+    strange = [f"{name} is {each}" for name, each in others if not each.sums_like(kind)]
+    if strange:
+        raise ConfigError(
+            f"the nodes are of several kinds, which round differently: {lead} is {kind}; {'; '.join(strange)}. "
+            "Their gradients can not be checked against one another, and no two runs would agree. Ask for "
+            "nodes of one kind (slurm: --sbatch=--constraint=...), or set the same limits on all of them "
+            "(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY)."
+        )
+
+
+def _taken(levels: _Levels, flags: frozenset[str], limit: str | None) -> str:
+    """The best that the CPU has and the limit allows; a limit that is not known here limits nothing."""
+    names = [name for name, _ in levels]
+    most = names.index(limit.upper()) if limit and limit.upper() in names else len(names) - 1
+    return [name for name, needed in levels[: most + 1] if needed <= flags][-1]
+
+
+def _cpu() -> dict[str, str]:
+    """What the kernel says of the first processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition(":") for line in lines)
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _gpus() -> list[str]:
+    """Names of the GPUs, as the driver has them."""
+    lines = [
+        line
+        for path in Path("/proc/driver/nvidia/gpus").glob("*/information")
+        for line in path.read_text().splitlines()
+    ]
+    return [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
