@@ -87,7 +87,7 @@ class Assay:
         return max((int(each.name.partition("-")[0]) for each in folders), default=0)
 
 
-def wait_until(is_true: Callable[[], object], what: str, within_s: float = 60.0) -> None:
+def wait_until(is_true: Callable[[], object], what: str, within_s: float = 150.0) -> None:
     deadline_s = time.monotonic() + within_s
     while not is_true():
         assert time.monotonic() < deadline_s, f"waited for {what}"

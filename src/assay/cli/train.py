@@ -115,7 +115,17 @@ def train(
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import existing_run, order_of, planned_run, planned_steps, resolved_recipe, save_run
+    from assay.launch.run import (
+        existing_run,
+        finished_entry,
+        order_of,
+        planned_run,
+        planned_steps,
+        resolved_recipe,
+        save_run,
+    )
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
 
     if keys:
         from assay.training.recipe import recipe_reference
@@ -138,11 +148,8 @@ def train(
     home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
     if resume is not None:
-        if overrides:
-            raise ConfigError(
-                f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead."
-            )
         run = existing_run(home, resume)
+        _refuse_changes(run, overrides, store=store, run_id=run_id, check=check)
     else:
         assert recipe is not None
         loaded = read_config_file(recipe, overrides)
@@ -154,10 +161,34 @@ def train(
     parallels: Any = (parallel,)
     policy = RestartPolicy(**restarts, parallel=parallels, grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
-    if launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
+    finished = finished_entry(CommitLog(open_store(run.store_url))) if resume and not place.dry_run else None
+    if finished is not None:
+        # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
+        said = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
+        click.echo(said, err=True)
+        if place.on in ("background", "slurm"):
+            return
+    elif launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _refuse_changes(
+    run: "Run", overrides: tuple[str, ...], *, store: str | None, run_id: str | None, check: bool
+) -> None:
+    """Raise `ConfigError` for what a run that is gone on with can not be given."""
+    if overrides:
+        raise ConfigError(f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead.")
+    if store is not None and store != run.store_url:
+        raise ConfigError(
+            f"--store {store}: the commits of run '{run.run_id}' are in {run.store_url}, and stay there. Leave "
+            "--store out, or start a new run with it."
+        )
+    if run_id not in (None, run.run_id):
+        raise ConfigError(f"--run-id {run_id}: run '{run.run_id}' keeps its name. Leave --run-id out.")
+    if check:
+        raise ConfigError("--check is for a RECIPE: this run's was checked when it began. Nothing was started.")
 
 
 def _passed_on(*names: str) -> tuple[str, ...]:
@@ -200,8 +231,7 @@ def _train_here(
             result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
         if result.error is not None:
             raise result.error
-        assert result.last_attempt is not None, "only a run that failed has none"
-        last_attempt = result.last_attempt.attempt
+        last_attempt = result.last_attempt.attempt if result.last_attempt else 0
         for fault in never_came(policy.faults, Path(run.run_dir), last_attempt=last_attempt):
             click.secho(f"warning: {fault}", err=True, fg="yellow")
     if not as_json:

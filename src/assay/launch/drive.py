@@ -15,10 +15,11 @@ from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_f
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
 from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
-from assay.launch.run import VALIDATION, check_parallel
+from assay.launch.run import VALIDATION, check_parallel, finished_entry
 from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit
 from assay.store.home import Home
@@ -43,7 +44,7 @@ class RunResult(NamedTuple):
     run: Run
     outcome: RunOutcome
     last_attempt: Attempt | None = None
-    """None where it failed."""
+    """None where it failed, or finished long ago and kept no record of it."""
     evaluation: AnyEvaluation | None = None
     """Of a finished run."""
     audit: AuditReport | None = None
@@ -65,6 +66,8 @@ def drive(
 ) -> RunResult:
     """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done.
 
+    A run that has finished is not begun again: what its launch had yet to do after the last step is done now.
+
     `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
     `StoreAwayError` where the store does not answer for longer than the policy has patience.
     """
@@ -82,10 +85,12 @@ def drive(
     supervisor = Supervisor(
         run, log, policy=policy, watchers=everyone, clock=clock, nodes=nodes, patience=patience
     )
-    finished = None
+    last_attempt = next(reversed(saved_attempts(Path(run.run_dir))), None)
+    finished = finished_entry(log)
     try:
-        last_attempt = supervisor.run(world_size)
-        finished = log.finished()
+        if finished is None:
+            last_attempt = supervisor.run(world_size)
+            finished = log.finished()
     except StoreAwayError:
         raise
     except AssayError as error:

@@ -18,7 +18,9 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.config import read_suite
+from assay.records.commit import RunFinished
 from assay.records.run import Run
+from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.store.place import RUN_FILE
@@ -128,6 +130,14 @@ def existing_run(home: Home, run_id: str) -> Run:
             "it began with, or start a new run."
         )
     return run
+
+
+def finished_entry(log: CommitLog) -> RunFinished | None:
+    """Of a run that has nothing left to train: it has finished, and its last commit is what it was."""
+    finished, commits = log.finished(), log.known_commits()
+    if finished is None or not commits or first_problem(log.store, commits[-1]) is not None:
+        return None
+    return finished
 
 
 def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
