@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from assay.training.parallel.interface import interface_to
+from assay.training.parallel.values import take_in_values_only
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Ranks:
         Results of MKL and oneDNN depend on the number of threads, so each rank fixes its own.
         """
         torch.set_num_threads(num_threads)
+        take_in_values_only()
         device = _device_of(rank)
         if "GLOO_SOCKET_IFNAME" not in os.environ:
             os.environ["GLOO_SOCKET_IFNAME"] = interface_to(urlsplit(rendezvous).hostname)
