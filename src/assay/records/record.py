@@ -35,6 +35,11 @@ class Record(Versioned):
         """Canonical JSON with `kind` and `version`; equal records have equal text."""
         return canonical_json(self.to_tree())
 
+    def to_sealed_json(self) -> str:
+        """Likewise, with the text's own SHA-256: for a file, in which a flipped bit has to show."""
+        tree = self.to_tree()
+        return canonical_json({**tree, SEAL: sha256_of_json(tree)})
+
     def to_tree(self) -> dict[str, object]:
         """The JSON tree with `kind` and `version`."""
         return {"kind": self.kind, "version": self.version, **self.model_dump(mode="json")}
@@ -46,8 +51,12 @@ class Record(Versioned):
 
     @classmethod
     def from_json(cls, text: str | bytes, *, source: str | Path) -> Self:
-        """Read one record of any version up to today's; `source` is what an error names."""
-        return cls.from_tree(_tree(text, source), source=source)
+        """Read one record of any version up to today's, sealed or not; `source` is what an error names."""
+        tree = _tree(text, source)
+        seal = tree.pop(SEAL, None) if isinstance(tree, dict) else None
+        if seal is not None and seal != _sha256(tree):
+            raise DataError(f"{source}: it was changed after it was written (its sha256 differs). Restore it.")
+        return cls.from_tree(tree, source=source)
 
     @classmethod
     def from_tree(cls, tree: Any, *, source: str | Path) -> Self:
@@ -62,6 +71,17 @@ class Record(Versioned):
                 f"{source}: a '{cls.kind}' record, version {tree['version']}: "
                 f"{stored_problem(error, wrote=wrote)}."
             ) from error
+
+
+SEAL = "record_sha256"
+"""The key of a sealed record's digest; what older assays wrote has none."""
+
+
+def _sha256(tree: Any) -> str | None:
+    try:
+        return sha256_of_json(tree)
+    except ValueError:  # what no record holds: infinity, half a character
+        return None
 
 
 RecordT = TypeVar("RecordT", bound=Record)

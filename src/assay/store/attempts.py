@@ -22,7 +22,7 @@ def attempt_path(run_dir: Path, attempt: int) -> Path:
 def save_attempt(run_dir: Path, attempt: Attempt) -> None:
     """Write the attempt down, whole or not at all."""
     key = attempt_path(run_dir, attempt.attempt).relative_to(run_dir).as_posix()
-    open_store(str(run_dir)).put(key, attempt.to_json().encode())
+    open_store(str(run_dir)).put(key, attempt.to_sealed_json().encode())
 
 
 def saved_attempts(run_dir: Path) -> list[Attempt]:

@@ -21,7 +21,7 @@ from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError, StoreError
-from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.dataset import MANIFEST_FILE, Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import Receipt, explain, receipt
@@ -78,18 +78,21 @@ def audit_run(
     """Check every committed step, and the weights of the commits that `weights` names; with `check_shards`
     also that the shards are still what was indexed.
 
-    Writes nothing. Where the dataset is not there, the run's own files are checked, and the report says so.
+    Writes nothing but a split that nobody kept. Where the dataset is not there, the run's own files are
+    checked, and the report says so.
     """
     recipe = recipe_of(run)
     commits = effective_commits(log)
     problems, not_checked, strays = check_files(run, log, commits, weights)
     receipts = _read_receipts(commits, log, problems)
     rows = _Rows()
+    folder, dataset = Path(recipe.data.dataset), None
     try:
-        dataset = Dataset.open(Path(recipe.data.dataset))
+        dataset = Dataset.open(folder)
         loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
     except (AssayError, OSError) as error:
-        not_checked.append(f"which rows were learned: {error}")
+        is_damaged = dataset is None and (folder / MANIFEST_FILE).is_file()
+        (problems if is_damaged else not_checked).append(f"which rows were learned: {error}")
         is_proved = False
     else:
         if dataset.fingerprint != run.dataset_fingerprint:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from assay.base.errors import AssayError
 from assay.records.commit import Commit
 from assay.records.run import Run
-from assay.store.attempts import unreadable_attempts
+from assay.store.attempts import attempt_path, unreadable_attempts
 from assay.store.commit_log import (
     CHECKPOINT_PREFIX,
     LOG_PREFIX,
@@ -43,7 +43,7 @@ class FileFindings(NamedTuple):
 
 def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileFindings:
     """Of a run whose weights stand on `commits`, whose receipts are somebody else's business."""
-    problems = [*_problems_of_log(run, log, commits), *unreadable_attempts(Path(run.run_dir))]
+    problems = [*_problems_of_log(run, log, commits), *_problems_of_attempts(Path(run.run_dir), commits)]
     kept = log.commits()
     read = {"none": [], "last": kept[-1:], "all": kept}[weights]
     for commit in read:
@@ -67,6 +67,14 @@ def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Ite
         last is None or (finished.step, finished.weights_digest) != (last.step, last.weights_digest)
     ):
         yield f"the log says that the run ended at step {finished.step}, and its last commit is another"
+
+
+def _problems_of_attempts(run_dir: Path, commits: Sequence[Commit]) -> Iterator[str]:
+    """An attempt is written down before its ranks are started, so one that committed has a record."""
+    yield from unreadable_attempts(run_dir)
+    for number in sorted({commit.attempt for commit in commits}):
+        if not (path := attempt_path(run_dir, number)).is_file():
+            yield f"{path} is missing, and commits of that attempt are in the log"
 
 
 def _strays(log: CommitLog) -> Iterator[str]:

@@ -285,7 +285,7 @@ def _write(
     folder.delete(MANIFEST_FILE)
     folder.put(FOOTERS_FILE, footers.getvalue())
     folder.put(ROW_GROUPS_FILE, row_groups.getvalue())
-    folder.put(MANIFEST_FILE, manifest.to_json().encode())
+    folder.put(MANIFEST_FILE, manifest.to_sealed_json().encode())
     return manifest
 
 
