@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreAwayError, StoreError
+from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.commit import RunFinished
@@ -124,6 +125,7 @@ class NodesHere:
     def __init__(self, store: ObjectStore, ranks: Ranks) -> None:
         self._store = store
         self._ranks = ranks
+        self.processor = processor_here({})
 
     def fitting(self, world_size: int) -> int:
         return world_size
