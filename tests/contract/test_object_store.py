@@ -95,6 +95,15 @@ def test_a_streamed_write_appears_only_when_it_is_whole(store: ObjectStore) -> N
         assert reader.read() == b"xx"
 
 
+def test_a_buffer_may_be_used_again_once_it_was_written(store: ObjectStore) -> None:
+    buffer = bytearray(1 << 20)
+    with store.open_writer("key") as writer:
+        for block in range(1, 4):
+            buffer[:] = bytes([block]) * len(buffer)
+            writer.write(memoryview(buffer))
+    assert store.get("key") == b"".join(bytes([block]) * len(buffer) for block in range(1, 4))
+
+
 def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
     with pytest.raises(RuntimeError), store.open_writer("key") as writer:
         writer.write(b"half")

@@ -230,7 +230,7 @@ class RemoteStore:
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
         with self._named("write", key), obstore.open_writer(self._write_store, key) as writer:
-            yield cast(IO[bytes], writer)
+            yield cast(IO[bytes], _CopyingWriter(writer))
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
@@ -246,6 +246,20 @@ class RemoteStore:
                 f"{self.url}/{key}: cannot {verb} it: {reason}. Check that the endpoint answers "
                 "(AWS_ENDPOINT_URL), the credentials (AWS_ACCESS_KEY_ID, ...) and the bucket."
             ) from error
+
+
+class _CopyingWriter:
+    """The driver sends a block after `write` has returned, when the buffer may be in use again: so a copy."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, data: bytes | memoryview) -> int:
+        """As of a file."""
+        return int(self._writer.write(bytes(data)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
 
 
 def _require_within(url: str, key: str) -> None:
