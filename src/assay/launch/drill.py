@@ -12,6 +12,7 @@ from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.launch.bookkeeping import Bookkeeper, writer_of
+from assay.launch.drive import FINISH_S
 from assay.launch.ranks.faults import FaultPlan, never_came
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import Parallel
@@ -88,6 +89,7 @@ def drill(
         run = new_run(home, pilot, world_size=workers)
         with writer_of(home, run) as writer:
             exercise = _exercise(run, scenario, writer, workers=workers, wanted=wanted)
+            writer.wait(FINISH_S)
         wanted = wanted or exercise.weights_digest
         exercises.append(exercise)
         say(exercise)

@@ -47,6 +47,8 @@ class LedgerWriter:
         self._has_ended = False
         self._said = ""
         self._changed = threading.Condition()
+        if subject in missed_subjects(home):  # who left before the ledger was back
+            self._jobs.append(self._catch_up)
         # A daemon: a call into a database that hangs does not keep the process.
         self._thread = threading.Thread(target=self._write, name="ledger writer", daemon=True)
         self._thread.start()
@@ -107,8 +109,7 @@ class LedgerWriter:
             try:
                 ledger = ledger or self._home.open_ledger()
                 if self._is_away:
-                    self._again(ledger)  # whatever was missed, and the database may be a new one
-                    clear_missed(self._home, self._subject)
+                    self._catch_up(ledger)
                 else:
                     num_jobs = 1
                     jobs[0](ledger)
@@ -126,6 +127,11 @@ class LedgerWriter:
                 break
         if ledger is not None:
             ledger.close()
+
+    def _catch_up(self, ledger: Ledger) -> None:
+        """Whatever was missed, and the database may be a new one."""
+        self._again(ledger)
+        clear_missed(self._home, self._subject)
 
     def _next(self) -> list[Facts] | None:
         """What is to be written now; None when all is and no more will come. Waits while it is away."""

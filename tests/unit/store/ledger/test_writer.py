@@ -104,6 +104,13 @@ def test_a_ledger_that_comes_back_is_told_everything_again(home: Home, run: Run)
     assert runs_in(home) == ["r"]
 
 
+def test_who_goes_on_with_a_run_writes_down_what_the_ledger_missed_of_it(home: Home, run: Run) -> None:
+    mark_missed(home, "r")
+    with LedgerWriter(home, "r", again=lambda ledger: ledger.record_run(run)):
+        pass
+    assert (runs_in(home), missed_subjects(home)) == (["r"], {})
+
+
 def test_what_another_ledger_missed_is_not_taken_for_written(home: Home, tmp_path: Path) -> None:
     other = Home.at(home.folder, f"sqlite:///{tmp_path}/other.db")
     mark_missed(other, "r")
