@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import DamagedDataError
+from assay.records.commit import Commit
+from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog, checkpoint_folder
@@ -56,3 +58,19 @@ def test_a_log_that_lost_its_end_is_told_from_what_later_attempts_left(run: Run)
     leave_record(run, 1)
     leave_checkpoint(run, 3)
     assert "ends with attempt 1, but" in str(missing_log(run, log_of(run)))
+
+
+def test_a_store_with_the_commits_of_another_run_is_refused(run: Run) -> None:
+    log = log_of(run)
+    log.begin_attempt(world_size=1, now_s=0.0)
+    refuse_missing_log(run, log)  # who was killed before it wrote its attempt down
+    log.append(
+        Commit(
+            attempt=1, world_size=1, step=5, cursor=Cursor(), committed_s=0.0, folder="c", files=(),
+            weights_digest="", receipts_from_step=0, rows_learned=0,
+        )
+    )  # fmt: skip
+    with pytest.raises(DamagedDataError, match=r"They are of another run with the same --store"):
+        refuse_missing_log(run, log)
+    leave_metrics(run, 1)
+    refuse_missing_log(run, log)
