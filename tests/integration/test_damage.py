@@ -20,6 +20,7 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import existing_run, new_run
@@ -87,8 +88,8 @@ def trained(
         patch.setenv("ASSAY_HOME", str(folder / "home"))
         home = Home.from_environment()
         run = new_run(home, LoadedConfig(recipe, {}), run_id="damaged", store_url=str(folder / "store"))
-        with home.open_ledger() as ledger:
-            result = drive(home, run, ledger, world_size=1, policy=RestartPolicy())
+        with writer_of(home, run) as writer:
+            result = drive(home, run, writer, world_size=1, policy=RestartPolicy())
         assert result.audit is not None and result.audit.verdict == "pass"
         log = CommitLog(open_store(run.store_url))
         places = {"run": Path(run.run_dir), "store": folder / "store", "dataset": dataset}
