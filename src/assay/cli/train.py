@@ -111,19 +111,10 @@ def train(
     'assay train --resume RUN' goes on, on any number of workers, to the same weights.
     """
     from assay.base.config import read_config_file, validated
-    from assay.cli.screens.data import order_lines
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import (
-        existing_run,
-        finished_entry,
-        order_of,
-        planned_run,
-        planned_steps,
-        resolved_recipe,
-        save_run,
-    )
+    from assay.launch.run import existing_run, finished_entry, planned_run, planned_steps, save_run
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
 
@@ -135,11 +126,7 @@ def train(
     if (recipe is None) == (resume is None):
         raise ConfigError("give either a RECIPE file or --resume RUN.")
     if check and recipe is not None:
-        loaded = read_config_file(recipe, overrides)
-        click.echo(resolved_recipe(loaded))
-        mixing, loader, mean_tokens = order_of(loaded)
-        for line in order_lines(mixing, loader, mean_tokens=mean_tokens):
-            click.echo(f"# {line}")
+        _print_check(recipe, overrides)
         return
     place.check(workers)
     os.environ["ASSAY_STORE_PATIENCE"] = str(
@@ -174,13 +161,27 @@ def train(
     train_it(home, run, workers, policy, as_json=as_json)
 
 
+def _print_check(recipe: Path, overrides: tuple[str, ...]) -> None:
+    from assay.base.config import read_config_file
+    from assay.cli.screens.data import order_lines
+    from assay.launch.run import order_of, resolved_recipe
+
+    loaded = read_config_file(recipe, overrides)
+    click.echo(resolved_recipe(loaded))
+    mixing, loader, mean_tokens = order_of(loaded)
+    for line in order_lines(mixing, loader, mean_tokens=mean_tokens):
+        click.echo(f"# {line}")
+
+
 def _refuse_changes(
     run: "Run", overrides: tuple[str, ...], *, store: str | None, run_id: str | None, check: bool
 ) -> None:
     """Raise `ConfigError` for what a run that is gone on with can not be given."""
     if overrides:
         raise ConfigError(f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead.")
-    if store is not None and store != run.store_url:
+    from assay.launch.run import absolute_store
+
+    if store is not None and absolute_store(store) != run.store_url:
         raise ConfigError(
             f"--store {store}: the commits of run '{run.run_id}' are in {run.store_url}, and stay there. Leave "
             "--store out, or start a new run with it."

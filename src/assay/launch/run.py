@@ -74,12 +74,12 @@ def planned_run(
         dataset_fingerprint=dataset.fingerprint,
         code_version=code_version(),
         run_dir=str(run_dir),
-        store_url=_absolute(store_url) if store_url else str(run_dir),
+        store_url=absolute_store(store_url) if store_url else str(run_dir),
         num_steps=_num_steps(recipe, dataset),
     )
 
 
-def _absolute(store_url: str) -> str:
+def absolute_store(store_url: str) -> str:
     """A folder is the same from wherever the run is gone on with."""
     is_folder = "://" not in store_url and not store_url.startswith("memory:")
     return str(Path(store_url).resolve()) if is_folder else store_url
