@@ -115,11 +115,15 @@ def test_a_write_that_fails_leaves_nothing(store: ObjectStore) -> None:
 def test_an_object_larger_than_one_request_is_whole(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("assay.store.objects._MAX_REQUEST_BYTES", 1000)
+    monkeypatch.setattr("assay.store.range_reader.RANGE_BYTES", 1000)
     for size in (0, 999, 1000, 1001, 3500):
         data = bytes(byte % 251 for byte in range(size))
         store.put("key", data)
         assert store.get("key") == data
+        with store.open_reader("key") as reader:
+            assert reader.read() == data
+            reader.seek(-size // 2, io.SEEK_END)
+            assert reader.read(2000) == data[size - size // 2 - size % 2 :][:2000]
 
 
 @pytest.mark.parametrize("store", ["folder", "s3"], indirect=True)  # memory: its URL names no one store

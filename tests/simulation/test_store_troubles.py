@@ -5,9 +5,12 @@ happens, or with exit code 75 and everything intact, so that the next start ends
 """
 
 import random
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -31,7 +34,7 @@ from assay.training.checkpoint.store_files import cause_of
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.trainer import Trainer, TrainingPosition
-from failing_store import OUTAGE_S, TROUBLES, FailingStore, SimulatedClock, Trouble, patient
+from failing_store import OUTAGE_S, TROUBLES, FailingStore, SimulatedClock, Trouble, patient, said
 from simulation.test_power_cuts import (
     CONFIG,
     LANES,
@@ -94,7 +97,7 @@ class RanksHere:
         log = CommitLog(self._store, attempt=self._orders.attempt.attempt)
         memory, clock = Memory(), SystemClock()
         parts = training_parts(memory, torch.optim.SGD(memory.parameters(), lr=0.0))
-        saver = Saver(parts, self._ranks, log, RETENTION, clock)
+        saver = Saver(parts, self._ranks, log, RETENTION, clock, verify_every=3, say=said.append)
         place = TrainingPosition(0, Cursor())
         try:
             if (commit := self._orders.commit) is not None:
@@ -150,11 +153,17 @@ def run_in(folder: Path) -> Run:
 
 
 def drive(
-    inner: ObjectStore, run: Run, ranks: Ranks, troubles: Mapping[int, Trouble], outage_s: float = OUTAGE_S
+    inner: ObjectStore,
+    run: Run,
+    ranks: Ranks,
+    troubles: Mapping[int, Trouble],
+    outage_s: float = OUTAGE_S,
+    *,
+    store_type: type[FailingStore] = FailingStore,
 ) -> int:
     """One life of the supervisor, as `drive` wires it; the number of calls that it and its rank made."""
     clock = SimulatedClock()
-    failing = FailingStore(inner, troubles, clock, outage_s=outage_s)
+    failing = store_type(inner, troubles, clock, outage_s=outage_s)
     store = patient(failing, clock)
     supervisor = Supervisor(
         run,
@@ -204,6 +213,54 @@ def check(troubles: Mapping[int, Trouble], outage_s: float, ranks: Ranks, folder
         assert outage_s > OUTAGE_S, f"{troubles}: {outage_s} s are waited for"
         drive(inner, run, ranks, {})
     assert is_whole(inner, ranks), (troubles, outage_s)
+
+
+class FlippingStore(FailingStore):
+    """Flips a bit of the first file that is written front to back."""
+
+    has_flipped = False
+
+    @contextmanager
+    def open_writer(self, key: str) -> Iterator[IO[bytes]]:
+        with super().open_writer(key) as writer:
+            yield writer
+            if not self.has_flipped:
+                self.has_flipped = True
+                writer.seek(100)
+                byte = writer.read(1)[0]
+                writer.seek(100)
+                writer.write(bytes([byte ^ 1]))
+
+
+class SlowStore(FailingStore):
+    """Takes its time, once."""
+
+    is_slow = True
+
+    @contextmanager
+    def open_writer(self, key: str) -> Iterator[IO[bytes]]:
+        with super().open_writer(key) as writer:
+            yield writer
+        if self.is_slow:
+            self.is_slow = False
+            time.sleep(1.2)
+
+
+def test_what_reads_back_as_something_else_is_not_committed(ranks: Ranks, tmp_path: Path) -> None:
+    inner, run = open_store("memory:"), run_in(tmp_path / "r")
+    with pytest.raises(StoreError, match="what was just written reads back as something else"):
+        drive(inner, run, ranks, {}, store_type=FlippingStore)
+    assert CommitLog(inner).commits() == []
+    drive(inner, run, ranks, {})
+    assert is_whole(inner, ranks)
+
+
+def test_a_store_that_is_too_slow_for_the_commits_is_said_once(ranks: Ranks, tmp_path: Path) -> None:
+    said.clear()
+    drive(open_store("memory:"), run_in(tmp_path / "r"), ranks, {}, store_type=SlowStore)
+    (text,) = said
+    assert text.startswith("s3://simulated is too slow: a commit took 1.")
+    assert "trainer.commit_every" in text
 
 
 @pytest.fixture

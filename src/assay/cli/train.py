@@ -64,6 +64,14 @@ if TYPE_CHECKING:
     help="After SIGTERM, kill what has not committed and left by then.",
 )
 @click.option(
+    "--verify-commits",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Read the first commit of an attempt, and one in N, back before it counts; 0 for none.",
+)
+@click.option(
     "--store-patience",
     type=click.FloatRange(min=0),
     envvar="ASSAY_STORE_PATIENCE",

@@ -27,7 +27,7 @@ LOG_PREFIX = "log/"
 CHECKPOINT_PREFIX = "checkpoints/"
 ABANDONED_S = 3600.0
 """Nobody writes one file for so long."""
-_READ_BYTES = 8 << 20
+_READ_BYTES = 32 << 20
 
 
 class CommitLog:

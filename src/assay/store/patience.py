@@ -54,7 +54,7 @@ class Patience:
         """`make_call`: by default, in a thread."""
         self.budget_s = budget_s
         self._clock = clock or SystemClock()
-        self._say = say
+        self.say = say
         self._make_call: CallMaker = make_call or _in_thread
 
     @classmethod
@@ -75,7 +75,7 @@ class Patience:
 
     def ask(self, what: str, call: Callable[[], Answer]) -> Answer:
         """The answer to a call; `what` names it. Raises `StoreAwayError` when the patience is at its end."""
-        wait = _Wait(self, what, self._clock, self._say)
+        wait = _Wait(self, what, self._clock, self.say)
         while True:
             try:
                 answer = self._make_call(call, wait.begin_try())

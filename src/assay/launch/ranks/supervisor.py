@@ -82,6 +82,8 @@ class RestartPolicy:
     """What shall go wrong."""
     parallel: tuple[Parallel, ...] = ("ddp",)
     """How the ranks hold the weights: of the first attempts in turn, then the last one."""
+    verify_commits: int = 20
+    """The first commit of an attempt, and then one in so many, is read back; 0 for none."""
     store_patience: float = PATIENCE_S
     """Seconds in which attempts may die of a store that does not answer, one after the other."""
     other_device: bool = False
@@ -323,6 +325,7 @@ class Supervisor:
             commit=commit,
             faults=self._policy.faults,
             parallel=parallel,
+            verify_commits=self._policy.verify_commits,
             failure_s=mean_time_between_failures_s(saved_attempts(Path(self._run.run_dir))),
         )
 

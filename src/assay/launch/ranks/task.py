@@ -31,6 +31,8 @@ class Orders(BaseModel):
     parallel: Parallel
     failure_s: float
     """Mean time between the failures of this run so far."""
+    verify_commits: int = 0
+    """Read one commit in so many back before it becomes visible; 0 for none."""
 
 
 @dataclass(frozen=True)

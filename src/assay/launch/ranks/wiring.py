@@ -72,6 +72,7 @@ def train_rank(
         clock,
         partial(_awaited, recipe.evaluation, log),
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
+        verify_every=task.orders.verify_commits,
     )
     place = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, method, ranks, recorder)

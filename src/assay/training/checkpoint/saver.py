@@ -9,6 +9,7 @@ One save is under way at a time; the next one waits for it.
 """
 
 import io
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,13 +28,18 @@ from torch.utils._pytree import tree_map_only
 
 from assay.base.clock import Clock
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
+from assay.base.errors import StoreError
+from assay.base.units import duration_text
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
-from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder
+from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.parts import MODEL, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 from assay.training.parallel.ranks import Ranks
+
+SLOW_SHARE = 0.1
+"""Of the time since the last commit, waited for it to be written: that is said."""
 
 
 @dataclass
@@ -62,11 +68,14 @@ class Saver:
         awaited: Callable[[Sequence[Commit]], Sequence[str]] = lambda commits: (),
         *,
         higher_is_better: bool = True,
+        verify_every: int = 0,
+        say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
     ) -> None:
         """`parts`: by the names that they have in every commit of the run; one is the model.
 
         `awaited` says which of the commits' folders must not be retired yet, whatever `retention` says;
-        `higher_is_better` is of the metric that commits are given."""
+        `higher_is_better` is of the metric that commits are given. The first commit and then one in
+        `verify_every` is read back before it becomes visible; 0: none. `say` hears of a slow store."""
         self._awaited = awaited
         self._higher_is_better = higher_is_better
         self._parts = parts
@@ -74,6 +83,11 @@ class Saver:
         self._log = log
         self._retention = retention
         self._clock = clock
+        self._verify_every = verify_every
+        self._say = say
+        self._num_saved = 0
+        self._began_s: float | None = None
+        self._has_said = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._under_way: Future[Commit | None] | None = None
         self.weights_digest = ""
@@ -90,7 +104,9 @@ class Saver:
         is_verified: bool = False,
     ) -> None:
         """Copy the state now and make it durable in the background."""
+        asked_s = self._clock.monotonic_s()
         self.wait()
+        self._notice_waiting(asked_s)
         commit = partial(
             Commit,
             attempt=self._log.attempt,
@@ -125,6 +141,19 @@ class Saver:
         finally:
             self._thread.shutdown()
 
+    def _notice_waiting(self, asked_s: float) -> None:
+        """Say, once, that a commit is not through when the next is due."""
+        now_s = self._clock.monotonic_s()
+        if self._began_s is not None and now_s - asked_s > max(1.0, SLOW_SHARE * (now_s - self._began_s)):
+            if self._ranks.rank == 0 and not self._has_said:
+                self._say(
+                    f"{self._log.store.url} is too slow: a commit took {duration_text(now_s - self._began_s)}, "
+                    f"the next was due after {duration_text(asked_s - self._began_s)}, and training waited. "
+                    "Commit less often (trainer.commit_every), or use a faster store."
+                )
+            self._has_said = True
+        self._began_s = now_s
+
     def _state(self) -> dict[str, Any]:
         return {name: part.state() for name, part in self._parts.items()}
 
@@ -154,6 +183,7 @@ class Saver:
             rows_learned=sum(num_rows for _, part in parts for _, _, num_rows, _ in part.rows),
             quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
         )
+        self._verify(commit)
         before = self._log.commits()
         retires = folders_to_retire(
             before,
@@ -166,6 +196,16 @@ class Saver:
         self._log.append(commit)
         self._log.sweep_retired(commit)
         return commit
+
+    def _verify(self, commit: Commit) -> None:
+        """Read a commit back once in a while, before anybody relies on it."""
+        is_due = self._verify_every > 0 and self._num_saved % self._verify_every == 0
+        self._num_saved += 1
+        if is_due and (problem := first_problem(self._log.store, commit)) is not None:
+            raise StoreError(
+                f"{self._log.store.url}: what was just written reads back as something else: {problem}. "
+                "The step was not committed; the store, or what lies between, changes bytes: have it repaired."
+            )
 
     def _hashes(self, state: dict[str, Any]) -> bool:
         """Rank 0 has every whole tensor; sharded ones take all ranks."""
