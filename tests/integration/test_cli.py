@@ -126,17 +126,18 @@ def test_a_wrong_number_of_workers_and_an_unknown_run_are_refused(recipe: Path, 
     assert run("train") == 2
 
 
-def test_an_unreachable_store_is_exit_code_1(recipe: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
+        "ASSAY_STORE_PATIENCE": "1",
         "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
         "AWS_ACCESS_KEY_ID": "x",
         "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_REGION": "us-east-1",
     }.items():
         monkeypatch.setenv(name, value)
-    assert run("train", recipe, "--store", "s3://bucket/run") == 1
+    assert run("train", recipe, "--store", "s3://bucket/run") == 75
     assert "AWS_ENDPOINT_URL" in capfd.readouterr().err
-    assert run("data", "index", "s3://bucket/rows", "--out", "x") == 1
+    assert run("data", "index", "s3://bucket/rows", "--out", "x") == 75
     assert "s3://bucket/rows" in capfd.readouterr().err
 
 
