@@ -49,7 +49,7 @@ def record(
         run_id=run_id,
         created_s=0.0,
         recipe=tiny_recipe(loader={"seed": 1}),
-        recipe_sha256="r",
+        recipe_sha256="",
         dataset_fingerprint="d",
         code_version="0",
         run_dir=str(home / run_id),
