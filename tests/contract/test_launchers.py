@@ -33,6 +33,7 @@ def assay(*arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 def test_a_run_told_to_stop_commits_and_started_again_ends_with_the_undisturbed_weights(
     launcher: Launcher, new_tiny_run, run_it
 ) -> None:

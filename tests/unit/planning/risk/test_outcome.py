@@ -56,6 +56,7 @@ def quantiles(safety):
     return [value for spread in spreads for value in vars(spread).values()]
 
 
+@pytest.mark.slow
 def test_quantiles_are_stable_to_one_percent_across_ten_seeds(small):
     assert_stable(small, sketch(small), range(10))
 
