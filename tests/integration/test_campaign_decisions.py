@@ -255,13 +255,17 @@ def test_a_candidate_that_wins_on_one_benchmark_by_chance_and_loses_on_none_is_n
 
 
 def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is_not_scaled(
-    campaign_file,
+    campaign_file, capfd
 ) -> None:
     unsafe = {"treated": {**GOOD["treated"], "refusals": 0.50}}
     _, result = decided(campaign_file(), MadeUpTrainer(unsafe))
     decision = result.decisions["treated"]
     assert decision.recommendation == "stop"
     assert decision.decided_by == "gate stop: harm: refusals"
+    main_exit(["campaign", "show", "pilot"])
+    lines = capfd.readouterr().out.splitlines()
+    # A reason to stop is ticked off nowhere: in the memo it is a cross, too.
+    assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["✕"]
 
 
 def test_a_slight_harm_that_the_guardrail_can_not_rule_out_is_not_scaled_either(campaign_file) -> None:

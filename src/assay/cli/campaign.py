@@ -147,6 +147,7 @@ def show(name: str, as_json: bool) -> None:
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
     """Each decision with its gates: a line per clause."""
     from assay.cli.screens.terminal import RECOMMENDATION_STYLES
+    from assay.reporting.views.memo import mark_of
     from assay.reporting.views.view import json_list
 
     if as_json:
@@ -161,5 +162,4 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
         for gate in decision.gates:
             click.echo(f"  gate {gate.gate}: {gate.verdict}")
             for clause in gate.clauses:
-                mark = {"pass": "✓", "fail": "✕", "undecided": "○"}[clause.verdict]
-                click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks})")
+                click.echo(f"    {mark_of(gate, clause)} {clause.name:<22} {clause.seen}  ({clause.asks})")
