@@ -20,27 +20,12 @@ from typing import IO, Literal, TypeVar, get_args
 from assay.base.errors import StoreAwayError
 from assay.store.objects import ObjectInfo, ObjectStore, PatientStore
 from assay.store.patience import CallMaker, Patience
+from clocks import HandClock
 
 Trouble = Literal["error", "lost", "hang", "late", "twice", "truncated", "slow"]
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 OUTAGE_S = 20.0
 Answer = TypeVar("Answer")
-
-
-class SimulatedClock:
-    """Jumps where others wait."""
-
-    def __init__(self) -> None:
-        self.at_s = 0.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.at_s += seconds
 
 
 class FailingStore:
@@ -50,7 +35,7 @@ class FailingStore:
         self,
         inner: ObjectStore,
         troubles: Mapping[int, Trouble],
-        clock: SimulatedClock,
+        clock: HandClock,
         *,
         outage_s: float = OUTAGE_S,
     ) -> None:
@@ -146,7 +131,7 @@ class Silence(BaseException):
     """There will be no answer."""
 
 
-def patient(store: ObjectStore, clock: SimulatedClock, *, budget_s: float = 900.0) -> PatientStore:
+def patient(store: ObjectStore, clock: HandClock, *, budget_s: float = 900.0) -> PatientStore:
     """As `open_store` wraps a store, but in simulated time and one thread."""
     return PatientStore(store, Patience(budget_s, clock=clock, say=said.append, make_call=_simulated(clock)))
 
@@ -155,7 +140,7 @@ said: list[str] = []
 """What was told to people."""
 
 
-def _simulated(clock: SimulatedClock) -> CallMaker:
+def _simulated(clock: HandClock) -> CallMaker:
     def make_call(call: Callable[[], Answer], look: Callable[[], None]) -> Answer:
         try:
             return call()

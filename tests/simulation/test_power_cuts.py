@@ -7,7 +7,7 @@ process; `test_order.py` has other numbers of ranks, and `tests/integration` oth
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,24 @@ class CursorAhead(Saver):
         super().begin(cursor=Cursor(epoch=cursor.epoch, step_in_epoch=cursor.step_in_epoch + 1), **rest)
 
 
+def trainer_of(
+    stepper: RememberingStepper, saver: Saver, clock: SystemClock, evaluate: Callable[[int], float]
+) -> Trainer:
+    """As `train_rank` wires it, with a memory in the place of a model."""
+    return Trainer(
+        stepper=stepper,  # type: ignore[arg-type]
+        loader=loader(),
+        saver=saver,
+        lanes=LANES,
+        recorder=Silent(),
+        clock=clock,
+        config=CONFIG,
+        schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
+        evaluate=evaluate,
+        stop_asked=lambda: False,
+    )
+
+
 def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: random.Random) -> Memory | None:
     """One life of the run, as `train_rank` wires it: from the last intact commit on; None if asked to stop."""
     log = CommitLog(store)
@@ -149,18 +167,7 @@ def attempt(store: ObjectStore, saver_type: type[Saver], ranks: Ranks, rng: rand
         place = TrainingPosition(commit.step, commit.cursor)
         if isinstance(saver, CursorApart):
             place = saver.place_of(commit)
-    trainer = Trainer(
-        stepper=RememberingStepper(memory, rng),  # type: ignore[arg-type]
-        loader=loader(),
-        saver=saver,
-        lanes=LANES,
-        recorder=Silent(),
-        clock=clock,
-        config=CONFIG,
-        schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
-        evaluate=lambda step: rng.random(),
-        stop_asked=lambda: False,
-    )
+    trainer = trainer_of(RememberingStepper(memory, rng), saver, clock, lambda step: rng.random())
     try:
         return memory if trainer.train(place) == "finished" else None
     finally:

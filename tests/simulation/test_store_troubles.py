@@ -32,17 +32,14 @@ from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.checkpoint.store_files import cause_of
 from assay.training.parallel.ranks import Ranks
-from assay.training.trainer.commit_schedule import CommitSchedule
-from assay.training.trainer.trainer import Trainer, TrainingPosition
-from failing_store import OUTAGE_S, TROUBLES, FailingStore, SimulatedClock, Trouble, patient, said
+from assay.training.trainer.trainer import TrainingPosition
+from clocks import HandClock
+from failing_store import OUTAGE_S, TROUBLES, FailingStore, Trouble, patient, said
 from simulation.test_power_cuts import (
-    CONFIG,
-    LANES,
     Memory,
     RememberingStepper,
-    Silent,
     is_right,
-    loader,
+    trainer_of,
 )
 from simulation.test_power_cuts import ranks as ranks
 
@@ -103,17 +100,8 @@ class RanksHere:
             if (commit := self._orders.commit) is not None:
                 saver.restore(commit)
                 place = TrainingPosition(commit.step, commit.cursor)
-            trainer = Trainer(
-                stepper=RememberingStepper(memory, NeverAsked()),  # type: ignore[arg-type]
-                loader=loader(),
-                saver=saver,
-                lanes=LANES,
-                recorder=Silent(),
-                clock=clock,
-                config=CONFIG,
-                schedule=CommitSchedule(CONFIG, clock, failure_s=1e9),
-                evaluate=lambda step: step / 100,
-                stop_asked=lambda: False,
+            trainer = trainer_of(
+                RememberingStepper(memory, NeverAsked()), saver, clock, lambda step: step / 100
             )
             assert trainer.train(place) == "finished"
             last = log.commits()[-1]
@@ -162,7 +150,7 @@ def drive(
     store_type: type[FailingStore] = FailingStore,
 ) -> int:
     """One life of the supervisor, as `drive` wires it; the number of calls that it and its rank made."""
-    clock = SimulatedClock()
+    clock = HandClock()
     failing = store_type(inner, troubles, clock, outage_s=outage_s)
     store = patient(failing, clock)
     supervisor = Supervisor(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import DamagedDataError, DataError, FencedError
-from assay.records.commit import Commit, CommitQuarantined, FileDigest, RunFinished
+from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, RunFinished
 from assay.records.cursor import Cursor
 from assay.store.commit_log import (
     CommitLog,
@@ -19,7 +19,8 @@ from assay.store.commit_log import (
 )
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
-from failing_store import FailingStore, SimulatedClock
+from clocks import HandClock
+from failing_store import FailingStore
 
 
 @pytest.fixture
@@ -291,6 +292,18 @@ def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:
     assert log.last_intact_commit() == kept
 
 
+def test_a_strangers_folder_is_passed_over_and_what_lies_behind_it_is_swept(store) -> None:
+    """The store lists in any order, so the stranger's comes between two of ours."""
+    log = begun(store)
+    theirs = ("checkpoints/backup/weights", "checkpoints/00000001-mine/weights")
+    ours = [f"{checkpoint_folder(step, 1)}/weights" for step in (0, 9)]
+    for key in (*theirs, *ours):
+        store.put(key, b"weights")
+    log.begin_attempt(world_size=1, now_s=2.0)
+    log.sweep_abandoned()
+    assert folders(store) == set(theirs)
+
+
 def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -> None:
     log = begun(store)
     retired, torn = committed(log, 1), committed(log, 2)
@@ -303,7 +316,7 @@ def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -
 
 
 def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
-    clock, inner = SimulatedClock(), open_store("memory:")
+    clock, inner = HandClock(), open_store("memory:")
     counting = FailingStore(inner, {}, clock)
     log, costs = begun(counting), []
     for step in range(1, 61):
@@ -394,6 +407,15 @@ def test_entries_that_changed_places_are_found(store) -> None:
     store.put("log/00000002.json", first)
     with pytest.raises(DamagedDataError, match=r"log/00000001\.json: it has not the digest"):
         CommitLog(store).entries()
+
+
+def test_an_entry_that_was_written_with_a_digest_is_read_for_ever(store) -> None:
+    """The digest is of `{"entry":...,"key":"log/00000000.json"}`, computed here by hand: what is on disks."""
+    text = '{"attempt":1,"began_s":2.0,"kind":"attempt_began","type":"attempt","version":1,"world_size":4}'
+    whole = f'{{"entry":{text},"key":"log/00000000.json"}}'
+    digest = hashlib.sha256(whole.encode()).hexdigest()
+    store.put("log/00000000.json", f'{text[:-1]},"entry_sha256":"{digest}"}}'.encode())
+    assert CommitLog(store).entries() == [AttemptBegan(attempt=1, world_size=4, began_s=2.0)]
 
 
 def test_an_entry_of_an_older_assay_has_no_digest_and_is_read(store) -> None:

@@ -6,27 +6,12 @@ import pytest
 
 from assay.store.leases import holding, leases, take_lease
 from assay.store.objects import open_store
-
-
-class HandClock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.at_s = 1000.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-    def sleep_s(self, seconds: float) -> None:
-        self.at_s += seconds
+from clocks import HandClock
 
 
 @pytest.fixture
 def clock() -> HandClock:
-    return HandClock()
+    return HandClock(1000.0)
 
 
 def test_a_held_lease_is_nobody_elses_until_its_holder_is_silent(clock):

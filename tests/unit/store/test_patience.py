@@ -11,12 +11,13 @@ from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.commit_log import CommitLog
 from assay.store.objects import FolderStore, PatientStore, open_store
 from assay.store.patience import HURRIED_S, PATIENCE_S, Patience
-from failing_store import FailingStore, SimulatedClock, patient
+from clocks import HandClock
+from failing_store import FailingStore, patient
 
 
 @pytest.mark.parametrize("trouble", ["error", "hang"])
 def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> None:
-    clock = SimulatedClock()
+    clock = HandClock()
     failing_store.said.clear()
     store = patient(FailingStore(open_store("memory:"), {0: trouble}, clock), clock)
     store.put("key", b"bytes")
@@ -32,7 +33,7 @@ def test_an_outage_is_waited_for_and_said(trouble: failing_store.Trouble) -> Non
 def test_an_outage_longer_than_the_patience_is_one_error_that_says_try_again(
     trouble: failing_store.Trouble,
 ) -> None:
-    clock = SimulatedClock()
+    clock = HandClock()
     failing = FailingStore(open_store("memory:"), {0: trouble}, clock, outage_s=1e9)
     with pytest.raises(StoreAwayError, match=r"Everything committed is intact") as raised:
         patient(failing, clock, budget_s=900.0).get("key")
@@ -41,14 +42,14 @@ def test_an_outage_longer_than_the_patience_is_one_error_that_says_try_again(
 
 
 def test_what_is_not_there_is_not_waited_for() -> None:
-    clock = SimulatedClock()
+    clock = HandClock()
     with pytest.raises(StoreError, match="not there"):
         patient(FailingStore(open_store("memory:"), {}, clock), clock).get("key")
     assert clock.at_s == 0
 
 
 def test_who_is_asked_to_stop_waits_no_longer() -> None:
-    clock = SimulatedClock()
+    clock = HandClock()
     store = patient(FailingStore(open_store("memory:"), {0: "error"}, clock, outage_s=1e9), clock)
     store.patience.hurry()
     with pytest.raises(StoreAwayError):
@@ -77,7 +78,7 @@ def test_a_call_that_never_returns_is_left_behind(tmp_path: Path, monkeypatch: p
 def test_a_begun_attempt_whose_answers_are_lost_or_late_is_begun_once() -> None:
     for number in range(6):
         for trouble in failing_store.TROUBLES:
-            clock, inner = SimulatedClock(), open_store("memory:")
+            clock, inner = HandClock(), open_store("memory:")
             log = CommitLog(patient(FailingStore(inner, {number: trouble}, clock), clock))
             attempt = log.begin_attempt(world_size=1, now_s=0.0)
             known = CommitLog(inner).entries()

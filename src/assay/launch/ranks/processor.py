@@ -33,13 +33,15 @@ MKL: _Levels = (
 ATEN: _Levels = (("DEFAULT", frozenset()), ("AVX2", frozenset(("avx2", "fma"))), ("AVX512", _AVX512 | {"fma"}))
 
 
-def processor_here(environment: Mapping[str, str] | None = None) -> Processor:
-    """Of the ranks that this process starts, or one with the environment given."""
+def processor_here(
+    environment: Mapping[str, str] | None = None, cpu: Mapping[str, str] | None = None
+) -> Processor:
+    """Of the ranks that this process starts, or one with the environment and the `/proc/cpuinfo` given."""
     environment = os.environ if environment is None else environment
     gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else _gpus()
     if gpus and "+cpu" not in version("torch"):
         return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
-    said = _cpu()
+    said = _cpu() if cpu is None else cpu
     flags = frozenset(said.get("flags", said.get("Features", "")).split())
     if platform.machine() in ("x86_64", "AMD64"):
         onednn = _taken(

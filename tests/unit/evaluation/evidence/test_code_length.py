@@ -13,17 +13,8 @@ from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from clocks import HandClock
 from tiny_recipe import tiny_recipe
-
-
-class StillClock:
-    def now_s(self) -> float:
-        return 1.8e9
-
-    def monotonic_s(self) -> float:
-        return 0.0
-
-    def sleep_s(self, seconds: float) -> None: ...
 
 
 def commit(step: int, attempt: int, cursor: Cursor) -> Commit:
@@ -61,7 +52,7 @@ def record(
             Attempt(run_id=run_id, attempt=number, world_size=1, start_step=min(losses) - 1, started_s=0.0)
         )
         path = segment_path(Path(run.run_dir), number, 0)
-        writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=StillClock())
+        writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=HandClock(1.8e9))
         for step, loss in losses.items():
             writer.log(step, {"loss": loss, "rows": 8.0 if step % 4 else 3.0})
         writer.close()

@@ -286,7 +286,7 @@ def lead_of(run: Run, port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 @pytest.mark.parametrize(
     ("changes", "ranks", "rendezvous"),
     [
-        ({}, (0, 1), "file:///tmp/anywhere"),
+        ({}, (0, 1), "file:///anywhere"),
         ({}, (0, 1), "tcp://elsewhere.example:80"),
         ({}, (0, 1), "env://"),
         ({}, (0, 3), "tcp://127.0.0.1:80"),

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,6 @@ class Values:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.values = state
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    place = tmp_path_factory.mktemp("ranks") / "rendezvous"
-    ranks = Ranks.join(rank=0, world_size=1, rendezvous=f"file://{place}", num_threads=torch.get_num_threads())
-    yield ranks
-    ranks.leave()
 
 
 def saver_of(values: StatefulPart, ranks: Ranks, log: CommitLog) -> Saver:

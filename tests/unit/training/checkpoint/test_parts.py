@@ -1,10 +1,8 @@
 """What a commit brings back, part by part."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -29,14 +27,6 @@ class Rollouts:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.tokens, self.policy = state["tokens"]["first"], state["policy"]
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    place = tmp_path_factory.mktemp("ranks") / "rendezvous"
-    ranks = Ranks.join(rank=0, world_size=1, rendezvous=f"file://{place}", num_threads=torch.get_num_threads())
-    yield ranks
-    ranks.leave()
 
 
 def trained(seed: int) -> tuple[nn.Module, torch.optim.AdamW]:

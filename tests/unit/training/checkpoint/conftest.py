@@ -1,0 +1,17 @@
+"""What tests of commits share."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from assay.training.parallel.ranks import Ranks
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    """This process alone, with the real groups."""
+    place = tmp_path_factory.mktemp("ranks") / "rendezvous"
+    ranks = Ranks.join(rank=0, world_size=1, rendezvous=f"file://{place}", num_threads=torch.get_num_threads())
+    yield ranks
+    ranks.leave()
