@@ -9,6 +9,11 @@ def count_text(count: float) -> str:
     return f"{count:,.0f}"
 
 
+def number_of(count: int, one: str, many: str = "") -> str:
+    """`1 week`, `2 weeks`; `many` where an s is not enough."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def bytes_text(num_bytes: float) -> str:
     """`1_500_000` -> `1.5 MB` (decimal units, as disks and object stores are sold)."""
     for size, suffix in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -12,6 +12,7 @@ from assay.cli.given import FILE
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
+    from assay.planning.begun import Begun
     from assay.planning.program.file import ProgramFile
     from assay.planning.program.plan import Plan
     from assay.planning.program.program import Program
@@ -122,13 +123,13 @@ def solve(
     from assay.reporting.pages.render import write_file
 
     effort = _effort(seconds, workers)
-    chosen, found, now_h = _solved(program, options, progress, earlier, effort)
+    chosen, found, now_h, has_begun = _solved(program, options, progress, earlier, effort)
     if out is not None:
         write_file(out, found.to_json())
     if as_json:
         click.echo(found.to_json())
     else:
-        print_plan(chosen, found, now_h=now_h)
+        print_plan(chosen, found, now_h=now_h, has_begun=has_begun)
         if prices:
             print_prices(priced(chosen, found, effort=effort))
         if out is not None:
@@ -226,8 +227,9 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
 
 def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
-) -> tuple["Program", "Plan", int | None]:
+) -> tuple["Program", "Plan", int | None, "dict[str, Begun] | None"]:
     from assay.cli.screens.plan import conflict_error
+    from assay.planning.begun import begun
     from assay.planning.conflict import find_conflict
     from assay.planning.program.file import read_program, read_progress
     from assay.planning.program.program import meant
@@ -246,9 +248,10 @@ def _solved(
     try:
         if progress is not None and earlier is not None:
             told = read_progress(progress, program)
-            again = replan(program, _read_plan(earlier), told, effort=effort)
-            return as_known(program, told), again, program.calendar.hour_of(told.now)
-        return program, schedule(program, effort=effort), None
+            before, known = _read_plan(earlier), as_known(program, told)
+            again = replan(program, before, told, effort=effort)
+            return known, again, program.calendar.hour_of(told.now), begun(known, before, told)
+        return program, schedule(program, effort=effort), None, None
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None
         raise (error if conflict is None else conflict_error(file.place, conflict)) from error

@@ -225,7 +225,8 @@ def _standing(
 def print_forecast(program: "Program", found: "ForecastView") -> None:
     """Where it stands and will end; the alarms."""
     moment = program.calendar.date_of(program.calendar.hour_of(found.now))
-    click.echo(f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}")
+    spent = f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}"
+    click.echo(f"{spent}; to come of what has begun: {found.to_come_device_hours:,.4g}")
     print_safety(program, found.forecast)
     for alarm in found.alarms:
         click.secho(f"  {alarm.level}: {alarm.text}", fg="red" if alarm.level == "act" else "yellow")

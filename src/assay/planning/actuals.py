@@ -53,10 +53,10 @@ class Spend(NamedTuple):
 def progress_of(
     program: Program, ledger: Ledger, *, clock: ProgramClock, now_s: float, notes: Progress | None = None
 ) -> tuple[Progress, list[Spend]]:
-    """The program's state now, and what was spent when.
+    """The program's state now, and what its runs spent when.
 
-    `notes` tell of people's work, gates and events; of runs, the ledger knows better. Raises `ConfigError`
-    where a run fits two activities.
+    `notes` tell of people's work, gates and events; of runs, the ledger knows better what was, and they what is
+    expected. Raises `ConfigError` where a run fits two activities.
     """
     now = _moment(program, round(clock.hour(now_s)))
     notes = notes or Progress(now=now)
@@ -74,21 +74,9 @@ def progress_of(
                 held_s = sum(spent_s for _, _, spent_s in held)
                 runs.append(_run(program, run_id, attempts, phases, held_s, clock))
         if runs:
-            told[activity] = _actual(program, activity, runs)
-    spends += [
-        spend for name, actual in told.items() if (spend := _told(program, name, actual, clock.hour(now_s)))
-    ]
+            told[activity] = _actual(program, activity, runs, told.get(activity))
     progress = notes.model_copy(update={"now": now, "activities": told})
     return progress, sorted(spends, key=lambda spend: spend.start_h)
-
-
-def _told(program: Program, name: str, actual: Actual, now_h: float) -> Spend | None:
-    """What only the notes know to have been spent."""
-    if actual.runs or not actual.device_hours:
-        return None
-    hour_of = program.calendar.hour_of
-    end_h = float(hour_of(actual.ended)) if actual.ended is not None else now_h
-    return Spend(name, float(hour_of(actual.started)), end_h, actual.device_hours)
 
 
 def goodput_of_program(program: Program, ledger: Ledger) -> ProgramGoodput:
@@ -177,8 +165,9 @@ def held_spans(
         yield attempt.started_s, until, reported.get(attempt.attempt, by_clock)
 
 
-def _actual(program: Program, activity: str, runs: list[RunActual]) -> Actual:
-    """An activity is over when as many of its runs have ended as it asks for."""
+def _actual(program: Program, activity: str, runs: list[RunActual], noted: Actual | None) -> Actual:
+    """An activity is over when as many of its runs have ended as it asks for; until then the end that is
+    noted holds."""
     hour_of, wanted = program.calendar.hour_of, program.activities[activity].runs
     assert wanted is not None
     runs = sorted(runs, key=lambda run: hour_of(run.started))
@@ -188,7 +177,9 @@ def _actual(program: Program, activity: str, runs: list[RunActual]) -> Actual:
     return Actual(
         started=runs[0].started,
         ended=last,
+        expected_end=None if is_over or noted is None else noted.expected_end,
         device_hours=sum(run.device_hours for run in runs),
+        device_hours_to_come=0.0 if is_over or noted is None else noted.device_hours_to_come,
         runs=tuple(runs),
     )
 

@@ -7,17 +7,18 @@ People have arranged their weeks around the old plan: an earlier date alone is n
 Events count when they came, or when they are now expected; what a gate has called off is left out.
 """
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from typing import Any
 
 from assay.base.errors import ConfigError
+from assay.planning.begun import Begun, begun
 from assay.planning.heuristic import Schedule, list_schedule
 from assay.planning.model import Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
-from assay.planning.program.checks import not_yet, strangers
-from assay.planning.program.plan import Goal, Plan, Planned, PlannedRun, peak_devices
+from assay.planning.program.checks import misfits, refuse
+from assay.planning.program.plan import Goal, Plan, peak_devices
 from assay.planning.program.program import Program
-from assay.planning.program.progress import Actual, Progress, called_off
+from assay.planning.program.progress import Progress, called_off
 from assay.planning.schedule import DEFAULT_EFFORT, Aim, Effort, aim_expression, optimise, to_plan
 
 OTHER_WAY_H = 12
@@ -30,17 +31,16 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     Raises `InfeasibleError` where the rest no longer fits, `ConfigError` where plan, progress and program do
     not belong together.
     """
-    for mistake in (*strangers(program, progress), *not_yet(program, progress)):
-        raise ConfigError(f"progress: {mistake.key}: {mistake.message}")
+    refuse(misfits(program, progress))
     as_stated, program = program, as_known(program, progress)
     if before.program != program.name:
         raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
     for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
         raise ConfigError(f"'{name}' is not in the earlier plan: solve anew instead of planning from it.")
     now = program.calendar.hour_of(progress.now)
-    begun = {name: _as_it_happened(program, before.item(name), progress, now) for name in progress.activities}
-    problem = _rest(program, compile_problem(program), begun, progress, now)
-    if program.decision.made_by in begun:
+    has_begun = begun(program, before, progress)
+    problem = _rest(program, compile_problem(program), has_begun, now)
+    if program.decision.made_by in has_begun:
         raise ConfigError("The decision has been made: there is nothing left to plan.")
     model = build(problem)
     goals: list[Goal] = []
@@ -50,12 +50,13 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
         goals.append(goal)
     assert found is not None
     rest = to_plan(program, problem, found, tuple(goals))
-    items = sorted((*begun.values(), *rest.items), key=lambda item: (item.start_h, item.end_h, item.name))
+    items = [*(each.item for each in has_begun.values()), *rest.items]
+    items.sort(key=lambda item: (item.start_h, item.end_h, item.name))
     return rest.model_copy(
         update={
             "program_sha256": as_stated.digest(),
             "items": tuple(items),
-            "device_hours": rest.device_hours + _spent(begun, progress, begun.keys()),
+            "device_hours": rest.device_hours + _spending(has_begun.values()),
             "peak_devices": peak_devices(run for item in items for run in item.runs),
         }
     )
@@ -101,46 +102,19 @@ def _as_planned(problem: Problem, before: Plan) -> Schedule | None:
     return list_schedule(problem, {name: float(item.start_h) for name, item in planned.items()}, ways=ways)
 
 
-def _as_it_happened(program: Program, planned: Planned, progress: Progress, now: int) -> Planned:
-    actual, hour_of = progress.activities[planned.name], program.calendar.hour_of
-    start = hour_of(actual.started)
-    if actual.ended is not None:
-        end = hour_of(actual.ended)
-    elif actual.expected_end is not None:
-        end = max(now, hour_of(actual.expected_end))
-    else:
-        end = max(now, start + planned.end_h - planned.start_h)
-    end = max(end, start + 1)
-    runs = tuple(
-        PlannedRun(devices=run.devices, holds=_moved(run, planned, start, end)) for run in planned.runs
-    )
-    return planned.model_copy(update={"start_h": start, "end_h": end, "runs": runs})
-
-
-def _moved(run: PlannedRun, planned: Planned, start: int, end: int) -> tuple[tuple[int, int], ...]:
-    """A run's holds, moved with its activity and cut off (or drawn out) at its real end."""
-    shift = start - planned.start_h
-    holds = [(begin + shift, min(until + shift, end)) for begin, until in run.holds if begin + shift < end]
-    if end > planned.end_h + shift and run.holds[-1][1] == planned.end_h:
-        holds[-1] = (holds[-1][0], end)
-    return tuple(holds) or ((start, start + 1),)
-
-
-def _rest(
-    program: Program, problem: Problem, begun: dict[str, Planned], progress: Progress, now: int
-) -> Problem:
+def _rest(program: Program, problem: Problem, has_begun: dict[str, Begun], now: int) -> Problem:
     """What is still to be done, among what is still there."""
     groups = {
         name: group._replace(earliest_h=max(group.earliest_h, now))
         for name, group in problem.groups.items()
-        if name not in begun
+        if name not in has_begun
     }
     links = []
     for link in problem.links:
-        if link.after in begun:
+        if link.after in has_begun:
             continue
-        if link.before in begun:
-            item = begun[link.before]
+        if link.before in has_begun:
+            item = has_begun[link.before].item
             at = (item.start_h if link.from_start else item.end_h) + link.lag_h
             links.append(Precedence("", link.after, at, from_start=True))
         else:
@@ -148,19 +122,23 @@ def _rest(
     return problem._replace(
         groups=groups,
         links=tuple(links),
-        resources=_still_there(program, problem, begun, now),
+        resources=_still_there(program, problem, has_begun, now),
         spending=tuple(
-            (key, names - begun.keys(), most - _spent(begun, progress, names))
+            (
+                key,
+                names - has_begun.keys(),
+                most - _spending(each for name, each in has_begun.items() if name in names),
+            )
             for key, names, most in problem.spending
         ),
     )
 
 
 def _still_there(
-    program: Program, problem: Problem, begun: dict[str, Planned], now: int
+    program: Program, problem: Problem, has_begun: dict[str, Begun], now: int
 ) -> dict[str, Resource]:
     held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in problem.resources}
-    for item in begun.values():
+    for item in (each.item for each in has_begun.values()):
         if item.end_h <= now:
             continue
         for run in item.runs:
@@ -173,15 +151,9 @@ def _still_there(
     }
 
 
-def _spent(begun: dict[str, Planned], progress: Progress, names: Collection[str]) -> int:
-    return round(sum(_spent_by(begun[name], progress.activities[name]) for name in begun if name in names))
-
-
-def _spent_by(item: Planned, actual: Actual) -> float:
-    """Device-hours that it held and will hold; as planned where that was not noted."""
-    stated = actual.device_hours + actual.device_hours_to_come
-    is_told = actual.device_hours_to_come or (actual.ended is not None and actual.device_hours)
-    return stated if is_told else max(stated, item.device_hours())
+def _spending(has_begun: Iterable[Begun]) -> int:
+    """Device-hours that are gone, or will be, by what goes on."""
+    return round(sum(each.spent + each.to_come for each in has_begun))
 
 
 def _aims(model: Model, before: Plan) -> list[tuple[Aim, Any]]:

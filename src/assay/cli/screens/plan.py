@@ -1,23 +1,27 @@
 """Programs and plans on the screen: the weeks as bars, what holds the decision up, questions side by side."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import ConfigError
-from assay.base.units import percent_text
+from assay.base.units import number_of, percent_text
 from assay.cli.screens.terminal import stdout
+from assay.planning.begun import Begun
 from assay.planning.checker import violations
-from assay.planning.conflict import Conflict
+from assay.planning.conflict import Conflict, Member
 from assay.planning.explain import Price, critical_chain
 from assay.planning.program.checks import unawaited
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
-from assay.planning.risk.questions import AnsweredQuestion
-from assay.planning.what_if import Answer
+
+if TYPE_CHECKING:
+    from assay.planning.risk.questions import AnsweredQuestion
+    from assay.planning.what_if import Answer
 
 GOALS = {
     "decision_h": "earliest decision",
@@ -34,12 +38,12 @@ def print_program(program: Program) -> None:
     runs = [node.runs for node in nodes if node.runs]
     least = sum(each.count * min(m.devices * m.hours for m in each.ways()) for each in runs)
     console.print(Text(f"{program.name}: {program.title}", style="bold"))
-    counts = [(len(program.activities), "activit", "y", "ies"), (len(program.gates), "gate", "", "s")]
-    counts.append((sum(each.count for each in runs), "run", "", "s"))
+    people = sum(role.fte for role in program.team.values() if role.part_of is None)
     console.print(
-        ", ".join(f"{count} {word}{one if count == 1 else many}" for count, word, one, many in counts) + "; "
+        f"{number_of(len(program.activities), 'activity', 'activities')}, "
+        f"{number_of(len(program.gates), 'gate')}, {number_of(sum(each.count for each in runs), 'run')}; "
         f"at least {least:,} of {program.budget.plannable_device_hours():,.0f} plannable device-hours; "
-        f"{sum(role.fte for role in program.team.values() if role.part_of is None):g} people; "
+        f"{people:g} {'person' if people == 1 else 'people'}; "
         f"risks: {len(program.risks)}, options: {len(program.options)}, what-ifs: {len(program.what_ifs)}"
     )
     _print_moments(console, program)
@@ -81,28 +85,46 @@ def _date(program: Program, hour: int) -> str:
 
 def conflict_error(place: Callable[[str], str], conflict: Conflict) -> ConfigError:
     """The limits that clash, each with its line and what would do."""
-    lines = [
-        f"  {place(member.key)}: {member.key}: {member.says}"
-        + (f"; {member.cure}" if member.cure else "; no concession on this alone is enough")
-        for member in conflict.members
-    ]
     minimal = "" if conflict.is_minimal else " (time ran out: one of them may not be to blame)"
-    return ConfigError(
-        f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n"
-        + "\n".join(lines)
-    )
+    if any(member.cure for member in conflict.members):
+        lines = [_member_text(place, member) for member in conflict.members]
+        return ConfigError(
+            f"no schedule keeps all limits. These cannot hold together{minimal}; give way on one:\n"
+            + "\n".join(lines)
+        )
+    lines = [f"no schedule keeps all limits, and giving way on one is not enough{minimal}."]
+    for clash, says in ((clash, index) for index, clash in enumerate((conflict.members, *conflict.others))):
+        lines.append("These cannot hold together either:" if says else "These cannot hold together:")
+        lines += [f"  {place(member.key)}: {member.key}: {member.says}" for member in clash]
+    if not conflict.ways_out:
+        lines.append("No few concessions that were tried are enough: look for what is asked for twice.")
+    for number, given in enumerate(conflict.ways_out):
+        lines.append("Or all of these:" if number else "Give way on all of these:")
+        lines += [f"  {place(key)}: {key}: {text}" for key, text in given]
+    return ConfigError("\n".join(lines))
 
 
-def print_plan(program: Program, plan: Plan, *, now_h: int | None) -> None:
-    """The weeks, the chain, the proof; `now_h` where it was made anew from that hour on."""
-    console = stdout()
+def _member_text(place: Callable[[str], str], member: Member) -> str:
+    cure = member.cure or "no concession on this alone is enough"
+    return f"  {place(member.key)}: {member.key}: {member.says}; {cure}"
+
+
+def print_plan(
+    program: Program, plan: Plan, *, now_h: int | None, has_begun: Mapping[str, Begun] | None = None
+) -> None:
+    """The weeks, the chain, the proof; made anew, the hour from which it is, and what had begun by then."""
+    console, hours = stdout(), f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}"
+    if has_begun is not None:
+        spent, to_come = (
+            sum(getattr(each, what) for each in has_begun.values()) for what in ("spent", "to_come")
+        )
+        hours += f" ({spent:,.4g} spent; to come of what has begun: {to_come:,.4g})"
     late = plan.decision_h > program.calendar.hour_of(program.decision.by)
     console.print(
         Text.assemble(
             (f"decision on day {plan.decision_day()}", "bold red" if late else "bold green"),
             f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} {program.decision.by}; "
-            f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}; "
-            f"at most {plan.peak_devices} devices at once",
+            f"{hours}; at most {plan.peak_devices} devices at once",
         )
     )
     _print_bars(console, program, plan)
@@ -176,7 +198,7 @@ def print_prices(found: Sequence[Price]) -> None:
     stdout().print(table)
 
 
-def print_asked(found: Sequence[AnsweredQuestion]) -> None:
+def print_asked(found: "Sequence[AnsweredQuestion]") -> None:
     """Questions side by side, calm and played; the first is what the others are held against."""
     console = stdout()
     console.print(_calm_table([each.answer for each in found]))
@@ -184,7 +206,7 @@ def print_asked(found: Sequence[AnsweredQuestion]) -> None:
     console.print(_played_table(found))
 
 
-def _played_table(found: Sequence[AnsweredQuestion]) -> Table:
+def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
     safeties = [each.safety for each in found if each.safety is not None]
     table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
     for column in ("decision", "80%", "on time", "over budget", "scale / narrow / stop", "hours saved"):
@@ -212,7 +234,7 @@ def _side_by_side(first: str) -> Table:
     return table
 
 
-def _calm_table(found: Sequence[Answer]) -> Table:
+def _calm_table(found: "Sequence[Answer]") -> Table:
     table = _side_by_side("what if, when nothing happens")
     for column in ("decision", "", "device-hours", "peak", ""):
         table.add_column(column, justify="left" if not column else "right")

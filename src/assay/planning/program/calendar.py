@@ -150,7 +150,7 @@ class Booking(FrozenConfig):
 
     title: str = ""
     share: Share
-    """Of all devices."""
+    """Its part of all devices."""
 
     since: Moment
     until: Moment

@@ -5,16 +5,22 @@ solver (`planning/conflict`); what one part alone shows to be impossible is answ
 """
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.planning.program.program import Program, meant
-from assay.planning.program.progress import Progress
+from assay.planning.program.progress import Actual, Progress
 from assay.planning.program.risk import Away, BookingOverruns, Late, Longer, MoreWork
-from assay.planning.program.work import Node
+from assay.planning.program.work import Node, ProgramGate, Verdict
 
 WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
+
+
+UNREAD = "unread"
+"""Stands for a name that could not be read."""
 
 
 class ProgramMistake(NamedTuple):
@@ -26,39 +32,104 @@ class ProgramMistake(NamedTuple):
     message: str
 
 
-def problems_of(program: Program) -> Iterator[ProgramMistake]:
-    """Everything that is wrong with it; a schedule may be sought only where there is nothing."""
-    mistaken = [*_dangling(program), *_triangles(program), *_twice_named(program)]
-    yield from mistaken
-    yield from _dates(program)
-    if mistaken:
-        return  # what follows reads the names
+def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+    """Everything that is wrong with it; a schedule may be sought only where there is nothing.
+
+    `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
+    """
+    sections = {key.partition(".")[0] for key in unread}
+    yield from _dangling(program, {UNREAD, *sections, *(key.rpartition(".")[2] for key in unread)})
+    yield from _triangles(program)
+    yield from _twice_named(program)
+    yield from _optional_and_needed(program)
+    if "calendar" not in sections:
+        yield from _dates(program)
+        yield from _booked_twice(program)
     yield from _cycles(program)
     yield from _people_that_are_not_there(program)
-    yield from _booked_twice(program)
-    yield from _devices_that_are_not_there(program)
-    yield from _budget(program)
+    if not sections & {"calendar", "capacity"}:
+        yield from _devices_that_are_not_there(program)
+    if "budget" not in sections:
+        yield from _budget(program)
 
 
 def strangers(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
-    """What the progress names and the program does not hold."""
+    """What the progress tells of and the program does not hold."""
+    nodes = program.nodes()
     for key, names, known in (
-        ("activities", progress.activities, program.nodes()),
+        ("activities", progress.activities, nodes),
         ("events", progress.events, program.events),
         ("verdicts", progress.verdicts, program.gates),
     ):
         for name in names:
             if name not in known:
                 yield ProgramMistake(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
-
-
-def not_yet(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
-    """What the progress says to have happened after `now`."""
-    hour_of = program.calendar.hour_of
     for name, actual in progress.activities.items():
-        for what, moment in (("started", actual.started), ("ended", actual.ended)):
-            if moment is not None and hour_of(moment) > hour_of(progress.now):
-                yield ProgramMistake(f"activities.{name}.{what}", f"{moment} lies after now ({progress.now}).")
+        if actual.runs and name in nodes and nodes[name].runs is None:
+            text = f"'{name}' is work of people and has no runs. Note its 'device_hours' instead."
+            yield ProgramMistake(f"activities.{name}.runs", text)
+
+
+def misfits(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
+    """What in these notes the program does not hold, or cannot have been."""
+    yield from strangers(program, progress)
+    nodes = program.nodes()
+    for name, actual in progress.activities.items():
+        if name in nodes:
+            yield from _misfits_of(program, name, actual, progress.now)
+    for name, said in progress.verdicts.items():
+        if name in program.gates:
+            yield from _looks_that_are_not_there(name, program.gates[name], said)
+
+
+def refuse(found: Iterable[ProgramMistake]) -> None:
+    """Raise one `ConfigError` that lists what is wrong with a progress, where anything is."""
+    if lines := [f"{each.key}: {each.message}" for each in found]:
+        raise ConfigError("progress: " + "\n  ".join(lines))
+
+
+def _misfits_of(program: Program, name: str, actual: Actual, now: str) -> Iterator[ProgramMistake]:
+    hour_of, key = program.calendar.hour_of, f"activities.{name}"
+    yield from _moments_out_of_order(program, key, actual.started, actual.ended, now)
+    if actual.expected_end is not None and hour_of(actual.expected_end) <= hour_of(now):
+        text = (
+            f"{actual.expected_end} is past ({now}), and it goes on. Say when it is expected now, or nothing."
+        )
+        yield ProgramMistake(f"{key}.expected_end", text)
+    for index, run in enumerate(actual.runs):
+        yield from _moments_out_of_order(program, f"{key}.runs.{index}", run.started, run.ended, now)
+        if actual.ended is not None and run.ended is None:
+            text = f"goes on, and '{name}' has ended ({actual.ended}). Say when the run ended."
+            yield ProgramMistake(f"{key}.runs.{index}", text)
+    held = sum(run.device_hours for run in actual.runs)
+    if actual.runs and actual.device_hours and abs(held - actual.device_hours) > 1e-6 * max(held, 1.0):
+        text = f"{actual.device_hours:g}, and its runs sum to {held:g}. Leave one of the two out."
+        yield ProgramMistake(f"{key}.device_hours", text)
+
+
+def _moments_out_of_order(
+    program: Program, key: str, started: str, ended: str | None, now: str
+) -> Iterator[ProgramMistake]:
+    hour_of = program.calendar.hour_of
+    for what, moment in (("started", started), ("ended", ended)):
+        if moment is not None and hour_of(moment) > hour_of(now):
+            yield ProgramMistake(f"{key}.{what}", f"{moment} lies after now ({now}).")
+    if ended is not None and hour_of(ended) < hour_of(started):
+        yield ProgramMistake(f"{key}.ended", f"{ended} lies before its start ({started}). Swap them.")
+
+
+def _looks_that_are_not_there(
+    name: str, gate: ProgramGate, said: Sequence[Verdict]
+) -> Iterator[ProgramMistake]:
+    key, looks = f"verdicts.{name}", 1 + (gate.again.at_most if gate.again else 0)
+    if not said:
+        yield ProgramMistake(key, "says nothing. Leave it out until the gate has been held.")
+    if gate.again is None and "again" in said:
+        yield ProgramMistake(key, "'again', and the gate repeats nothing (it has no 'again').")
+    elif len(said) > looks:
+        yield ProgramMistake(key, f"{len(said)} verdicts; the gate may be held {looks} times.")
+    if any(verdict != "again" for verdict in said[:-1]):
+        yield ProgramMistake(key, f"{', then '.join(said)}: it is held once more only after 'again'.")
 
 
 def unawaited(program: Program) -> list[str]:
@@ -79,10 +150,10 @@ _Reference = tuple[str, str, Collection[str], str]
 """(key, the name that stands there, the names that may, what these are)."""
 
 
-def _dangling(program: Program) -> Iterator[ProgramMistake]:
+def _dangling(program: Program, unread: Collection[str]) -> Iterator[ProgramMistake]:
     references = (_named_by_work, _named_by_gates, _named_by_owners, _named_by_risks)
     for key, name, known, what in itertools.chain.from_iterable(each(program) for each in references):
-        if name not in known:
+        if name not in known and name not in unread:
             yield ProgramMistake(key, f"'{name}' is no {what}{meant(name, known)}.")
 
 
@@ -194,6 +265,17 @@ def _twice_named(program: Program) -> Iterator[ProgramMistake]:
             )
 
 
+def _optional_and_needed(program: Program) -> Iterator[ProgramMistake]:
+    needed = {program.decision.made_by: "it makes the decision"}
+    for name, gate in program.gates.items():
+        if gate.evidence is not None:
+            needed[gate.evidence.runs] = f"gate '{name}' judges by its runs"
+    for name, activity in program.activities.items():
+        if activity.optional and name in needed:
+            text = f"the program cannot do without it: {needed[name]}. Remove 'optional'."
+            yield ProgramMistake(f"activities.{name}.optional", text)
+
+
 def _dates(program: Program) -> Iterator[ProgramMistake]:
     calendar, horizon = program.calendar, program.calendar.horizon_h()
     spans = [(f"capacity.bookings.{n}", b.since, b.until) for n, b in program.capacity.bookings.items()]
@@ -212,8 +294,8 @@ def _dates(program: Program) -> Iterator[ProgramMistake]:
         if not 0 <= calendar.hour_of(moment) <= horizon:
             yield ProgramMistake(
                 key,
-                f"'{moment}' lies outside the calendar, which runs from {calendar.start} for {calendar.weeks} "
-                "weeks. Move it, or give calendar.weeks more.",
+                f"'{moment}' lies outside the calendar, which runs from {calendar.start} for "
+                f"{number_of(calendar.weeks, 'week')}. Move it, or give calendar.weeks more.",
             )
 
 
@@ -249,7 +331,7 @@ def _cycles(program: Program) -> Iterator[ProgramMistake]:
 
 
 def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[str]) -> list[str]:
-    """Of what `name` waits for, the first circle, its beginning once more at its end; `stack` leads there."""
+    """The first circle in what `name` waits for, its beginning once more at its end; `stack` leads there."""
     if name in stack:
         return [*stack[stack.index(name) :], name]
     if name in over or name not in nodes:
@@ -265,11 +347,15 @@ def _circle(nodes: Mapping[str, Node], name: str, stack: list[str], over: set[st
 def _people_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
     for node in program.nodes().values():
         ways = [
-            [(f"{key}.{person}", fte, program.team[person].fte) for person, fte in people.items()]
+            [
+                (f"{key}.{person}", fte, program.team[person].fte)
+                for person, fte in people.items()
+                if person in program.team
+            ]
             for key, people in _people_of(node)
         ]
         short = [[each for each in way if each[1] > each[2] + 1e-9] for way in ways]
-        if all(short):
+        if short and all(short):
             key, fte, there = short[0][0]
             cure = "Ask for less, over more days." if node.work else "Ask for less."
             yield ProgramMistake(key, f"asks for {fte:g} where the team has {there:g}. {cure}")
@@ -286,7 +372,7 @@ def _booked_twice(program: Program) -> Iterator[ProgramMistake]:
         if room == round(2 * node.work[0].days):
             fixed.append((node, begin, end, node.work[0].people))
     for (node, begin, end, people), (other, since, until, others) in itertools.combinations(fixed, 2):
-        for person in people.keys() & others.keys():
+        for person in sorted(people.keys() & others.keys() & program.team.keys()):
             there = program.team[person].fte
             if begin < until and since < end and people[person] + others[person] > there + 1e-9:
                 yield ProgramMistake(

@@ -4,6 +4,7 @@ YAML is composed twice: into values, and into the lines of its keys. Whatever la
 (`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,11 +16,13 @@ from pydantic import ValidationError
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
 from assay.base.nested_models import models_in
-from assay.planning.program.checks import ProgramMistake, not_yet, problems_of, strangers
+from assay.planning.program.checks import UNREAD, ProgramMistake, misfits, problems_of
 from assay.planning.program.program import Program, meant
 from assay.planning.program.progress import Progress
 
 ReadT = TypeVar("ReadT", Program, Progress)
+Check = Callable[[ReadT, Sequence[str]], Iterable[ProgramMistake]]
+"""What is wrong with what was read; given the keys that could not be."""
 
 
 class ProgramFile(NamedTuple):
@@ -44,7 +47,7 @@ def read_program(path: Path) -> ProgramFile:
 
 def read_progress(path: Path, program: Program) -> Progress:
     """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
-    progress, _ = _read(path, Progress, lambda told: (*strangers(program, told), *not_yet(program, told)))
+    progress, _ = _read(path, Progress, lambda told, _unread: misfits(program, told))
     return progress
 
 
@@ -62,17 +65,83 @@ def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) 
 
 
 def _read(
-    path: Path, schema: type[ReadT], check: Callable[[ReadT], Iterable[ProgramMistake]], *, cure: str = ""
+    path: Path, schema: type[ReadT], check: Check[ReadT], *, cure: str = ""
 ) -> tuple[ReadT, dict[str, int]]:
     """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
     values, lines = _read_yaml(path, cure=cure)
     try:
         found = schema.model_validate(values)
     except ValidationError as error:
-        raise _listed(path, lines, _schema_problems(error, lines, schema), schema.kind) from error
-    if problems := list(check(found)):
+        mistakes = list(_schema_problems(error, lines, schema))
+        rest, unread = _readable(values, schema, error)
+        mistakes += check(rest, unread) if rest is not None else ()
+        raise _listed(path, lines, dict.fromkeys(mistakes), schema.kind) from error
+    if problems := list(check(found, ())):
         raise _listed(path, lines, problems, schema.kind)
     return found, lines
+
+
+_STAND_INS: dict[str, Any] = {
+    "name": UNREAD,
+    "title": "",
+    "calendar": {"start": "2027-01-04", "weeks": 52},
+    "capacity": {"devices": 1},
+    "budget": {"device_hours": 1},
+    "decision": {"made_by": UNREAD, "by": "end of week 1"},
+}
+"""For what a program cannot be without, so that the rest of it can be checked."""
+
+_WITH_NAMES = ("capacity",)
+"""Sections that hold names; where nothing of one can be read, nothing can be said of who uses these."""
+
+
+def _readable(
+    values: dict[str, Any], schema: type[ReadT], error: ValidationError
+) -> tuple[ReadT | None, tuple[str, ...]]:
+    """What is left of a file without the values that cannot be read (None where that is too little), and the
+    keys that were taken out: one bad value hides no other mistake."""
+    tree, unread = copy.deepcopy(values), list[str]()
+    while True:
+        key = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
+        if key is None:
+            return None, ()
+        unread.append(key)
+        try:
+            return schema.model_validate(tree), tuple(unread)
+        except ValidationError as another:
+            error = another
+
+
+def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> str | None:
+    """Remove what stands there, or where nothing does, what it should stand in; its key."""
+    branch: Any = tree
+    parents: list[tuple[Any, str | int]] = []
+    for part in location:
+        is_there = (
+            part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
+        )
+        if not is_there and parents:
+            continue  # the tag of a union, or the place in a list that the file does not write as one
+        if not is_there:
+            break
+        parents.append((branch, part))
+        branch = branch[part]
+    keys = [str(part) for part in location]
+    if not parents:
+        if len(keys) != 1 or keys[0] not in _STAND_INS or keys[0] in _WITH_NAMES:
+            return None
+        tree[keys[0]] = _STAND_INS[keys[0]]
+        return keys[0]
+    if len(keys) == 2 and len(parents) == 1 and keys[1] in _STAND_INS.get(keys[0], ()):
+        branch[keys[1]] = _STAND_INS[keys[0]][keys[1]]
+        return ".".join(keys)
+    inside, part = parents[-1]
+    del inside[part]
+    return ".".join(str(part) for _, part in parents)
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
 
 
 def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str, int]]:
@@ -181,7 +250,7 @@ def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
 
 
 def _line(lines: Mapping[str, int], key: str) -> int:
-    """Of a key, or of the nearest one above it; 0 where there is none."""
+    """The line of a key, or of the nearest one above it; 0 where there is none."""
     while key and key not in lines:
         key = key.rpartition(".")[0]
     return lines.get(key, 0)

@@ -77,7 +77,7 @@ class Offer(Record):
     keeps_promises: bool
     moves: tuple[TakenMove, ...]
     plan: Plan
-    """Of the chosen scope."""
+    """The schedule of the chosen scope."""
     safety: Safety
     calm_plan: Plan
     """The optimum of the full scope when nothing happens."""

@@ -23,7 +23,7 @@ class RunActual(FrozenConfig):
     """Held so far, over all attempts."""
 
     device_hours_lost: NonNegativeFloat = 0.0
-    """Of these, rolled back: work that was done twice."""
+    """The part of them that was rolled back: work that was done twice."""
 
     device_hours_by_phase: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """What they were held for: compute, data, lost ...; `unreported` is what no rank has told of yet."""
@@ -41,13 +41,14 @@ class Actual(FrozenConfig):
     """None while it goes on."""
 
     expected_end: Moment | None = None
-    """Of what goes on; None: as long after its start as was planned, and not before now."""
+    """When what goes on is expected to end; None: as long after its start as was planned, or where that is
+    past, after a twentieth more of the time that it has taken."""
 
     device_hours: NonNegativeFloat = 0.0
-    """Spent so far; 0 for runs: re-planning takes what was planned."""
+    """Spent so far; 0 where nobody noted it: then what was planned until now counts."""
 
     device_hours_to_come: NonNegativeFloat = 0.0
-    """Of runs that go on; 0: what was planned, less what is spent."""
+    """What runs that go on will still spend; 0: what was planned, less what is spent."""
 
     runs: tuple[RunActual, ...] = ()
     """Each run by itself, where the ledger knows them; in the order in which they began."""
@@ -64,7 +65,7 @@ class Progress(Record):
 
     now: Moment
     activities: dict[str, Actual] = Field(default_factory=dict)
-    """Of activities and gates; what is absent has not begun."""
+    """What has begun, activities and gates by name; what is absent has not."""
 
     events: dict[str, Moment] = Field(default_factory=dict)
     """When events from outside really came; one whose date has passed and that is absent is still awaited.

@@ -78,7 +78,7 @@ class MoreWork(FrozenConfig):
     """Names of activities, or of stages."""
 
     fraction: Triangular
-    """Of their runs' device-hours: `[least, likely, most]`."""
+    """Share of their runs' device-hours that is repeated: `[least, likely, most]`."""
 
 
 class BookingOverruns(FrozenConfig):
@@ -177,10 +177,10 @@ class Pilot(FrozenConfig):
     """Points over the baseline: the pilot's, then those of its reruns, none left out."""
 
     standard_error: PositiveFloat
-    """Of each, seeds and items together."""
+    """Standard error of each gain, seeds and items together."""
 
     prior_sd: PositiveFloat = 2.0
-    """Of true gains of such ideas around zero, in points."""
+    """How far true gains of such ideas scatter around zero, in points."""
 
     note: str = ""
     """How it was run and what speaks against it (devices, data, reruns); stands in the stage gates document."""

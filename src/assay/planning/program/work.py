@@ -78,7 +78,7 @@ class Runs(FrozenConfig):
     modes: tuple[RunMode, ...] = ()
 
     device_hours: PositiveFloat | None = None
-    """Of one run on the least of `devices`."""
+    """What one run takes on the least of `devices`."""
 
     devices: tuple[PositiveInt, ...] = ()
 
@@ -141,7 +141,8 @@ class Activity(FrozenConfig):
     """When it must be over."""
 
     optional: bool = False
-    """The program could do without it; the choice is made under the simulation, not by the schedule."""
+    """The program could do without it: the simulation may leave it out, as by an option that removes it. An
+    option of the program's own that does so, and says what that gives up, takes its place."""
 
     owners: Owners | None = None
     """Where the stage's do not hold."""

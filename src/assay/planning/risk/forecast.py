@@ -1,29 +1,32 @@
 """Where a running program will end: what has happened is fixed, the rest is played from today.
 
-What is over stands as it happened; what goes on lasts as long as such things last that are not over after
-this long; what has not begun begins today at the earliest. Where a gate has spoken, only those worlds go
-on whose own gate said the same, so that its verdict also teaches what the gain may be.
+What is over stands as it happened. Of what goes on, `planning/begun` says what it has spent, what is to come
+and when it ends; each world has its own luck with what is left, and where nobody noted an end, it lasts as long
+as such things last that are not over after this long. What has not begun begins today at the earliest. Where a
+gate has spoken, only those worlds go on whose own gate said the same, so that its verdict also teaches what
+the gain may be.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from assay.base.errors import ConfigError
 from assay.base.units import percent_text
 from assay.planning.actuals import Spend
-from assay.planning.program.checks import strangers
+from assay.planning.begun import OVERDUE, Begun, BegunRun, begun
+from assay.planning.program.checks import refuse, strangers
 from assay.planning.program.offer import Offer
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
-from assay.planning.program.progress import Actual, Progress, RunActual, called_off
+from assay.planning.program.progress import Progress, called_off
 from assay.planning.program.risk import StopCondition
-from assay.planning.risk.compile import RISK, Baseline, NetworkItem, Simulated, simulated
+from assay.planning.risk.compile import RISK, Baseline, NetworkItem, PlannedCut, Simulated, simulated
 from assay.planning.risk.information import spent_until
-from assay.planning.risk.luck import Flags, Gates, Luck, draw_luck, says_stop
-from assay.planning.risk.network import Array
+from assay.planning.risk.luck import Gates, Luck, draw_luck, says_stop
+from assay.planning.risk.network import Array, Cut, Flags
 from assay.planning.risk.outcome import Outcome, play
 from assay.records.evaluation import Estimate
 
@@ -38,12 +41,22 @@ LATE_HOURS = 24.0
 OVER_SHARE = 1.2
 """An activity or stage that will spend this much more than planned raises an alarm."""
 
+_PLENTY = 1e9
+"""Room for whatever really went on before today, whether the plan had any or not."""
+
 
 class _Fact(NamedTuple):
-    """What is known of one node of the network."""
+    """What is known of one node of the network that has begun, or whose activity has."""
 
     start_h: float
     end_h: float | None
+    """None: it is not over."""
+    held_h: float = 0.0
+    """Hours (working hours of people) that it has taken by now."""
+    left_h: float = 0.0
+    """... and that are to come, as expected."""
+    is_stated: bool = False
+    """Whether somebody has said when it will end."""
 
 
 class Alarm(NamedTuple):
@@ -75,8 +88,13 @@ class ProgramForecast(NamedTuple):
     progress: Progress
     now_h: float
     outcome: Outcome
-    """Of the rest; `device_hours` includes what was spent."""
-    spent: float
+    """What becomes of the rest; `device_hours` includes what was spent."""
+    begun: dict[str, Begun]
+    """By name: what was spent, and what of it is to come."""
+    begun_device_hours: dict[str, Array]
+    """What each of them takes in each world, spent and still to come."""
+    known: frozenset[int]
+    """Nodes of the network that have begun, or whose activity has."""
     stages: tuple[StageForecast, ...]
     alarms: tuple[Alarm, ...]
     num_like_us: int
@@ -85,6 +103,16 @@ class ProgramForecast(NamedTuple):
     num_worlds: int
     gain: Estimate | None = None
     """In points, of the newest decision that a gate took over; None before there is one."""
+
+    @property
+    def spent(self) -> float:
+        """Device-hours by now."""
+        return sum(each.spent for each in self.begun.values())
+
+    @property
+    def to_come(self) -> float:
+        """Device-hours that what has begun is still expected to take."""
+        return sum(each.to_come for each in self.begun.values())
 
     def is_conditioned(self) -> bool:
         """Whether the verdicts so far teach what the gain may be."""
@@ -103,24 +131,40 @@ def forecast(
 ) -> ProgramForecast:
     """Play the rest of an offered program; `gain`, in points, is what the newest decision found.
 
-    Raises `ConfigError` where the progress names what is not there.
+    Raises `ConfigError` where the progress tells of what the program does not hold.
     """
-    for mistake in strangers(program, progress):
-        raise ConfigError(f"progress: {mistake.key}: {mistake.message}")
+    refuse(strangers(program, progress))
     compiled = simulated(program, baseline)
     drawn = draw_luck(compiled, num_worlds=num_worlds, seed=seed)
     like_us = _like_us(drawn, progress)
     luck = drawn.worlds(_chosen(like_us, len(drawn.gain)))
     now_h = float(program.calendar.hour_of(progress.now))
-    facts = _facts(compiled, progress)
-    conditioned, luck = _from_now(compiled, luck, facts, progress, now_h)
+    has_begun = begun(program, offer.plan, progress)
+    facts = _facts(compiled, progress, has_begun, now_h)
+    conditioned, luck, left = _from_now(compiled, luck, facts, progress, now_h)
     outcome = play(conditioned, luck)
-    over = _over_spending(compiled, progress, facts)
-    outcome = replace(outcome, device_hours=outcome.device_hours + over.sum())
-    spent = sum(actual.device_hours for actual in progress.activities.values())
-    stages = tuple(_stages(conditioned, outcome, offer.plan, progress, over))
+    spending = {
+        name: _device_hours(each, _runs_of(compiled, name), facts, left, outcome, now_h)
+        for name, each in has_begun.items()
+    }
+    ahead = _device_hours_ahead(outcome, facts)
+    total = np.sum([*spending.values(), ahead.sum(axis=0)], axis=0)
+    outcome = replace(outcome, device_hours=total)
+    stages = tuple(_stages(outcome, offer.plan, has_begun, spending, ahead))
     found = ProgramForecast(
-        program, offer.plan, progress, now_h, outcome, spent, stages, (), len(like_us), len(drawn.gain), gain
+        program,
+        offer.plan,
+        progress,
+        now_h,
+        outcome,
+        has_begun,
+        spending,
+        frozenset(facts),
+        stages,
+        (),
+        len(like_us),
+        len(drawn.gain),
+        gain,
     )
     return found._replace(alarms=tuple(_alarms(found, offer)))
 
@@ -128,24 +172,45 @@ def forecast(
 # What is known
 
 
-def _facts(compiled: Simulated, progress: Progress) -> dict[int, _Fact]:
-    """Node of the network -> what is known of it; absent: it has not begun."""
+def _facts(
+    compiled: Simulated, progress: Progress, has_begun: dict[str, Begun], now_h: float
+) -> dict[int, _Fact]:
+    """Node of the network -> what is known of it; absent: neither it nor its activity has begun."""
     facts: dict[int, _Fact] = {}
     hour_of = compiled.program.calendar.hour_of
     for name, moment in progress.events.items():
         facts[compiled.indices(name)[0]] = _Fact(float(hour_of(moment)), float(hour_of(moment)))
-    for name, actual in progress.activities.items():
-        runs = _runs_of(compiled, name)
-        if runs and actual.runs:
-            told: list[tuple[int, Actual | RunActual]] = list(zip(runs, actual.runs, strict=False))
-        else:
-            times = max(1, len(progress.verdicts.get(name, ())))
-            items = [(index, compiled.items[index]) for index in compiled.indices(name)]
-            told = [(index, actual) for index, item in items if item.repeat < times and item.kind != "join"]
-        for index, fact in told:
-            end = None if fact.ended is None else float(hour_of(fact.ended))
-            facts[index] = _Fact(float(hour_of(fact.started)), end)
+    for name, each in has_begun.items():
+        if runs := _runs_of(compiled, name):
+            for index, run in itertools.zip_longest(runs, each.runs[: len(runs)]):
+                if run is not None:
+                    facts[index] = _fact_of_run(each, run, now_h)
+                elif each.actual.ended is not None and not compiled.items[index].repeat:
+                    facts[index] = _Fact(float(each.item.start_h), float(each.item.end_h))
+            continue
+        times = max(1, len(progress.verdicts.get(name, ())))
+        for index in compiled.indices(name):
+            if compiled.items[index].repeat < times:
+                facts[index] = _fact_of_work(compiled, each, now_h)
     return facts
+
+
+def _fact_of_run(each: Begun, run: BegunRun, now_h: float) -> _Fact:
+    begin_h, end_h = float(run.run.holds[0][0]), float(run.run.holds[-1][1])
+    if each.actual.ended is not None or run.is_over(int(now_h)):
+        return _Fact(begin_h, end_h)
+    held, left = run.held_h(int(now_h)), run.left_h(int(now_h))
+    # One that is still to begin waits for room only.
+    return _Fact(min(begin_h, now_h), None, held, left, each.actual.expected_end is not None)
+
+
+def _fact_of_work(compiled: Simulated, each: Begun, now_h: float) -> _Fact:
+    start_h, end_h = float(each.item.start_h), float(each.item.end_h)
+    if each.actual.ended is not None:
+        return _Fact(start_h, end_h)
+    hours = compiled.network.working_time.worked(np.array([start_h, now_h, end_h]))
+    held, left = np.diff(hours).tolist()
+    return _Fact(start_h, None, held, left, each.actual.expected_end is not None)
 
 
 def _runs_of(compiled: Simulated, activity: str) -> list[int]:
@@ -169,12 +234,14 @@ def _chosen(like_us: np.ndarray, num_worlds: int) -> np.ndarray:
 
 def _from_now(
     compiled: Simulated, luck: Luck, facts: dict[int, _Fact], progress: Progress, now_h: float
-) -> tuple[Simulated, Luck]:
+) -> tuple[Simulated, Luck, dict[int, Array]]:
+    """The network and the luck of the rest, and the hours that are left of each node that goes on."""
     network, draws = compiled.network, luck.draws
     predecessors, demand = list(network.predecessors), network.demand.copy()
-    not_before = np.maximum(network.not_before_h, now_h)
+    not_before, longest = np.maximum(network.not_before_h, now_h), network.longest_hold_h.copy()
     duration, delay = draws.duration_h.copy(), draws.delay_h.copy()
     active = _active(compiled, draws.is_active, progress)
+    left: dict[int, Array] = {}
     # Those who wait for nothing new wait until today; joins and what is over do not wait at all.
     for index, item in enumerate(compiled.items):
         if item.kind == "join":
@@ -191,23 +258,48 @@ def _from_now(
         active[index] = True
         if fact.end_h is not None:
             demand[index], duration[index] = 0.0, 0.0
-        else:
-            elapsed = _worked(compiled, item, fact.start_h, now_h)
-            duration[index] = _not_over_after(duration[index], elapsed)
+            continue
+        left[index] = _left(item, duration[index], fact)
+        passed = fact.held_h if network.in_working_hours[index] else now_h - fact.start_h
+        duration[index] = passed + left[index]
+        longest[index] += passed
     gates = _said(luck.gates, progress)
-    conditioned = replace(
-        compiled,
-        network=replace(network, predecessors=tuple(predecessors), demand=demand, not_before_h=not_before),
+    network = replace(
+        network,
+        predecessors=tuple(predecessors),
+        demand=demand,
+        not_before_h=not_before,
+        longest_hold_h=longest,
     )
+    cut_end = _cut_ends(compiled, luck, now_h)
+    conditioned, cuts = _with_room_before(replace(compiled, network=network), draws.cut_start_h, cut_end, now_h)
     changed = replace(
         draws,
         duration_h=duration,
         delay_h=delay,
         is_active=active,
-        cut_end_h=_cut_ends(compiled, luck, now_h),
+        cut_start_h=cuts[0],
+        cut_end_h=cuts[1],
         says_stop=says_stop(compiled, gates, num_worlds=len(luck.gain)),
     )
-    return conditioned, luck._replace(draws=changed, gates=gates)
+    return conditioned, luck._replace(draws=changed, gates=gates), left
+
+
+def _with_room_before(
+    compiled: Simulated, start: Array, end: Array, now_h: float
+) -> tuple[Simulated, tuple[Array, Array]]:
+    """Until now nothing limits what really went on."""
+    network = compiled.network
+    count, worlds = len(network.capacity), start.shape[1]
+    if now_h <= 0:
+        return compiled, (start, end)
+    changed = replace(
+        compiled,
+        network=replace(network, cuts=(*network.cuts, *(Cut(each, -_PLENTY) for each in range(count)))),
+        cuts=(*compiled.cuts, *(PlannedCut("so far", "", -_PLENTY, 0.0, now_h) for _ in range(count))),
+    )
+    until = np.full((count, worlds), now_h)
+    return changed, (np.concatenate([start, np.zeros_like(until)]), np.concatenate([end, until]))
 
 
 def _active(compiled: Simulated, drawn: Flags, progress: Progress) -> Flags:
@@ -234,17 +326,23 @@ def _said(gates: Gates, progress: Progress) -> Gates:
     return found
 
 
-def _worked(compiled: Simulated, item: NetworkItem, start_h: float, now_h: float) -> float:
-    if item.kind not in ("work", "gate"):
-        return now_h - start_h
-    worked = compiled.network.working_time.worked(np.array([start_h, now_h]))
-    return float(worked[1] - worked[0])
+def _left(item: NetworkItem, durations: Array, fact: _Fact) -> Array:
+    """Hours that are left of what goes on. Each world has its own luck with what somebody expects; where nobody
+    has said, it lasts as long as in worlds in which it is not over after so long."""
+    if fact.is_stated or not fact.held_h:
+        return np.asarray(fact.left_h * durations / item.planned_h)
+    longer = durations[durations > fact.held_h]
+    return (
+        np.resize(longer - fact.held_h, durations.shape)
+        if longer.size
+        else np.full_like(durations, fact.left_h)
+    )
 
 
 def _not_over_after(durations: Array, elapsed_h: float) -> Array:
     """Durations of those worlds in which it lasts longer than this; a twentieth more where none does."""
     longer = durations[durations > elapsed_h]
-    return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, 1.05 * elapsed_h)
+    return np.resize(longer, durations.shape) if longer.size else np.full_like(durations, OVERDUE * elapsed_h)
 
 
 def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
@@ -257,34 +355,60 @@ def _cut_ends(compiled: Simulated, luck: Luck, now_h: float) -> Array:
 # What it costs
 
 
-def _over_spending(compiled: Simulated, progress: Progress, facts: dict[int, _Fact]) -> Array:
-    """Per node: device-hours that are spent and that the replay does not count (it holds nothing for what
-    is over)."""
-    spent = np.zeros(len(compiled.items))
-    for name, actual in progress.activities.items():
-        own = _runs_of(compiled, name)
-        if actual.runs:
-            for position, run in enumerate(actual.runs):
-                index = own[min(position, len(own) - 1)]
-                if position >= len(own) or facts[index].end_h is not None:
-                    spent[index] += run.device_hours
-        elif own and actual.ended is not None:
-            spent[own[0]] += actual.device_hours
-    return spent
+def _device_hours(
+    each: Begun,
+    indices: Sequence[int],
+    facts: dict[int, _Fact],
+    left: dict[int, Array],
+    outcome: Outcome,
+    now_h: float,
+) -> Array:
+    """What an activity that has begun spends in each world, from its start to its end."""
+    num_worlds = len(outcome.device_hours)
+    if each.actual.ended is not None:
+        return np.full(num_worlds, each.spent)
+    # What the open runs hold from now on: as drawn; as it came, for a stop may end them before.
+    drawn, came = np.zeros(num_worlds), np.zeros(num_worlds)
+    luck, before = list[Array](), 0.0
+    places = [*indices, *(-1 for _ in each.runs[len(indices) :])]
+    for index, run in zip(places, each.runs, strict=False):
+        if run.told is not None and run.told.ended is not None:
+            continue
+        devices, hours = run.run.devices, run.left_h(int(now_h))
+        before += devices * run.held_h(int(now_h))
+        if index not in left:
+            drawn, came = drawn + devices * hours, came + devices * hours
+            continue
+        luck.append(left[index] / max(hours, 1e-9))
+        drawn = drawn + devices * left[index]
+        came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - facts[index].start_h))
+    if each.actual.device_hours_to_come:
+        reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
+        return np.asarray(each.spent + each.to_come * np.mean(luck or [np.ones(num_worlds)], axis=0) * reached)
+    on_open = each.spent_on_open_runs()
+    return np.asarray(each.spent - on_open + np.maximum(on_open, before + came))
+
+
+def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:
+    """Per node and world: what is held by what has not begun."""
+    ahead: Array = outcome.simulated.devices()[:, None] * outcome.replay.held_h
+    ahead[list(facts)] = 0.0
+    return ahead
 
 
 def _stages(
-    compiled: Simulated, outcome: Outcome, plan: Plan, progress: Progress, over: Array
+    outcome: Outcome, plan: Plan, has_begun: dict[str, Begun], spending: dict[str, Array], ahead: Array
 ) -> Iterator[StageForecast]:
-    program = compiled.program
-    nodes = program.nodes()
-    for stage, ahead in outcome.stage_device_hours().items():
+    compiled = outcome.simulated
+    program, nodes = compiled.program, compiled.program.nodes()
+    for stage in program.stages:
         planned = sum(item.device_hours() for item in plan.items if nodes[item.name].stage == stage)
-        spent = sum(a.device_hours for n, a in progress.activities.items() if nodes[n].stage == stage)
-        done = sum(hours for hours, item in zip(over, compiled.items, strict=True) if item.stage == stage)
-        low, middle, high = np.quantile(ahead + done, (0.1, 0.5, 0.9)).tolist()
-        limit = program.budget.stages.get(stage)
-        yield StageForecast(stage, float(planned), spent, low, middle, high, limit)
+        own = [name for name in has_begun if nodes[name].stage == stage]
+        rows = [index for index, item in enumerate(compiled.items) if item.stage == stage]
+        total = np.sum([ahead[rows].sum(axis=0), *(spending[name] for name in own)], axis=0)
+        low, middle, high = np.quantile(total, (0.1, 0.5, 0.9)).tolist()
+        spent = sum(has_begun[name].spent for name in own)
+        yield StageForecast(stage, float(planned), spent, low, middle, high, program.budget.stages.get(stage))
 
 
 # Alarms
@@ -375,8 +499,8 @@ def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:
             text = f"'{nodes[name].title}' goes on, {late:.1f} days past its planned end."
             yield Alarm("watch", name, text)
         hours = planned.device_hours()
-        if hours and actual.device_hours > OVER_SHARE * hours:
-            spent = f"'{nodes[name].title}' has spent {actual.device_hours:,.0f} device-hours"
+        if hours and (held := found.begun[name].spent) > OVER_SHARE * hours:
+            spent = f"'{nodes[name].title}' has spent {held:,.0f} device-hours"
             yield Alarm("watch", name, f"{spent}; planned were {hours:,}.")
 
 
@@ -398,10 +522,15 @@ def _waiting_alarms(found: ProgramForecast) -> Iterator[Alarm]:
 
 def left_by_day(
     found: ProgramForecast, spends: Sequence[Spend], *, num_days: int
-) -> tuple[list[float], list[float]]:
-    """Device-hours of the budget that are left after each day: (as planned, as it is until today)."""
+) -> tuple[list[float], list[tuple[float, float]]]:
+    """Device-hours of the budget that are left: (after each day as planned, (day, left) as it is until now).
+
+    `spends` are the ledger's; what only the notes know is spread evenly over its time.
+    """
     budget = found.program.budget.device_hours
-    planned, actual = [], []
+    known = {spend.activity for spend in spends}
+    every = [*spends, *(_told(found, name, each) for name, each in found.begun.items() if name not in known)]
+    planned = []
     for day in range(num_days + 1):
         hour = 24.0 * day
         held = sum(
@@ -412,21 +541,37 @@ def left_by_day(
             if begin < hour
         )
         planned.append(budget - held)
-        if hour <= found.now_h:
-            actual.append(budget - _spent_until(spends, hour))
-    return planned, actual
+    hours = [24.0 * day for day in range(num_days + 1) if 24.0 * day < found.now_h]
+    actual = [(hour / 24.0, budget - _spent_until(every, hour)) for hour in hours]
+    return planned, [*actual, (found.now_h / 24.0, budget - found.spent)]
 
 
 def left_ahead(found: ProgramForecast, *, days: Sequence[float], shares: Sequence[float]) -> list[list[float]]:
     """Quantiles of what is left of the budget on days to come, over the forecast worlds."""
     budget = found.program.budget.device_hours
-    outcome = found.outcome
-    fixed = outcome.device_hours - outcome.simulated.devices() @ outcome.replay.held_h
-    left = []
-    for day in days:
-        spent = fixed + spent_until(outcome, np.full(len(fixed), 24.0 * day))
-        left.append(np.quantile(budget - spent, shares).tolist())
+    left = [np.quantile(budget - _device_hours_until(found, 24.0 * day), shares).tolist() for day in days]
     return [list(column) for column in zip(*left, strict=True)]
+
+
+def _device_hours_until(found: ProgramForecast, hour: float) -> Array:
+    """By an hour to come: what has begun goes on evenly until its end, what has not follows its simulation."""
+    outcome, compiled = found.outcome, found.outcome.simulated
+    start, finish, held = outcome.replay
+    ahead = [index for index in range(len(compiled.items)) if index not in found.known]
+    total = spent_until(outcome, np.full(len(outcome.device_hours), hour), ahead)
+    for name, each in found.begun.items():
+        own = compiled.indices(name)
+        ends = np.where(np.isnan(finish[own]), start[own] + held[own], finish[own])
+        last = np.nan_to_num(ends, nan=found.now_h).max(axis=0)
+        share = np.clip((hour - found.now_h) / np.maximum(last - found.now_h, 1e-9), 0.0, 1.0)
+        total += each.spent + (found.begun_device_hours[name] - each.spent) * share
+    return total
+
+
+def _told(found: ProgramForecast, name: str, each: Begun) -> Spend:
+    """What only the notes know to have been spent."""
+    until = min(float(each.item.end_h), found.now_h) if each.actual.ended is not None else found.now_h
+    return Spend(name, float(each.item.start_h), until, each.spent)
 
 
 def _spent_until(spends: Sequence[Spend], hour: float) -> float:

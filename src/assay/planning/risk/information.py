@@ -8,7 +8,7 @@ Estimates and gain are jointly normal but for rare risks, so the expected gain g
 linear regression over the worlds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from typing import NamedTuple
@@ -55,9 +55,9 @@ class GateSite(NamedTuple):
     """When it ends, on average."""
     num_seeds: int
     standard_error: float
-    """Of its estimate, in points."""
+    """Standard error of its estimate, in points."""
     device_hours: float
-    """Of its own runs."""
+    """What its own runs hold."""
     p_wrong: float
     """After this rung alone and what was believed before."""
     p_stop: float
@@ -75,9 +75,9 @@ class SeedsTried(NamedTuple):
     """The last gate with more or fewer seeds."""
 
     num_seeds: int
-    """Of each arm."""
+    """Seeds of each arm."""
     standard_error: float
-    """Of the gate's estimate, in points."""
+    """Standard error of the gate's estimate, in points."""
     p_pass_if_least: float
     """P(the gate passes), were the gain one standard deviation of our belief above the least."""
     p_wrong: float
@@ -218,12 +218,13 @@ def _spent_by(outcome: Outcome, moment_h: Array) -> float:
     return float(spent_until(outcome, moment_h)[reached].mean()) if reached.any() else 0.0
 
 
-def spent_until(outcome: Outcome, moment_h: Array) -> Array:
-    """Device-hours of each world until a moment; a run spends evenly from its start to its end."""
+def spent_until(outcome: Outcome, moment_h: Array, nodes: Collection[int] | None = None) -> Array:
+    """Device-hours of each world until a moment, or those of some nodes of the network; a run spends evenly
+    from its start to its end."""
     spent = np.zeros(len(outcome.device_hours))
     start, finish, held = outcome.replay
     for index, item in enumerate(outcome.simulated.items):
-        if item.devices:
+        if item.devices and (nodes is None or index in nodes):
             # A run that was called off has no end; what it held, it held without a break.
             end = np.where(np.isnan(finish[index]), start[index] + held[index], finish[index])
             share = (moment_h - start[index]) / np.maximum(end - start[index], 1e-9)

@@ -24,9 +24,16 @@ class Lot(NamedTuple):
 
 
 def chance_figure(
-    lots: Sequence[Lot], *, title: str, caption: str, limit: float, limit_text: str, x_label: str
+    lots: Sequence[Lot],
+    *,
+    title: str,
+    caption: str,
+    limit: float,
+    limit_text: str,
+    x_label: str,
+    promised: float,
 ) -> Figure:
-    """P(at most x) over x for each lot, with the limit that was promised."""
+    """P(at most x) over x for each lot, with the limit and the share that was promised to keep it."""
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
     rows = [
         (
@@ -37,7 +44,7 @@ def chance_figure(
         for lot in lots
     ]
     return figure(
-        lambda width: _chance_chart(lots, width=width, limit=limit, x_label=x_label, label=title),
+        lambda width: _chance_chart(lots, width, limit, x_label, title, promised),
         title=title,
         caption=caption,
         legend=legend_of(lot.name for lot in lots),
@@ -46,7 +53,9 @@ def chance_figure(
     )
 
 
-def _chance_chart(lots: Sequence[Lot], *, width: int, limit: float, x_label: str, label: str) -> str:
+def _chance_chart(
+    lots: Sequence[Lot], width: int, limit: float, x_label: str, label: str, promised: float
+) -> str:
     grid = np.linspace(0.002, 0.998, 160)
     lines = [np.quantile(lot.values, grid) for lot in lots]
     low = min(float(line[0]) for line in lines)
@@ -58,7 +67,8 @@ def _chance_chart(lots: Sequence[Lot], *, width: int, limit: float, x_label: str
         Axis("share of worlds", (0.0, 1.0), percent_number),
     )
     drawn = [area.line(line, grid, f"line s{index}") for index, line in enumerate(lines, 1)]
-    return area.drawing(area.upright(limit, "limit"), *drawn, label=label)
+    asked = area.level(promised, "guide", title(f"promised: {percent_text(promised)}"))
+    return area.drawing(area.upright(limit, "limit"), asked, *drawn, label=label)
 
 
 def tornado_figure(drivers: Sequence[Driver], *, now: float, shown: int = 12) -> Figure:
@@ -119,56 +129,60 @@ def _swing(driver: Driver, scale: Scale, now: float, y: float) -> str:
 class BurnDown(NamedTuple):
     """Device-hours left, day by day."""
 
-    days: Sequence[float]
     planned: Sequence[float]
-    """Left after each day, as planned."""
-    actual: Sequence[float]
-    """Left after each day until today; shorter than `days`."""
+    """Left after each day, from day 0, as planned."""
+    actual: Sequence[tuple[float, float]]
+    """(day, left) until today."""
+    ahead: Sequence[float]
+    """Days from today on."""
     low: Sequence[float]
-    """From today on: a tenth of the forecasts lies below."""
+    """Left on each of these: a tenth of the forecasts lies below."""
     middle: Sequence[float]
     high: Sequence[float]
-    today: float
     budget: float
 
 
 def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
-    """What is left of the budget: planned, actual, and the forecast with its interval."""
-    weeks = range(0, len(burn.days), 7)
-    first = len(burn.days) - len(burn.middle)
+    """What is left of the budget: planned, actual, and the forecast with its interval; by weeks, and today."""
+    done, today = dict(burn.actual), burn.ahead[0]
+    ahead = {day: index for index, day in enumerate(burn.ahead)}
 
-    def row(index: int) -> tuple[str, ...]:
-        done = f"{burn.actual[index]:,.0f}" if index < len(burn.actual) else "—"
-        ahead = "—"
-        if index >= first:
-            at = index - first
-            ahead = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
-        return (f"{burn.days[index]:.0f}", f"{burn.planned[index]:,.0f}", done, ahead)
+    def row(day: float) -> tuple[str, ...]:
+        planned = f"{burn.planned[int(day)]:,.0f}" if day == int(day) else "—"
+        is_known, at = day in done, ahead.get(day)
+        forecast = "—"
+        if at is not None and day > today:
+            forecast = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
+        name = f"{day:.3g} (today)" if day == today else f"{day:.0f}"
+        return (name, planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
 
     return figure(
         lambda width: _burn_chart(burn, width=width),
         title="Burn-down",
         caption=caption,
         legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
-        table=Table(("day", "planned", "actual", "forecast [P10, P90]"), [row(index) for index in weeks]),
+        table=Table(
+            ("day", "planned", "actual", "forecast [P10, P90]"),
+            [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
+        ),
     )
 
 
 def _burn_chart(burn: BurnDown, *, width: int) -> str:
-    lowest = min(0.0, *burn.low) if len(burn.low) else 0.0
+    left = [value for _, value in burn.actual]
+    lowest = min(0.0, *burn.low, *left, *burn.planned)
     area = chart(
         width,
         300,
-        Axis("day", (0.0, max(burn.days)), number_text),
+        Axis("day", (0.0, len(burn.planned) - 1.0), number_text),
         Axis("device-hours left", (lowest, burn.budget * 1.04), number_text),
     )
-    ahead = burn.days[len(burn.days) - len(burn.middle) :]
     return area.drawing(
-        area.band(ahead, burn.low, burn.high, "band s3"),
-        area.line(ahead, burn.middle, "line s3"),
-        area.line(burn.days, burn.planned, "line s2 faint"),
-        area.line(burn.days[: len(burn.actual)], burn.actual, "line s1"),
-        area.upright(burn.today, "began"),
+        area.band(burn.ahead, burn.low, burn.high, "band s3"),
+        area.line(burn.ahead, burn.middle, "line s3"),
+        area.line(range(len(burn.planned)), burn.planned, "line s2 faint"),
+        area.line([day for day, _ in burn.actual], left, "line s1"),
+        area.upright(burn.ahead[0], "began"),
         area.level(0, "limit"),
         label="Budget burn-down",
     )

@@ -121,7 +121,11 @@ def _tiles(found: ProgramForecast) -> list[Tile]:
     return [
         Tile("decision", f"day {days[1]:.0f}", f"80%: day {days[0]:.0f} to {days[2]:.0f}"),
         Tile("on time", percent_text(outcome.p_on_time()), f"by the {program.decision.by}"),
-        Tile("spent", f"{found.spent:,.4g}", f"of {budget:,.0f} device-hours"),
+        Tile(
+            "spent",
+            f"{found.spent:,.4g}",
+            f"of {budget:,.0f} device-hours; {found.to_come:,.4g} to come of what goes on",
+        ),
         Tile("at completion", f"{middle:,.0f}", f"80%: {low:,.0f} to {high:,.0f}"),
         Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
     ]
@@ -143,6 +147,11 @@ def _limits(found: ProgramForecast) -> Iterator[Block]:
             f"{LEAST_LIKE_US} tell nothing. So all are played on; what the gates said is fixed in each, and "
             "the gain, and with it what later gates will say, is believed as before the verdicts."
         )
+    nodes = found.program.nodes()
+    if guessed := [
+        nodes[name].title for name, each in found.begun.items() if nodes[name].runs and not each.is_noted
+    ]:
+        yield Listing(guessed, title="Nobody has noted what these spent: taken as planned until today")
     if silent := unwatched(found):
         yield Listing(
             [f"{stop.title} ({stop.watch}): {found.program.title_of(stop.owner)}" for stop in silent],
@@ -154,13 +163,11 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     deadline = found.outcome.deadline_h() / 24
     last = int(max(deadline, *found.outcome.decision_days(0.9))) + 1
     planned, actual = left_by_day(found, spends, num_days=last)
-    first = min(len(actual), last)
-    ahead = [float(day) for day in range(first, last + 1)]
+    today = found.now_h / 24
+    ahead = [today, *(float(day) for day in range(last + 1) if day > today)]
     low, middle, high = left_ahead(found, days=ahead, shares=(0.1, 0.5, 0.9))
-    days = [float(day) for day in range(last + 1)]
-    budget = found.program.budget.device_hours
     return burn_down_figure(
-        BurnDown(days, planned, actual, low, middle, high, today=found.now_h / 24, budget=budget),
+        BurnDown(planned, actual, ahead, low, middle, high, found.program.budget.device_hours),
         caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
         "four of five simulated worlds). The dashed line is an empty budget.",
     )

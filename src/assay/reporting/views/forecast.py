@@ -39,17 +39,20 @@ class ForecastView(View):
     now: str
     """The moment, in the program's calendar."""
     spent_device_hours: float
+    to_come_device_hours: float
+    """What is still to come of what has begun: as noted; else what was planned, less what is spent."""
     forecast: Safety
-    """Of the rest, simulated; device-hours include what was spent."""
+    """Date and cost at completion, the rest simulated; device-hours include what was spent."""
     stages: tuple[StageView, ...]
     alarms: tuple[AlarmView, ...]
 
 
 def forecast_view(found: ProgramForecast) -> ForecastView:
-    """Of a forecast."""
+    """What is said of a forecast."""
     return ForecastView(
         now=found.progress.now,
         spent_device_hours=found.spent,
+        to_come_device_hours=found.to_come,
         forecast=safety_of(found.outcome),
         stages=tuple(map(StageView.of, found.stages)),
         alarms=tuple(map(AlarmView.of, found.alarms)),

@@ -135,7 +135,7 @@ def test_a_gate_that_said_narrow_drops_the_rest_and_its_hours(offered, ledger):
     assert found.outcome.device_hours.min() >= 320
     assert found.outcome.replay.held_h[found.outcome.simulated.network.index("extra")].sum() == 0
     planned, actual = left_by_day(found, spends, num_days=10)
-    assert actual[-1] == pytest.approx(900 - 320)
+    assert actual[-1] == (4.0, pytest.approx(900 - 320))
     assert planned[-1] == pytest.approx(900 - found.plan.device_hours)
 
 

@@ -8,7 +8,7 @@ from assay.planning.risk.drivers import register, tornado
 from assay.planning.risk.information import ladder, seeds_table, stages_information
 from assay.planning.risk.offer import make_offer, offered_program, program_with
 from assay.planning.risk.outcome import simulate
-from assay.planning.risk.scope import Promises, choose_scope
+from assay.planning.risk.scope import Promises, choose_scope, moves_of
 from assay.planning.risk.sketch import sketch
 
 
@@ -23,6 +23,17 @@ def test_what_breaks_the_budget_is_dropped_and_nothing_else(small):
     choice = choose_scope(tight, Promises(0.5, 0.05), num_worlds=500)
     assert choice.keeps_promises
     assert [move.name for move in choice.moves] == ["no_extra"]
+
+
+def test_what_the_program_could_do_without_is_left_out_where_no_option_says_so(small):
+    tight = small.changed({"budget.device_hours": 720.0, "options": {}, "activities.extra.optional": True})
+    choice = choose_scope(tight, Promises(0.5, 0.05), num_worlds=500)
+    assert choice.keeps_promises
+    (move,) = choice.moves
+    assert (move.name, move.gives_up) == ("without extra", "Extra")
+    assert "extra" not in choice.program.activities
+    own = small.changed({"activities.extra.optional": True})
+    assert list(moves_of(own)) == ["no_extra", "late: ask"], "the option says what that gives up"
 
 
 def test_a_promise_that_no_scope_keeps_is_said_to_be_broken(small):
