@@ -1,29 +1,43 @@
 """Why nothing fits: the fewest limits that cannot hold together, and what would have to give way.
 
 A deletion filter: limits are left out one after the other, and one whose absence still leaves no schedule is
-not to blame. What remains is minimal: without any single one of them there is a schedule of the rest. For each,
-the least concession that alone is enough is found by solving again.
+not to blame. What remains is a clash, and it is minimal: without any single one of its limits there is a
+schedule of the rest. For each, the least concession that alone is enough is found by solving again. Where none
+is, other limits clash as well: the smallest sets that have a limit of every clash known so far are tried, and
+one that is not enough shows the next clash (implicit hitting sets), until the smallest that are enough are
+found.
 """
 
 import datetime
+import itertools
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from ortools.sat.python import cp_model
-
+from assay.base.units import number_of
 from assay.planning.heuristic import affordable, first_schedule
 from assay.planning.model import Model, build
 from assay.planning.problem import DEVICES, FAIR_USE, HOLIDAYS, compile_problem
 from assay.planning.program.program import Program
-from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver
+from assay.planning.schedule import DEFAULT_EFFORT, Effort, new_solver, was_found
 
 Concession = tuple[dict[str, Any], str]
-"""A change of the program, and what is said of it where it is enough."""
+"""A change of the program, and what is said of it where it is enough; no change: the limit is left out."""
 
 WITHOUT_IT = "without it there is a schedule"
+LEFT_OUT: Concession = ({}, WITHOUT_IT)
+
+MOST_CLASHES = 8
+MOST_WAYS_OUT = 4
+MOST_GIVEN_UP = 4
+"""Limits that one way out gives up at most."""
+MOST_TRIED = 64
+"""Sets that are looked at in search of the ways out."""
+
+Cure = Callable[[Effort, Collection[str]], Concession | None]
+"""What would be enough while these other limits are left out; None where the time did not suffice to tell."""
 
 
 class Limit(NamedTuple):
@@ -35,8 +49,8 @@ class Limit(NamedTuple):
     says: str
     """What it demands."""
 
-    cure: Callable[[Effort], str | None] = lambda _: WITHOUT_IT
-    """What would be enough, where all is well without it; None where the time did not suffice to tell."""
+    cure: Cure = lambda _effort, _relaxed: LEFT_OUT
+    """What would be enough, where all is well without it."""
 
 
 class Member(NamedTuple):
@@ -52,6 +66,10 @@ class Member(NamedTuple):
     """What would be enough, all others as they are; None where no concession here alone is."""
 
 
+Given = tuple[str, str]
+"""(key, what of it would do)."""
+
+
 class Conflict(NamedTuple):
     """Limits that cannot hold together."""
 
@@ -59,23 +77,83 @@ class Conflict(NamedTuple):
     is_minimal: bool
     """False where some question took longer than was allowed, so that a member may be one too many."""
 
+    others: tuple[tuple[Member, ...], ...] = ()
+    """Where giving way on no single member is enough: what clashes besides."""
+
+    ways_out: tuple[tuple[Given, ...], ...] = ()
+    """... and the smallest sets of concessions that are, all others as they are."""
+
 
 def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Conflict | None:
     """A minimal set of limits that clash, the date of the decision among them; None where all can hold."""
     if can_hold(program, (), effort) is not False:
         return None
-    relaxed: set[str] = set()
-    kept: list[Limit] = []
-    is_minimal = True
+    kept, is_minimal = _clash(program, frozenset(), effort)
+    members = tuple(Member(limit.key, limit.says, _cure(program, limit, effort)) for limit in kept)
+    if not members or any(member.cure for member in members):
+        return Conflict(members, is_minimal)
+    others, ways_out = _to_the_end(program, [limit.key for limit in kept], effort)
+    return Conflict(members, is_minimal, others, ways_out)
+
+
+def _clash(program: Program, relaxed: frozenset[str], effort: Effort) -> tuple[list[Limit], bool]:
+    """A minimal set of limits, besides those left out, that cannot hold together; whether it surely is one."""
+    out, kept, is_minimal = set(relaxed), list[Limit](), True
     for limit in limits_of(program):
-        answer = can_hold(program, {*relaxed, limit.key}, effort)
+        if limit.key in relaxed:
+            continue
+        answer = can_hold(program, {*out, limit.key}, effort)
         if answer is False:
-            relaxed.add(limit.key)
+            out.add(limit.key)
         else:
             kept.append(limit)
             is_minimal &= answer is not None
-    members = (Member(limit.key, limit.says, _cure(program, limit, effort)) for limit in kept)
-    return Conflict(tuple(members), is_minimal)
+    return kept, is_minimal
+
+
+def _to_the_end(
+    program: Program, first: list[str], effort: Effort
+) -> tuple[tuple[tuple[Member, ...], ...], tuple[tuple[Given, ...], ...]]:
+    """(further clashes, the smallest sets that are enough)."""
+    clashes, others = [first], list[tuple[Member, ...]]()
+    ways_out: list[tuple[str, ...]] = []
+    tried: set[tuple[str, ...]] = set()
+    while len(ways_out) < MOST_WAYS_OUT and len(tried) < MOST_TRIED:
+        most = len(ways_out[0]) if ways_out else MOST_GIVEN_UP
+        keys = next((each for each in _hitting(clashes, most) if each not in tried), None)
+        if keys is None:
+            break
+        tried.add(keys)
+        answer = can_hold(program, keys, effort)
+        if answer:
+            ways_out.append(keys)
+        elif answer is False and len(clashes) < MOST_CLASHES:
+            kept, _ = _clash(program, frozenset(keys), effort)
+            clashes.append([limit.key for limit in kept])
+            others.append(tuple(Member(limit.key, limit.says, None) for limit in kept))
+    return tuple(others), tuple(tuple(_together(program, keys, effort)) for keys in ways_out)
+
+
+def _hitting(clashes: Sequence[Sequence[str]], most: int) -> Iterator[tuple[str, ...]]:
+    """Sets of at most so many limits with one of every clash, the smallest first; those that people give way on
+    first come first."""
+    keys = list(dict.fromkeys(key for clash in clashes for key in reversed(clash)))
+    for size in range(1, most + 1):
+        for chosen in itertools.combinations(keys, size):
+            if all(set(chosen) & set(clash) for clash in clashes):
+                yield chosen
+
+
+def _together(program: Program, keys: Sequence[str], effort: Effort) -> Iterator[Given]:
+    """What of each would do, one after the other: the first at its least, the next with that."""
+    out = set(keys)
+    for key in keys:
+        limit = next(each for each in limits_of(program) if each.key == key)
+        changes, text = limit.cure(effort, out - {key}) or LEFT_OUT
+        if changes:
+            program = program.changed(changes)
+            out.remove(key)
+        yield key, text
 
 
 def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool | None:
@@ -85,10 +163,7 @@ def can_hold(program: Program, relaxed: Collection[str], effort: Effort) -> bool
     if found is not None and affordable(problem, found):
         return True
     solver = new_solver(effort)
-    status = solver.solve(build(problem).cp)
-    if status == cp_model.UNKNOWN:
-        return None
-    return bool(status in (cp_model.OPTIMAL, cp_model.FEASIBLE))
+    return was_found(solver.solve(build(problem).cp))
 
 
 def limits_of(program: Program) -> Iterator[Limit]:
@@ -104,7 +179,7 @@ def limits_of(program: Program) -> Iterator[Limit]:
         if node.due:
             yield _date_limit(program, f"{node.key}.due", node.due, node.name)
     yield from _limits_of_budget(program)
-    yield Limit("calendar.weeks", f"{program.calendar.weeks} weeks in all")
+    yield Limit("calendar.weeks", f"{number_of(program.calendar.weeks, 'week')} in all")
     yield _date_limit(program, "decision.by", program.decision.by, program.decision.made_by)
 
 
@@ -173,16 +248,21 @@ def _limits_of_budget(program: Program) -> Iterator[Limit]:
     for stage, most in budget.stages.items():
         key, spenders = f"budget.stages.{stage}", {node.name for node in nodes if node.stage == stage}
         spent = partial(Model.device_hours_of, names=spenders)
-        cure = partial(_least, program, key, spent, "{:,} would do".format)
+        cure = partial(_least, program, key, spent, partial(_hours_of_stage, key))
         yield Limit(key, f"{most:,.0f} device-hours", cure)
 
-    def text(least: int) -> str:
+    def concession(least: int) -> Concession:
         needed = math.ceil(least / (1.0 - budget.reserve) - 1e-9)
-        return f"{needed:,} would do" + (" with the same reserve" if budget.reserve else "")
+        reserve = " with the same reserve" if budget.reserve else ""
+        return {key: needed}, f"{needed:,} would do{reserve}"
 
     key = "budget.device_hours"
     says = f"{budget.plannable_device_hours():,.0f} device-hours may be planned"
-    yield Limit(key, says, partial(_least, program, key, lambda model: model.device_hours, text))
+    yield Limit(key, says, partial(_least, program, key, lambda model: model.device_hours, concession))
+
+
+def _hours_of_stage(key: str, least: int) -> Concession:
+    return {key: least}, f"{least:,} would do"
 
 
 def _date_limit(program: Program, key: str, says: str, name: str) -> Limit:
@@ -191,50 +271,62 @@ def _date_limit(program: Program, key: str, says: str, name: str) -> Limit:
     def end(model: Model) -> Any:
         return model.groups[name].end
 
-    def text(hour: int) -> str:
-        return f"{_moment(program, hour)} would do"
+    def concession(hour: int) -> Concession:
+        return {key: _midnight_after(program, hour)}, f"{_moment(program, hour)} would do"
 
-    return Limit(key, says, partial(_least, program, key, end, text))
+    return Limit(key, says, partial(_least, program, key, end, concession))
 
 
 def _cure(program: Program, limit: Limit, effort: Effort) -> str | None:
-    return limit.cure(effort) if can_hold(program, {limit.key}, effort) else None
+    if not can_hold(program, {limit.key}, effort):
+        return None
+    found = limit.cure(effort, ())
+    return None if found is None else found[1]
 
 
-def _first_that_holds(program: Program, concessions: Iterable[Concession], effort: Effort) -> str:
+def _first_that_holds(
+    program: Program, concessions: Iterable[Concession], effort: Effort, relaxed: Collection[str]
+) -> Concession:
     for changes, text in concessions:
-        if can_hold(program.changed(changes), (), effort):
-            return text
-    return WITHOUT_IT
+        if can_hold(program.changed(changes), relaxed, effort):
+            return changes, text
+    return LEFT_OUT
 
 
 def _least(
     program: Program,
     key: str,
     expression: Callable[[Model], Any],
-    text: Callable[[int], str],
+    concession: Callable[[int], Concession],
     effort: Effort,
-) -> str | None:
-    model = build(compile_problem(program, relaxed={key}, by_the_date=True))
+    relaxed: Collection[str],
+) -> Concession | None:
+    model = build(compile_problem(program, relaxed={key, *relaxed}, by_the_date=True))
     model.cp.minimize(expression(model))
     solver = new_solver(effort)
-    if solver.solve(model.cp) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if not was_found(solver.solve(model.cp)):
         return None
-    return text(math.ceil(solver.objective_value - 0.5))
+    return concession(math.ceil(solver.objective_value - 0.5))
 
 
-def _latest_day(program: Program, event: str, effort: Effort) -> str:
+def _latest_day(program: Program, event: str, effort: Effort, relaxed: Collection[str]) -> Concession:
     """The last day on which an event would come in time."""
+    key = f"events.{event}.at"
 
     def is_too_late(day: int) -> bool:
         date = program.calendar.start + datetime.timedelta(days=day)
-        return not can_hold(program.changed({f"events.{event}.at": date.isoformat()}), (), effort)
+        return not can_hold(program.changed({key: date.isoformat()}), relaxed, effort)
 
     if is_too_late(0):
-        return WITHOUT_IT
+        return LEFT_OUT
     num_days = program.calendar.hour_of(program.events[event].at) // 24
     latest = bisect_left(range(num_days), True, lo=1, key=is_too_late) - 1
-    return f"{_moment(program, latest * 24)} would do"
+    date = program.calendar.start + datetime.timedelta(days=latest)
+    return {key: date.isoformat()}, f"{_moment(program, latest * 24)} would do"
+
+
+def _midnight_after(program: Program, hour: int) -> str:
+    return program.calendar.date_of(24 * max(1, math.ceil(hour / 24))).isoformat()
 
 
 def _moment(program: Program, hour: int) -> str:

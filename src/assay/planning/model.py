@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from ortools.sat.python import cp_model
-
 from assay.planning.problem import DEVICES, Group, Problem, Resource
 
 IntVar = Any
@@ -60,6 +58,8 @@ Usage = dict[str, list[tuple[Any, int]]]
 
 def build(problem: Problem) -> Model:
     """The model, without an aim."""
+    from ortools.sat.python import cp_model  # it brings pandas along, so only who solves imports it
+
     cp = cp_model.CpModel()
     usage: Usage = defaultdict(list)
     groups = {name: _group(cp, problem, group, usage) for name, group in problem.groups.items()}

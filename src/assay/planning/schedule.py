@@ -9,8 +9,6 @@ import time
 from collections.abc import Collection
 from typing import Any, Literal, NamedTuple
 
-from ortools.sat.python import cp_model
-
 from assay.base.errors import ConfigError
 from assay.planning.heuristic import Placed, Schedule, device_hours, first_schedule, list_schedule
 from assay.planning.model import Model, bound_peak, build
@@ -83,9 +81,9 @@ def optimise(
     began = time.monotonic()
     status = solver.solve(model.cp)
     took = time.monotonic() - began
-    if status == cp_model.INFEASIBLE:
+    if (answer := was_found(status)) is False:
         raise InfeasibleError("No schedule satisfies all limits of the program.")
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    if not answer:
         if start is not None and aim in AIMS:
             value = _reached(model.problem, start, aim)
             return start, Goal(name=aim, value=value, bound=0, proved=False, solve_s=round(took, 3))
@@ -97,7 +95,7 @@ def optimise(
         name=aim,
         value=value,
         bound=min(value, solver.best_objective_bound),
-        proved=status == cp_model.OPTIMAL,
+        proved=is_proved(status),
         solve_s=round(took, 3),
     )
     model.cp.add(expression <= value)
@@ -119,8 +117,25 @@ def aim_expression(model: Model, aim: Aim) -> Any:
     return model.device_hours if aim == "device_hours" else model.peak_devices
 
 
+def was_found(status: Any) -> bool | None:
+    """Whether the solver found a schedule; None where it neither did nor ruled one out."""
+    from ortools.sat.python import cp_model
+
+    assert status != cp_model.MODEL_INVALID, status
+    return None if status == cp_model.UNKNOWN else status != cp_model.INFEASIBLE
+
+
+def is_proved(status: Any) -> bool:
+    """Whether the solver found the best."""
+    from ortools.sat.python import cp_model
+
+    return bool(status == cp_model.OPTIMAL)
+
+
 def new_solver(effort: Effort) -> Any:
     """A solver with its limits."""
+    from ortools.sat.python import cp_model  # it brings pandas along, so only who solves imports it
+
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = effort.workers
     solver.parameters.random_seed = effort.seed

@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
-from assay.planning.conflict import find_conflict
+import pytest
+
+from assay.cli.screens.plan import conflict_error
+from assay.planning.conflict import can_hold, find_conflict
 from assay.planning.program.program import Program
 from assay.planning.schedule import Effort
+from random_program import random_program
 
-EFFORT = Effort(seconds=20, workers=1)
+EFFORT = Effort(seconds=120, workers=1)
 
 
 def test_the_case_two_weeks_early_clashes_with_the_date_of_its_data(case: Program) -> None:
@@ -56,3 +60,54 @@ def test_who_is_away_is_named_with_the_time_that_clashes(small_program: Callable
 
 def test_a_program_that_fits_has_no_conflict(case: Program) -> None:
     assert find_conflict(case, effort=EFFORT) is None
+
+
+def test_where_no_single_concession_is_enough_the_sets_that_are_are_named(
+    small_program: Callable[..., Program],
+) -> None:
+    """Two days of work by the end of the first, and 480 device-hours of 300: one has nothing to do with the
+    other."""
+    program = small_program(**{"activities.prepare.due": "week 1 day 2", "budget.device_hours": 300})
+    conflict = find_conflict(program, effort=EFFORT)
+    assert conflict is not None
+    clashes = [{member.key for member in clash} for clash in (conflict.members, *conflict.others)]
+    assert sorted(map(sorted, clashes)) == [["activities.prepare.due"], ["budget.device_hours"]]
+    (way,) = conflict.ways_out
+    assert dict(way) == {
+        "activities.prepare.due": "end of day 2 (2027-01-05) would do",
+        "budget.device_hours": "480 would do",
+    }
+    enough = {"activities.prepare.due": "2027-01-06", "budget.device_hours": 480}
+    assert find_conflict(program.changed(enough), effort=EFFORT) is None
+    for key, value in enough.items():
+        assert find_conflict(program.changed({key: value}), effort=EFFORT) is not None, "alone it is not enough"
+
+
+@pytest.mark.slow
+def test_every_way_out_that_is_named_is_one_and_none_of_it_can_be_spared() -> None:
+    found = 0
+    for seed in range(60):
+        program = random_program(seed).changed({"budget.device_hours": 1, "budget.stages": {}})
+        conflict = find_conflict(program, effort=Effort(seconds=5, workers=1))
+        if conflict is None or not conflict.ways_out:
+            continue
+        for way in conflict.ways_out:
+            keys = [key for key, _ in way]
+            assert can_hold(program, keys, EFFORT)
+            assert not any(can_hold(program, set(keys) - {key}, EFFORT) for key in keys)
+        found += 1
+        if found == 2:
+            return
+    raise AssertionError("no program with two clashes")
+
+
+def test_the_error_says_on_which_to_give_way_together(small_program: Callable[..., Program]) -> None:
+    program = small_program(**{"activities.prepare.due": "week 1 day 2", "budget.device_hours": 300})
+    conflict = find_conflict(program, effort=EFFORT)
+    assert conflict is not None
+    text = str(conflict_error(lambda key: f"x.yaml:{len(key)}", conflict))
+    assert "give way on one:" not in text
+    assert "giving way on one is not enough" in text
+    both = text.partition("Give way on all of these:\n")[2]
+    assert "x.yaml:22: activities.prepare.due: end of day 2 (2027-01-05) would do" in both
+    assert "budget.device_hours: 480 would do" in both
