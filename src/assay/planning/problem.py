@@ -41,7 +41,7 @@ class Way(NamedTuple):
     """Resource -> units held in every segment."""
 
     device_hours: int
-    """Of one task."""
+    """What one task holds."""
 
     gap_h: int = 0
     """Least hours between segments."""

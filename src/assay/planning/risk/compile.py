@@ -101,7 +101,7 @@ class Simulated:
     cuts: tuple[PlannedCut, ...]
 
     def devices(self) -> Array:
-        """Of each item."""
+        """How many each item holds."""
         return np.array([item.devices for item in self.items], float)
 
     def indices(self, node: str) -> list[int]:
@@ -242,7 +242,7 @@ def _link(program: Program, baseline: Baseline, dependency: Dependency) -> tuple
     if dependency.of == "end" and lag_h >= 0:
         return _last_look(program, name), lag_h, False
     if dependency.of == "end":
-        # Its end can not be known beforehand: the overlap is counted from its start, as planned.
+        # Its end cannot be known beforehand: the overlap is counted from its start, as planned.
         lag_h = max(0.0, baseline[name].end_h - baseline[name].start_h + lag_h)
     activity = program.activities.get(name)
     runs = activity.runs if activity is not None else None

@@ -34,7 +34,7 @@ class Dossier:
     what_ifs: tuple[AnsweredQuestion, ...]
     """The first line is the plan as it is."""
     readings: tuple[AnsweredQuestion, ...]
-    """Of the fair-use rule; the first line is the program's own."""
+    """What each reading of the fair-use rule costs; the first line is the program's own."""
 
 
 def make_dossier(

@@ -16,7 +16,7 @@ from assay.base.errors import ConfigError
 from assay.planning.program.program import Program
 from assay.planning.program.risk import Risk
 from assay.planning.risk.compile import Baseline
-from assay.planning.risk.luck import Flags
+from assay.planning.risk.network import Flags
 from assay.planning.risk.outcome import Outcome, simulate
 
 DRIVER_WORLDS = 2_048

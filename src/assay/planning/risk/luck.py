@@ -40,23 +40,22 @@ from assay.planning.program.risk import (
 )
 from assay.planning.program.work import ProgramGate, Verdict
 from assay.planning.risk.compile import BOOKING, RISK, NetworkItem, Simulated
-from assay.planning.risk.network import Array
+from assay.planning.risk.network import Array, Flags
 from assay.planning.risk.replay import Draws
 
 POINTS = 100.0
 """A share of 1 is 100 points."""
 
 _AXES = 512
-"""Of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps its luck
-where others come and go; names beyond the last are drawn at random."""
+"""Dimensions of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps
+its luck where others come and go; names beyond the last are drawn at random."""
 
 _GATE_AXES = 32
-"""Likewise, of the few names that gates depend on."""
+"""Dimensions of that of the few names that gates depend on."""
 
 _CANDIDATES = 16
 """Worlds through the gates for each one that is played: a verdict costs little, a replay much."""
 
-Flags = NDArray[np.bool_]
 Verdicts = NDArray[np.str_]
 
 
@@ -65,7 +64,7 @@ class GateLuck(NamedTuple):
 
     verdict: Verdicts
     estimate: Array | None
-    """Of the gain, in points; None where stated probabilities decide."""
+    """The gain that it sees, in points; None where stated probabilities decide."""
     standard_error: Array | None
 
     def worlds(self, chosen: NDArray[np.intp]) -> "GateLuck":

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 DEVICES = 0
 """Index of the accelerators among the resources; people's roles follow."""

@@ -7,8 +7,8 @@ from jaxtyping import Float
 
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
-from assay.planning.risk.luck import Flags, Luck, Verdicts, calm_luck, draw_luck, looks_of
-from assay.planning.risk.network import Array
+from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck, looks_of
+from assay.planning.risk.network import Array, Flags
 from assay.planning.risk.replay import Replay, replay
 
 NUM_WORLDS = 32_768

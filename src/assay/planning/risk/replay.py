@@ -3,8 +3,8 @@
 Every program has its own clock, which jumps from event to event: an activity ends, a date arrives, a
 booking begins or ends. At each event, in the order of priority, whatever is ready and fits begins; nobody
 knows how long anything will take. A job that a booking displaces yields, the last in priority first, and
-goes on when there is room. NumPy handles each event of all worlds together, so 20,000 worlds cost as
-many steps as the longest one.
+goes on when there is room. NumPy handles each event of a block of worlds together, and of these looks only at
+the activities in which something may happen; worlds that are over leave the block.
 
     draws + network --> replay --> when each activity began and ended, the device-hours that it held
 """
@@ -16,17 +16,17 @@ import numpy as np
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from assay.planning.risk.network import DEVICES, Array, Network, PredecessorLink
+from assay.planning.risk.network import DEVICES, Array, Flags, Network, PredecessorLink
 
 _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 """For predecessors; for a date; for room; not waiting at all; over; called off."""
 
 _TOLERANCE = 1e-9
-"""Of capacities: a tenth of a person ten times is one person."""
+"""How exactly capacities are compared: a tenth of a person ten times is one person."""
 
-_WORLDS_AT_ONCE = 32_768
-"""Worlds of one block: each event costs the same few hundred calls however many there are; memory
-bounds it."""
+_WORLDS_AT_ONCE = 8_192
+"""Worlds of one block: each event costs the same few hundred calls however many there are, and a row of numbers
+of each activity should lie in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class _Block:
         shape = draws.duration_h.shape
         self._network, self._draws = network, draws
         self._successors = network.successors()
+        self._worlds = np.arange(shape[1])
         self._now = np.zeros(shape[1])
         self._phase = np.full(shape, _WAITING, np.int8)
         self._missing = np.repeat([[len(links)] for links in network.predecessors], shape[1], axis=1)
@@ -89,6 +90,9 @@ class _Block:
         self._start = np.full(shape, np.nan)
         self._finish = np.full(shape, np.nan)
         self._held = np.zeros(shape)
+        self._may_have_events = np.zeros(shape[0], bool)
+        self._may_be_blocked = np.zeros(shape[0], bool)
+        self._found = Replay(self._start.copy(), self._finish.copy(), self._held.copy())
 
     def run(self) -> Replay:
         everyone = np.arange(len(self._now))
@@ -99,14 +103,45 @@ class _Block:
             self._see_capacity()
             self._yield_where_too_full()
             self._begin_what_fits()
-            following = np.minimum(self._event.min(axis=0), self._next_cut())
-            open_programs = np.isfinite(self._event).any(axis=0) | (self._phase == _BLOCKED).any(axis=0)
-            if not open_programs.any():
-                break
-            self._check_not_stuck(open_programs, following)
-            self._now = np.where(open_programs, following, self._now)
+            following, is_open = self._next_events()
+            num_open = np.count_nonzero(is_open)
+            if 2 * num_open <= len(is_open):
+                following = following[is_open]
+                self._leave_behind(is_open)
+                if not num_open:
+                    return self._found
+                is_open = np.ones(num_open, bool)
+            self._check_not_stuck(is_open, following)
+            self._now = np.where(is_open, following, self._now)
             self._take_events()
-        return Replay(self._start, self._finish, self._held)
+
+    def _next_events(self) -> tuple[Array, Flags]:
+        """When something happens next in each world, cuts included; and whether anything is still to happen."""
+        following = np.full(len(self._now), np.inf)
+        for index in np.flatnonzero(self._may_have_events).tolist():
+            row = self._event[index]
+            np.minimum(following, row, out=following)
+            self._may_have_events[index] = row.min() < np.inf
+        is_open = np.isfinite(following)
+        for index in np.flatnonzero(self._may_be_blocked).tolist():
+            is_blocked = self._phase[index] == _BLOCKED
+            is_open |= is_blocked
+            self._may_be_blocked[index] = is_blocked.any()
+        return np.minimum(following, self._next_cut()), is_open
+
+    def _leave_behind(self, is_open: Flags) -> None:
+        """Worlds that are over: their results are kept, and they are looked at no more."""
+        over, rest = np.flatnonzero(~is_open), np.flatnonzero(is_open)
+        for found, own in zip(self._found, (self._start, self._finish, self._held), strict=True):
+            found[:, self._worlds[over]] = own[:, over]
+        for name, value in vars(self).items():
+            if (
+                isinstance(value, np.ndarray)
+                and value.shape[-1] == len(is_open)
+                and not name.startswith("_may")
+            ):
+                setattr(self, name, value[..., rest])
+        self._draws = self._draws.worlds(rest)
 
     # Capacity
 
@@ -133,13 +168,17 @@ class _Block:
             where = np.flatnonzero(too_full & (self._phase[index] == _RUNNING))
             self._give_way(index, where)
             self._phase[index, where] = _BLOCKED
+            self._may_be_blocked[index] = True
 
     # Transitions
 
     def _take_events(self) -> None:
-        due = self._event <= self._now
-        for index in np.flatnonzero(due.any(axis=1)).tolist():
-            where = np.flatnonzero(due[index])
+        due = [
+            (index, where)
+            for index in np.flatnonzero(self._may_have_events).tolist()
+            if (where := np.flatnonzero(self._event[index] <= self._now)).size
+        ]
+        for index, where in due:
             phase = self._phase[index, where]  # a gate of the same hour may have called it off
             is_over = self._end[index, where] <= self._now[where]
             self._block(index, where[phase == _PENDING])
@@ -147,7 +186,10 @@ class _Block:
             self._rest(index, where[(phase == _RUNNING) & ~is_over])
 
     def _begin_what_fits(self) -> None:
+        # What completes may let one that stands behind it begin, so the rows are not gathered beforehand.
         for index in range(len(self._network.names)):
+            if not self._may_be_blocked[index]:
+                continue
             where = np.flatnonzero(self._phase[index] == _BLOCKED)
             if not where.size:
                 continue
@@ -173,6 +215,7 @@ class _Block:
         self._phase[index, where] = _RUNNING
         self._end[index, where] = end
         self._event[index, where] = np.minimum(end, now + self._network.longest_hold_h[index])
+        self._may_have_events[index] = True
         self._began[index, where] = now
         is_first = np.isnan(self._start[index, where])
         self._start[index, where[is_first]] = now[is_first]
@@ -195,6 +238,7 @@ class _Block:
         if where.size:
             self._give_way(index, where)
             self._event[index, where] = self._now[where] + self._network.gap_h
+            self._may_have_events[index] = True
 
     def _end_here(self, index: int, where: NDArray[np.int64]) -> None:
         if where.size:
@@ -229,11 +273,14 @@ class _Block:
         is_late = ready > self._now[where]
         self._phase[index, where[is_late]] = _PENDING
         self._event[index, where[is_late]] = ready[is_late]
+        self._may_have_events[index] = True
         self._block(index, where[~is_late])
 
     def _block(self, index: int, where: NDArray[np.int64]) -> None:
-        self._phase[index, where] = _BLOCKED
-        self._event[index, where] = np.inf
+        if where.size:
+            self._phase[index, where] = _BLOCKED
+            self._event[index, where] = np.inf
+            self._may_be_blocked[index] = True
 
     def _call_off(self, gate: int, where: NDArray[np.int64]) -> None:
         """The gate said stop: only what closes the program is still done, and it waits for nothing called
@@ -264,8 +311,8 @@ class _Block:
             is_open &= np.isnan(self._start[link.predecessor, where])
         return np.asarray(is_open)
 
-    def _check_not_stuck(self, open_programs: NDArray[np.bool_], following: Array) -> None:
-        stuck = np.flatnonzero(open_programs & ~np.isfinite(following))
+    def _check_not_stuck(self, is_open: Flags, following: Array) -> None:
+        stuck = np.flatnonzero(is_open & ~np.isfinite(following))
         if stuck.size:
             blocked = np.flatnonzero(self._phase[:, stuck[0]] == _BLOCKED)
             raise ValueError(f"no room for {', '.join(self._network.names[index] for index in blocked)}")

@@ -1,7 +1,8 @@
 """Which scope to offer: the one that keeps its promises under the simulation and gives up the least.
 
 A schedule that is optimal when nothing happens is not a safe plan. The program states what could be done
-otherwise (`options`: less scope, another order) and what could be done about its risks (`mitigations`).
+otherwise (`options`: less scope, another order), what it could do without (`optional`) and what could be done
+about its risks (`mitigations`).
 From the full scope, whatever brings the promises nearest is taken until they hold; then each thing taken is
 given back if they hold without it. All scopes are played under the same luck, so small differences are
 real.
@@ -52,10 +53,19 @@ class ScopeChoice:
 
 
 def moves_of(program: Program) -> dict[str, TakenMove]:
-    """Every option and mitigation (`risk: mitigation`), in the file's order."""
+    """Every option, every optional activity that no option removes (`without NAME`), every mitigation (`risk:
+    mitigation`), in the file's order."""
     moves = [
         TakenMove(name=name, title=option.title, gives_up=option.gives_up, changes=option.changes)
         for name, option in program.options.items()
+    ]
+    removed = [option.changes for option in program.options.values()]
+    moves += [
+        TakenMove(
+            name=f"without {name}", title=f"Without: {activity.title}", gives_up=activity.title, changes=change
+        )
+        for name, activity in program.activities.items()
+        if activity.optional and (change := {f"activities.{name}": None}) not in removed
     ]
     moves += [
         TakenMove(name=f"{risk_name}: {name}", title=mitigation.title, changes=mitigation.changes)
