@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from itertools import accumulate, pairwise
 
+from assay.base.units import number_of
 from assay.planning.explain import critical_chain
 from assay.planning.program.plan import Plan, Planned
 from assay.planning.program.program import Program
@@ -16,22 +17,32 @@ from assay.reporting.figures.svg import FONT_WIDTH, Axis, Scale, chart, drawing,
 ROW = 19
 HEAD = 26
 DAY_H, WEEK_H = 24, 168
+LONGEST_NAME, LONGEST_NAME_NARROW = 46, 54
+"""Characters of a title beside its bar, and above it; the whole stands under the pointer."""
 
 
 def gantt(program: Program, plan: Plan, *, width: int = FULL) -> str:
     """Activities by stage over the weeks: work, runs, gates; outlined where the decision hangs on it."""
-    chain = {step.name for step in critical_chain(program, plan)}
-    names = 0.0 if width <= NARROW else 8 + FONT_WIDTH * max(len(item.name) for item in plan.items)
+    chain, nodes = {step.name for step in critical_chain(program, plan)}, program.nodes()
+    is_narrow = width <= NARROW
+    shown = [_short(nodes[item.name].title, LONGEST_NAME) for item in plan.items]
+    names = 0.0 if is_narrow else 8 + FONT_WIDTH * max(map(len, shown))
     last = max([program.calendar.hour_of(program.decision.by), *(item.end_h for item in plan.items)])
     x = Scale(0, WEEK_H * -(-last // WEEK_H), names + 6, width - 10)
     rows, y = [], float(HEAD)
     for stage in program.stages:
-        items = [item for item in plan.items if program.nodes()[item.name].stage == stage]
+        items = [item for item in plan.items if nodes[item.name].stage == stage]
         if items:
             rows.append(text(program.stages[stage].title, 2, y + 13, class_="group"))
             y += ROW
         for item in items:
-            rows.append(_row(program, item, x, y, is_critical=item.name in chain, named=names > 0))
+            name = _short(nodes[item.name].title, LONGEST_NAME_NARROW if is_narrow else LONGEST_NAME)
+            if is_narrow:
+                rows.append(text(name, 2, y + 13, class_="tick strong"))
+                y += ROW - 4
+            else:
+                rows.append(text(name, x.start - 6, y + 14, class_="tick strong", text_anchor="end"))
+            rows.append(_row(program, item, x, y, is_critical=item.name in chain))
             y += ROW
     frame = _weeks(x, y) + _bookings(program, x, y) + _deadline(program, x, y)
     label = f"Schedule of {program.title}: decision on day {plan.decision_day()}"
@@ -67,22 +78,25 @@ def _deadline(program: Program, x: Scale, bottom: float) -> str:
     return tag("line", told, x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit")
 
 
-def _row(program: Program, item: Planned, x: Scale, y: float, *, is_critical: bool, named: bool) -> str:
+def _short(name: str, longest: int) -> str:
+    """Cut between words where it is longer."""
+    if len(name) <= longest:
+        return name
+    return name[: longest - 1].rpartition(" ")[0].rstrip(",;:") + "…"
+
+
+def _row(program: Program, item: Planned, x: Scale, y: float, *, is_critical: bool) -> str:
     node = program.nodes()[item.name]
     dates = (program.calendar.date_of(hour).strftime("%d %b %H:%M") for hour in (item.start_h, item.end_h))
-    holds = ", ".join(f"{fte:g} {name}" for name, fte in item.people.items())
+    holds = ", ".join(f"{fte:g} {program.title_of(name)}" for name, fte in item.people.items())
     if item.runs:
-        holds = f"{len(item.runs)} runs of {item.runs[0].devices} devices, {item.device_hours():,} device-hours"
+        runs, devices = number_of(len(item.runs), "run"), number_of(item.runs[0].devices, "device")
+        holds = f"{runs} of {devices}, {item.device_hours():,} device-hours"
     told = title(f"{node.title}: {' to '.join(dates)}; {holds}")
     kind = "gate" if node.is_gate else "runs" if item.runs else "work"
     class_ = f"bar {kind} critical" if is_critical else f"bar {kind}"
     spans = _joined([hold for run in item.runs for hold in run.holds]) or [(item.start_h, item.end_h)]
-    bars = [_bar(x, begin, end, y + 3, ROW - 6, told, class_=class_) for begin, end in spans]
-    if named:
-        bars.append(text(item.name, x.start - 6, y + 14, class_="tick strong", text_anchor="end"))
-    else:
-        bars.append(text(item.name, x(item.end_h) + 4, y + 14, class_="tick"))
-    return "".join(bars)
+    return "".join(_bar(x, begin, end, y + 3, ROW - 6, told, class_=class_) for begin, end in spans)
 
 
 def _joined(holds: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -107,7 +121,7 @@ def capacity_profile(program: Program, plan: Plan, *, width: int = FULL) -> str:
     area = chart(
         width,
         240,
-        Axis("week", (1.0, 1.0 + last / WEEK_H), lambda week: f"{week:g}"),
+        Axis("week", (1.0, 1.0 + last / WEEK_H), lambda week: f"{week:g}", least=1.0),
         Axis("devices", (0.0, program.capacity.devices * 1.05), number_text),
     )
 

@@ -72,9 +72,10 @@ class Scale(NamedTuple):
         return [self(value) for value in values]
 
 
-def ticks(low: float, high: float, target: int) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) inside [low, high], about `target` of them."""
-    raw = (high - low) / max(target, 1)
+def ticks(low: float, high: float, target: int, *, least: float = 0.0) -> list[float]:
+    """Round numbers (1, 2 or 5 times a power of ten apart, no nearer than `least`) inside [low, high], about
+    `target` of them."""
+    raw = max((high - low) / max(target, 1), least)
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -100,6 +101,8 @@ class Axis(NamedTuple):
     range: tuple[float, float]
     number: Callable[[float], str]
     """How a value on it is written."""
+    least: float = 0.0
+    """What two of its numbers lie apart at least: 1 where there is nothing between whole ones."""
 
 
 class Chart(NamedTuple):
@@ -153,7 +156,7 @@ def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
     columns = [
         tag("line", x1=across(value), x2=across(value), y1=bottom, y2=bottom + 4, class_="base")
         + text(x.number(value), across(value), bottom + 18, class_="tick", text_anchor="middle")
-        for value in ticks(*x.range, max(2, int((right - left) / 90)))
+        for value in ticks(*x.range, max(2, int((right - left) / 90)), least=x.least)
     ]
     names = [
         tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="base"),

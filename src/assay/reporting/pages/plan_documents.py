@@ -6,7 +6,7 @@ gates for those who must say stop, RACI for everybody who wonders whom to ask.
 
 from collections.abc import Iterator, Sequence
 
-from assay.base.units import percent_text
+from assay.base.units import number_of, percent_text
 from assay.planning.explain import critical_chain
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Planned
@@ -15,9 +15,11 @@ from assay.planning.program.risk import StopCondition
 from assay.planning.program.work import Owners, ProgramGate
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.information import least_gain
+from assay.planning.risk.outcome import Outcome
 from assay.planning.risk.questions import AnsweredQuestion
-from assay.reporting.figures.figure import Table, figure
+from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.plan_figures import capacity_profile, gantt
+from assay.reporting.figures.risk_figures import Lot, chance_figure, tornado_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
 
@@ -48,6 +50,7 @@ def execution_plan(dossier: Dossier) -> Document:
         verdict=offer_verdict(program, offer),
         tiles=safety_tiles(program, offer.safety),
         sections=[
+            *_what_breaks(dossier),
             DocumentSection("The weeks", list(_weeks(dossier))),
             DocumentSection("What was chosen", list(_chosen(offer))),
             DocumentSection("Who does what, when", [_activities(program, offer)]),
@@ -75,7 +78,7 @@ def stage_gates(dossier: Dossier) -> Document:
         title=f"Stage gates: {program.title}",
         kind="stage gates",
         made=made_text(program),
-        verdict=Verdict("open", f"{len(gates)} gates", sentence),
+        verdict=Verdict("open", number_of(len(gates), "gate"), sentence),
         tiles=[
             Tile(
                 program.gates[item.name].title.split(":")[0],
@@ -156,9 +159,21 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     if offer.keeps_promises:
         return Verdict("good", "keeps its promises", sentence)
     promised = f"{percent_text(offer.promised_on_time)} and {percent_text(offer.promised_over_budget)}"
+    broken = " and ".join(f"the {what}" for what in broken_promises(offer))
     return Verdict(
-        "bad", "breaks a promise", f"{sentence} Promised were {promised}; no scope of the program keeps both."
+        "bad",
+        "breaks a promise",
+        f"{sentence} Promised were {promised}: no scope of the program keeps both; this one breaks {broken}.",
     )
+
+
+def broken_promises(offer: Offer) -> list[str]:
+    """`date`, `budget`: those of the two that the offered plan does not keep."""
+    is_broken = {
+        "date": offer.safety.p_on_time < offer.promised_on_time,
+        "budget": offer.safety.p_over_budget > offer.promised_over_budget,
+    }
+    return [what for what, broken in is_broken.items() if broken]
 
 
 def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
@@ -181,12 +196,62 @@ def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
     ]
 
 
+# The promises
+
+
+def _what_breaks(dossier: Dossier) -> Iterator[DocumentSection]:
+    """What broke a promise, drawn: how far it is missed, and what it hangs on."""
+    offer = dossier.offered.offer
+    draw = {"date": date_figure, "budget": money_figure}
+    figures: list[Block] = [draw[what](dossier) for what in broken_promises(offer)]
+    if figures:
+        figures.append(tornado_figure(dossier.drivers, now=offer.safety.p_on_time))
+        yield DocumentSection("What breaks the promise", figures)
+
+
+def date_figure(dossier: Dossier) -> Figure:
+    """The chance of a decision by each day."""
+    program, offer = dossier.offered.program, dossier.offered.offer
+    deadline = program.calendar.hour_of(program.decision.by) / 24
+    return chance_figure(
+        [Lot(name, outcome.decision_h / 24) for name, outcome in _played(dossier)],
+        title="The date",
+        caption="How many simulated worlds have decided by a day; the dashed line is the date, the dotted one "
+        f"the {percent_text(offer.promised_on_time)} that were asked for. Early ones were stopped at a gate.",
+        limit=deadline,
+        limit_text=f"day {deadline:.0f}",
+        x_label="day of the decision",
+        promised=offer.promised_on_time,
+    )
+
+
+def money_figure(dossier: Dossier) -> Figure:
+    """The chance of staying below each sum of device-hours."""
+    offer, budget = dossier.offered.offer, dossier.offered.program.budget.device_hours
+    return chance_figure(
+        [Lot(name, outcome.device_hours) for name, outcome in _played(dossier)],
+        title="The money",
+        caption="How many stay below so many device-hours; the dashed line is the budget, the dotted one the "
+        f"{percent_text(1.0 - offer.promised_over_budget)} that were asked for.",
+        limit=budget,
+        limit_text=f"{budget:,.0f}",
+        x_label="device-hours",
+        promised=1.0 - offer.promised_over_budget,
+    )
+
+
+def _played(dossier: Dossier) -> tuple[tuple[str, Outcome], ...]:
+    offered = dossier.offered
+    return ("offered plan", offered.outcome), ("calm optimum of the full scope", offered.calm_outcome)
+
+
 # The execution plan
 
 
 def _weeks(dossier: Dossier) -> Iterator[Block]:
     program, plan = dossier.offered.program, dossier.offered.offer.plan
-    chain = [step.name for step in critical_chain(program, plan)]
+    nodes = program.nodes()
+    chain = [f"'{nodes[step.name].title}'" for step in critical_chain(program, plan)]
     bookings = [booking.title or name for name, booking in program.capacity.bookings.items()]
     behind = f"Behind it: {', '.join(bookings)}. " if bookings else ""
     yield figure(
@@ -252,7 +317,7 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
 
     def held(item: Planned) -> str:
         if item.runs:
-            return f"{len(item.runs)} runs x {item.runs[0].devices} devices"
+            return f"{number_of(len(item.runs), 'run')} x {number_of(item.runs[0].devices, 'device')}"
         return ", ".join(f"{program.title_of(name)} ({fte:g})" for name, fte in item.people.items()) or "—"
 
     return TitledTable.of(
@@ -278,7 +343,8 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
     place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
     yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
-        f"Each rung repeats the comparison at a larger size. Most is saved behind '{best.activity}' ({place}): "
+        f"Each rung repeats the comparison at a larger size. Most is saved behind "
+        f"'{program.activities[best.activity].title}' ({place}): "
         f"{best.device_hours_saved:,.0f} device-hours on average for {best.device_hours:,.0f} of its own. A "
         "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
         "must tell.",
@@ -452,7 +518,7 @@ def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:
         yield "Narrow: goes on; the recommendation will say so."
     if gate.again is not None:
         repeated = ", ".join(titles[name] for name in gate.again.repeats)
-        at_most = f"at most {gate.again.at_most} time{'s' if gate.again.at_most > 1 else ''}"
+        at_most = f"at most {number_of(gate.again.at_most, 'time')}"
         yield f"Again ({at_most}): repeats {repeated}."
     closing = ", ".join(titles[name] for name in gate.stop_goes_to) or "nothing more"
     yield f"Stop: running jobs are ended, and only this is still done: {closing}."

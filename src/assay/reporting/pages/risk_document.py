@@ -8,14 +8,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from assay.base.units import percent_text
+from assay.base.units import number_of, percent_text
 from assay.planning.program.program import Program
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.drivers import RegisterLine
 from assay.reporting.figures.figure import Table
-from assay.reporting.figures.risk_figures import Lot, chance_figure, tornado_figure
+from assay.reporting.figures.risk_figures import tornado_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, TitledTable
-from assay.reporting.pages.plan_documents import BESIDE, FOOT, made_text, safety_tiles
+from assay.reporting.pages.plan_documents import (
+    BESIDE,
+    FOOT,
+    date_figure,
+    made_text,
+    money_figure,
+    safety_tiles,
+)
 from assay.reporting.views.verdict import Verdict, signed_text
 
 
@@ -30,7 +37,7 @@ def risk_register(dossier: Dossier) -> Document:
         verdict=_verdict(dossier),
         tiles=safety_tiles(program, offer.safety),
         sections=[
-            DocumentSection("How sure are date and money", list(_chances(dossier))),
+            DocumentSection("How sure are date and money", [date_figure(dossier), money_figure(dossier)]),
             DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),
             DocumentSection("What it hangs on", [tornado_figure(dossier.drivers, now=offer.safety.p_on_time)]),
             DocumentSection("Where the device-hours go", [_stages(dossier)]),
@@ -61,30 +68,8 @@ def _verdict(dossier: Dossier) -> Verdict:
         sentence += f"What helps most: '{each.title[0].lower()}{each.title[1:]}' ({gain:+.1f} points)."
     else:
         sentence += "No mitigation that was tried helps on balance."
-    return Verdict("good" if offer.keeps_promises else "bad", f"{len(dossier.register)} risks", sentence)
-
-
-def _chances(dossier: Dossier) -> Iterator[Block]:
-    offered = dossier.offered
-    program = offered.program
-    deadline = program.calendar.hour_of(program.decision.by) / 24
-    played = (("offered plan", offered.outcome), ("calm optimum of the full scope", offered.calm_outcome))
-    yield chance_figure(
-        [Lot(name, outcome.decision_h / 24) for name, outcome in played],
-        title="The date",
-        caption="How many simulated worlds have decided by a day. Early ones were stopped at a gate.",
-        limit=deadline,
-        limit_text=f"day {deadline:.0f}",
-        x_label="day of the decision",
-    )
-    budget = program.budget.device_hours
-    yield chance_figure(
-        [Lot(name, outcome.device_hours) for name, outcome in played],
-        title="The money",
-        caption="How many stay below so many device-hours; the dashed line is the budget.",
-        limit=budget,
-        limit_text=f"{budget:,.0f}",
-        x_label="device-hours",
+    return Verdict(
+        "good" if offer.keeps_promises else "bad", number_of(len(dossier.register), "risk"), sentence
     )
 
 

@@ -5,6 +5,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+import yaml
 
 from assay.base.errors import ConfigError
 from assay.planning.program.checks import problems_of, unawaited
@@ -247,3 +248,53 @@ def test_what_the_decision_does_not_wait_for_is_named(case: Program) -> None:
     loose = case.changed({"activities.memo.after": ["confirmation"]})
     assert unawaited(case) == []
     assert unawaited(loose) == ["cost_model"]
+
+
+def test_one_value_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) -> None:
+    text = CASE.read_text()
+    for old, new in (
+        ("research_engineer: {fte: 5", "research_engineer: {fte: many"),
+        ("after: [replicate]\n", "after: [replicat]\n"),
+        (DECIDE, DECIDE.replace("work", "after: [analysis]\n    work")),
+        ("work: {days: 5, people: {data_engineer: 1}}", "work: {days: 5, people: {data_engineer: 2}}"),
+        ("device_hours: 18000", "device_hours: 9000"),
+        ("review: week 9", "review: week 6"),
+        ("share: 0.35", "share: 35%"),
+    ):
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    path = tmp_path / "broken.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        read_program(path)
+    said = str(raised.value)
+    for each in (
+        "team.research_engineer.fte: expected a number (given: 'many')",
+        "'replicat' is no activity",
+        "a circle: ",
+        "asks for 2 where the team has 1",
+        "is presented (week 6) before it must stand",
+        "number without separator or unit; perhaps 0.35",
+        "cannot fit: the runs need at least 15,040 device-hours",
+    ):
+        assert each in said, each
+    assert "'research_engineer' is no" not in said, "it stands there, and could not be read"
+
+
+@pytest.mark.parametrize(
+    "key", ["calendar", "capacity", "budget", "team", "activities", "decision", "title", "stages"]
+)
+def test_a_section_that_cannot_be_read_at_all_is_one_mistake(tmp_path: Path, key: str) -> None:
+    values = yaml.safe_load(CASE.read_text())
+    values[key] = 5
+    path = tmp_path / "broken.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(ConfigError) as raised:
+        read_program(path)
+    assert str(raised.value).count("\n") == 1, str(raised.value)
+
+
+def test_what_the_program_cannot_do_without_is_not_optional(small_program: Callable[..., Program]) -> None:
+    (found,) = problems_of(small_program(**{"activities.memo.optional": True}))
+    assert found.key == "activities.memo.optional"
+    assert "it makes the decision" in found.message

@@ -34,8 +34,11 @@ def plan(program: Program) -> Plan:
 @pytest.mark.parametrize("width", [1036, 360])
 def test_the_gantt_names_everything_and_marks_the_chain(program: Program, plan: Plan, width: int) -> None:
     root = ET.fromstring(gantt(program, plan, width=width))
-    words = {element.text for element in root.iter(f"{SVG}text")}
-    assert {item.name for item in plan.items} <= words
+    words = {element.text or "" for element in root.iter(f"{SVG}text")}
+    titles = [program.nodes()[item.name].title for item in plan.items]
+    shown = [title for title in titles if any(title.startswith(word.rstrip("…")) for word in words)]
+    assert shown == titles
+    assert not {item.name for item in plan.items} & words, "identifiers are for files"
     bars = [rect.get("class", "") for rect in root.iter(f"{SVG}rect") if "bar" in rect.get("class", "")]
     assert sum("gate" in bar for bar in bars) == len(program.gates)
     assert any("critical" in bar for bar in bars)
@@ -47,6 +50,15 @@ def test_the_profile_s_area_is_the_device_hours(program: Program, plan: Plan) ->
     told = [element.text or "" for block in blocks for element in block.iter(f"{SVG}title")]
     held = [re.match(r"(\d+) devices, .* for (\d+) h", text) for text in told]
     assert sum(int(each[1]) * int(each[2]) for each in held if each) == plan.device_hours
+
+
+@pytest.mark.parametrize("width", [1036, 360])
+def test_the_weeks_of_the_profile_are_whole(program: Program, plan: Plan, width: int) -> None:
+    short = plan.model_copy(update={"items": tuple(item for item in plan.items if item.end_h < 14 * 24)})
+    root = ET.fromstring(capacity_profile(program, short, width=width))
+    numbers = [each.text or "" for each in root.iter(f"{SVG}text") if each.get("text-anchor") == "middle"]
+    assert numbers[:2] == ["1", "2"]
+    assert all(number.isdigit() for number in numbers)
 
 
 def test_a_drawing_stands_alone(program: Program, plan: Plan) -> None:
