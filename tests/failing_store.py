@@ -15,6 +15,7 @@ call.
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from typing import IO, Literal, TypeVar, get_args
 
 from assay.base.errors import StoreAwayError
@@ -47,6 +48,10 @@ class FailingStore:
         self._outage_s = outage_s
         self._outage: tuple[Trouble, float] | None = None
         self._late: list[Callable[[], object]] = []
+
+    def go_away(self) -> None:
+        """For good."""
+        self._outage = "hang", inf
 
     def get(self, key: str) -> bytes:
         """See `ObjectStore`; so for all that follows."""

@@ -18,20 +18,24 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from assay.base.clock import SystemClock
 from assay.base.errors import StoreAwayError, StoreError
+from assay.data.loader.batch import StepShare
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd, Orders
-from assay.records.commit import RunFinished
+from assay.records.commit import CommitQuarantined, RunFinished
 from assay.records.cursor import Cursor
-from assay.records.failure import Failure
+from assay.records.failure import Failure, FailureKind
 from assay.records.run import Run
+from assay.records.suspect import WrongArithmeticError
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
-from assay.store.objects import ObjectStore, open_store
+from assay.store.objects import ObjectStore, PatientStore, open_store
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
 from assay.training.checkpoint.store_files import cause_of
 from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from clocks import HandClock
 from failing_store import OUTAGE_S, TROUBLES, FailingStore, Trouble, patient, said
@@ -79,15 +83,17 @@ class RanksHere:
         except (StoreError, CheckpointException) as error:
             cause = cause_of(error) if isinstance(error, CheckpointException) else error
             assert isinstance(cause, StoreError), cause
-            failure = Failure(
-                failure_kind="store_unreachable",
-                run_id="r",
-                attempt=self._orders.attempt.attempt,
-                signature="store",
-                text=str(cause),
-            )
-            return AttemptEnd("failed", 0, failure=failure, error=cause)
+            return AttemptEnd("failed", 0, failure=self._failure("store_unreachable", str(cause)), error=cause)
+        except WrongArithmeticError as error:
+            return AttemptEnd("failed", 1, failure=self._failure("wrong_arithmetic", str(error)), error=error)
         return AttemptEnd("succeeded", 1, said="done")
+
+    def _failure(self, kind: FailureKind, text: str) -> Failure:
+        number = self._orders.attempt.attempt
+        return Failure(failure_kind=kind, run_id="r", attempt=number, signature=kind, text=text)
+
+    def stepper(self, memory: Memory) -> RememberingStepper:
+        return RememberingStepper(memory, NeverAsked())
 
     def _train(self) -> None:
         """As `train_rank` wires it."""
@@ -100,9 +106,7 @@ class RanksHere:
             if (commit := self._orders.commit) is not None:
                 saver.restore(commit)
                 place = TrainingPosition(commit.step, commit.cursor)
-            trainer = trainer_of(
-                RememberingStepper(memory, NeverAsked()), saver, clock, lambda step: step / 100
-            )
+            trainer = trainer_of(self.stepper(memory), saver, clock, lambda step: step / 100)
             assert trainer.train(place) == "finished"
             last = log.commits()[-1]
             log.append(RunFinished(attempt=log.attempt, step=last.step, weights_digest=last.weights_digest))
@@ -110,19 +114,37 @@ class RanksHere:
             saver._thread.shutdown()
 
 
-class NodesHere:
-    """Starts `RanksHere`."""
+class DoubtedRanks(RanksHere):
+    """A check finds in step 7 that a device computes wrongly; and with that the store is away for good."""
 
-    def __init__(self, store: ObjectStore, ranks: Ranks) -> None:
+    def stepper(self, memory: Memory) -> RememberingStepper:
+        assert isinstance(self._store, PatientStore) and isinstance(self._store._inner, FailingStore)
+        failing = self._store._inner
+
+        class Checked(RememberingStepper):
+            def step(self, share: StepShare, *, step: int, **asked: bool) -> StepTotals:
+                if step == 7:
+                    failing.go_away()
+                    raise WrongArithmeticError("rank 0 computes wrongly", ())
+                return super().step(share, step=step, **asked)
+
+        return Checked(memory, NeverAsked())
+
+
+class NodesHere:
+    """Starts ranks here."""
+
+    def __init__(self, store: ObjectStore, ranks: Ranks, ranks_type: type[RanksHere]) -> None:
         self._store = store
         self._ranks = ranks
+        self._ranks_type = ranks_type
         self.processor = processor_here({})
 
     def fitting(self, world_size: int) -> int:
         return world_size
 
     def start(self, orders: Orders) -> RanksHere:
-        return RanksHere(self._store, orders, self._ranks)
+        return self._ranks_type(self._store, orders, self._ranks)
 
 
 def run_in(folder: Path) -> Run:
@@ -148,6 +170,7 @@ def drive(
     outage_s: float = OUTAGE_S,
     *,
     store_type: type[FailingStore] = FailingStore,
+    ranks_type: type[RanksHere] = RanksHere,
 ) -> int:
     """One life of the supervisor, as `drive` wires it; the number of calls that it and its rank made."""
     clock = HandClock()
@@ -159,7 +182,7 @@ def drive(
         policy=RestartPolicy(max_restarts=0),
         watchers=[],
         clock=clock,
-        nodes=NodesHere(store, ranks),
+        nodes=NodesHere(store, ranks, ranks_type),
         patience=store.patience,
     )
     supervisor.run(1)
@@ -249,6 +272,21 @@ def test_a_store_that_is_too_slow_for_the_commits_is_said_once(ranks: Ranks, tmp
     (text,) = said
     assert text.startswith("s3://simulated is too slow: a commit took 1.")
     assert "trainer.commit_every" in text
+
+
+def test_commits_in_doubt_are_not_trusted_though_the_store_was_away_when_they_came_into_it(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    inner, run = open_store("memory:"), run_in(tmp_path / "r")
+    with pytest.raises(StoreAwayError):
+        drive(inner, run, ranks, {}, ranks_type=DoubtedRanks)
+    doubted = CommitLog(inner).commits()
+    assert doubted and not any(commit.is_verified for commit in doubted)
+    drive(inner, run, ranks, {})
+    gone = [entry.folder for entry in CommitLog(inner).entries() if isinstance(entry, CommitQuarantined)]
+    assert gone == [commit.folder for commit in reversed(doubted)]
+    assert saved_attempts(Path(run.run_dir))[-1].start_step == 0
+    assert is_whole(inner, ranks)
 
 
 @pytest.fixture

@@ -110,16 +110,13 @@ class CommitLog:
             )
         return None
 
-    def quarantine_unverified(self, reason: str) -> Commit | None:
-        """Trust no commit behind the last verified one, which is returned; None where none is verified."""
-        while commits := self.commits():
-            if commits[-1].is_verified:
-                return commits[-1]
+    def quarantine_unverified(self, reason: str, *, up_to: int) -> None:
+        """Trust no commit of attempt `up_to` or an older one behind the last verified one."""
+        while (commits := self.commits()) and not commits[-1].is_verified and commits[-1].attempt <= up_to:
             newest = commits[-1]
             self.append(
                 CommitQuarantined(attempt=self.attempt, folder=newest.folder, step=newest.step, reason=reason)
             )
-        return None
 
     def finished(self) -> RunFinished | None:
         """The entry that says that the run reached its last step, if it has."""

@@ -83,15 +83,12 @@ _CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
 _PART_BYTES = 16 << 20
 _PARTS_AT_ONCE = 8
 """Of a file that is written: through within their limit at 1.1 MB/s; 10,000, all that S3 takes, are 168 GB."""
-_WRITER_CLIENT = {**_CLIENT, "timeout": "120s"}
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 """The driver's own tries; `Patience` makes the others."""
-_WRITER_RETRY: Any = {
-    "max_retries": 60,
-    "retry_timeout": timedelta(minutes=5),
-    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2},
-}
-"""Of a file's parts as they are written: nobody else could write them again."""
+_WRITER_TIMEOUT_S = 120.0
+_WRITER_RETRY_S = 300.0
+"""Of a file's parts as they are written, if the patience is no shorter: nobody else could write them again."""
+_BACK_OFF: Any = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
 
 
 def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
@@ -106,9 +103,12 @@ def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
     if "://" not in url:
         return PatientStore(FolderStore(Path(url)), patience)
     http = {"allow_http": os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")}
+    retry_s = min(_WRITER_RETRY_S, patience.budget_s)
+    writer = {**_CLIENT, "timeout": f"{max(30.0, min(_WRITER_TIMEOUT_S, retry_s)):.0f}s"}
+    writer_retry = {"max_retries": 60, "retry_timeout": timedelta(seconds=retry_s), "backoff": _BACK_OFF}
     options: list[dict[str, Any]] = [
         {"client_options": {**client, **http}, "retry_config": retry}
-        for client, retry in ((_CLIENT, _RETRY), (_WRITER_CLIENT, _WRITER_RETRY))
+        for client, retry in ((_CLIENT, _RETRY), (writer, writer_retry))
     ]
     try:
         store, write_store = (from_url(url, **each) for each in options)

@@ -255,22 +255,33 @@ def test_a_large_file_is_digested_whole_and_block_by_block(store) -> None:
 
 def test_no_commit_behind_the_last_verified_one_is_trusted_after_a_failed_check(store) -> None:
     log = begun(store)
-    *_, verified = [committed(log, step, is_verified=True) for step in (1, 2, 3)]
+    for step in (1, 2, 3):
+        committed(log, step, is_verified=True)
     doubtful = [committed(log, step) for step in (4, 5)]
-    assert log.quarantine_unverified("a device is wrong") == verified
+    log.quarantine_unverified("a device is wrong", up_to=1)
     assert steps(log) == [1, 2, 3]
     assert log.entries()[-2:] == [
         CommitQuarantined(attempt=1, folder=commit.folder, step=commit.step, reason="a device is wrong")
         for commit in reversed(doubtful)
     ]
-    assert log.quarantine_unverified("again") == verified and len(log.entries()) == 8
+    log.quarantine_unverified("again", up_to=1)
+    assert len(log.entries()) == 8
 
 
 def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
     log = begun(store)
     committed(log, 1), committed(log, 2)
-    assert log.quarantine_unverified("a device is wrong") is None
+    log.quarantine_unverified("a device is wrong", up_to=1)
     assert steps(log) == []
+
+
+def test_commits_of_attempts_after_the_failed_check_are_trusted(store) -> None:
+    log = begun(store)
+    committed(log, 1)
+    log.begin_attempt(world_size=1, now_s=0.0)
+    committed(log, 2)
+    log.quarantine_unverified("a device was wrong in attempt 1", up_to=1)
+    assert steps(log) == [1, 2]
 
 
 def test_a_sweep_keeps_what_may_be_needed_and_nothing_else(store) -> None:

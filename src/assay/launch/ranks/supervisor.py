@@ -9,6 +9,8 @@ torch, and not where the ranks run: `ThisMachine` starts them here, `launch.node
 """
 
 import signal
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +34,9 @@ from assay.records.processor import Processor
 from assay.records.run import Attempt, Run
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
-from assay.store.commit_log import CommitLog
+from assay.store.commit_log import LOG_PREFIX, CommitLog
 from assay.store.notices import append_notice
+from assay.store.objects import ObjectStore
 from assay.store.patience import PATIENCE_S, Patience
 from assay.triage.hang import HungRank, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
@@ -42,6 +45,8 @@ AfterDeath = Literal["same", "shrink"]
 """Ranks of the next attempt: as many as before, or the most that can share the lanes of the survivors."""
 
 POLL_S = 0.1
+SIGN_OF_LIFE_S = 1.0
+"""From one of the store to the next, while a run that was asked to stop makes its last commit."""
 STACKS_S = 0.5
 """How long hung ranks have to write their stacks."""
 PRIOR_FAILURE_S = 3600.0
@@ -256,6 +261,7 @@ class Supervisor:
     def _one_attempt(self, world_size: int) -> tuple[Attempt, AttemptEnd]:
         now_s = self._clock.now_s()
         number = self._log.begin_attempt(world_size=world_size, now_s=now_s)
+        self._quarantine_suspected()
         commit = self._log.last_intact_commit()
         self._log.sweep_abandoned()
         attempt = Attempt(
@@ -276,12 +282,14 @@ class Supervisor:
         else:
             attempt, end = self._run_ranks(attempt, commit)
         if isinstance(end.error, WrongArithmeticError):
-            self._log.quarantine_unverified(f"not verified before this: {end.error}")
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
-        away = None
+        away = end.error if self._stop_asked and isinstance(end.error, StoreAwayError) else None
         try:
-            self._log.entries()
+            if isinstance(end.error, WrongArithmeticError):
+                self._log.quarantine_unverified(_not_verified(end.error), up_to=attempt.attempt)
+            if away is None:
+                self._log.entries()
         except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
             away = error
         commits = self._log.known_commits()
@@ -302,6 +310,13 @@ class Supervisor:
         if away is not None:
             raise away
         return ended, end
+
+    def _quarantine_suspected(self) -> None:
+        """What should have been when an attempt ended, and the store was away."""
+        for each in reversed(saved_attempts(Path(self._run.run_dir))):
+            if each.failure is not None and each.failure.failure_kind == "wrong_arithmetic":
+                self._log.quarantine_unverified(_not_verified(each.failure.text), up_to=each.attempt)
+                return
 
     def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:
         """The attempt, with where its ranks were, and how it ended."""
@@ -331,6 +346,7 @@ class Supervisor:
 
     def _watch(self, ranks: AttemptRanks, attempt: Attempt) -> AttemptEnd:
         leave_by_s: float | None = None
+        sign: _SignOfLife | None = None
         began_s, least_s = self._clock.monotonic_s(), self._policy.hang_s
         stragglers = StragglerWatch(attempt.world_size)
         while True:
@@ -342,11 +358,17 @@ class Supervisor:
                 watcher.tick(attempt)
             if (end := ranks.end()) is not None:
                 # Who asked to stop wants no other attempt, even if a rank did not survive the asking.
-                died = end.outcome in ("killed", "failed") and end.error is None
+                is_away = isinstance(end.error, StoreAwayError)
+                died = end.outcome in ("killed", "failed") and (end.error is None or is_away)
                 return replace(end, outcome="preempted") if self._stop_asked and died else end
             now_s, beats = self._clock.monotonic_s(), ranks.beats()
             if leave_by_s is not None and now_s > leave_by_s:
                 return self._end_late(attempt)
+            if leave_by_s is not None and (sign is None or not sign.is_alive()):
+                if sign is not None and sign.missing is not None:
+                    return self._end_without_store(attempt, sign.missing)
+                sign = _SignOfLife(self._log.store)
+                sign.start()
             self._notice_faults(attempt)
             if (slow := stragglers.look(beats)) is not None:
                 host, text = attempt.hosts[slow.rank], describe_straggler(slow)
@@ -364,6 +386,16 @@ class Supervisor:
             text=f"not gone {self._policy.grace_s:g} s after SIGTERM; back to the last commit",
         )
         return AttemptEnd("preempted", 0, failure=failure)
+
+    def _end_without_store(self, attempt: Attempt, error: StoreAwayError) -> AttemptEnd:
+        failure = Failure(
+            failure_kind="store_unreachable",
+            run_id=self._run.run_id,
+            attempt=attempt.attempt,
+            signature="store away after SIGTERM",
+            text=f"asked to stop while the store was away; back to the last commit: {error}",
+        )
+        return AttemptEnd("preempted", 0, failure=failure, error=error)
 
     def _end_hung(self, ranks: AttemptRanks, attempt: Attempt, hung: HungRank) -> AttemptEnd:
         state = ranks.take_stacks(hung.rank)
@@ -437,6 +469,32 @@ class Supervisor:
         self._stop_asked = True
         if self._patience is not None:
             self._patience.hurry()
+
+
+class _SignOfLife(threading.Thread):
+    """Asks a store for one, once a run is to stop: no commit is waited for that nobody takes."""
+
+    missing: StoreAwayError | None = None
+    """It did not answer in time."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        super().__init__(name="sign of life", daemon=True)
+        self._store = store
+
+    def run(self) -> None:
+        """It was one if nothing is missing when the thread has ended."""
+        try:
+            self._store.exists(LOG_PREFIX)
+        except StoreAwayError as error:
+            self.missing = error
+        except StoreError:
+            pass  # it answers; the ranks meet the same
+        else:
+            time.sleep(SIGN_OF_LIFE_S)
+
+
+def _not_verified(error: object) -> str:
+    return f"not verified before this: {error}"
 
 
 def back_off_s(steps: Sequence[int]) -> float:
