@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.errors import StoreError
+from assay.base.errors import StoreAwayError, StoreError
 from assay.store.objects import ObjectStore
 
 PATIENCE_S = 60.0
@@ -94,12 +94,17 @@ def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
 
     thread = threading.Thread(target=keep_beating, name="lease", daemon=True)
     thread.start()
+    is_heard = True
     try:
         yield lease
+    except StoreAwayError:
+        is_heard = False  # nor would a release be: the lease runs out
+        raise
     finally:
         is_over.set()
-        thread.join()
-        lease.beat(release=True)
+        if is_heard:
+            thread.join()
+            lease.beat(release=True)
 
 
 def leases(store: ObjectStore, folder: str) -> list[LeaseState]:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import AssayError, DamagedDataError, DataError, StoreError
+from assay.base.errors import AssayError, DamagedDataError, DataError, StoreAwayError, StoreError
 from assay.data.dataset.dataset import MANIFEST_FILE, Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -291,6 +291,8 @@ def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -
                     f"{commit.receipts_from_step + 1} to {commit.step} are not proved"
                 )
             parts.append(_parse_receipts(data))
+        except StoreAwayError:
+            raise  # it says nothing about the file
         except Exception as error:  # a changed file's bytes can fail in any way
             problems.append(f"the steps up to {commit.step} are not proved: {key}: {error}")
     return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, StoreAwayError
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.attempts import attempt_path, unreadable_attempts
@@ -49,6 +49,8 @@ def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: We
     for commit in read:
         try:
             problem = first_problem(log.store, commit)
+        except StoreAwayError:
+            raise  # it says nothing about the files
         except AssayError as error:
             problem = str(error)
         if problem is not None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from assay.base.errors import TrainingError
+from assay.base.errors import StoreAwayError, TrainingError
 from assay.records.run import Attempt, Run
 from assay.store.home import Home
 from assay.training.recipe import recipe_of
@@ -43,10 +43,16 @@ class EvaluationBeside:
         """The worker stays: another attempt may begin, or the queue still has to be emptied."""
 
     def finish(self) -> None:
-        """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it can not be."""
+        """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it can not be,
+        `StoreAwayError` if not now."""
         while (worker := self._see_that_it_runs()) is not None:
-            if worker.wait() == 0:
+            if (code := worker.wait()) == 0:
                 return
+            if code == StoreAwayError.exit_code:
+                raise StoreAwayError(
+                    f"the evaluation of run '{self._run.run_id}' waited in vain for its store. The weights are "
+                    f"committed; {self._log} says what it waited for. The same command goes on from there."
+                )
         if self._worker is not None:
             raise TrainingError(
                 f"the evaluation of run '{self._run.run_id}' failed {MAX_STARTS} times, the last time with "
@@ -66,8 +72,11 @@ class EvaluationBeside:
 
     def _see_that_it_runs(self) -> subprocess.Popen[bytes] | None:
         """The worker, started where there is none; None where that failed too often, or nothing is wanted."""
-        if self._worker is not None and self._worker.poll() in (None, 0):
+        code = None if self._worker is None else self._worker.poll()
+        if self._worker is not None and code in (None, 0):
             return self._worker
+        if code == StoreAwayError.exit_code:
+            self._num_starts -= 1  # it was patient, and is not to blame
         if self._num_starts == MAX_STARTS or not self._is_wanted:
             return None
         self._num_starts += 1
