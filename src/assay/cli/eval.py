@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from assay.evaluation.suite.config import Suite
     from assay.records.benchmark import BenchmarkResult
     from assay.scoring.grade import Tools
+    from assay.store.home import Home
+    from assay.store.ledger.writer import LedgerWriter
 
 
 @click.group(name="eval")
@@ -74,6 +76,7 @@ def run(
     from assay.evaluation.suite.queue import Checkpoint
     from assay.launch.evaluation import evaluate as wiring
     from assay.scoring.http_sampler import HttpSampler
+    from assay.store.ledger.writer import FINISH_S
 
     run_id = run_id or Path(model).name
     tools = _tools(read_suite(suite), judge, judge_model)
@@ -87,8 +90,9 @@ def run(
         scorers = wiring.scorers_of_model(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
     home = given_home()
-    with opened_ledger(home) as ledger:
-        results = wiring.evaluate_model(home, checkpoint, scorers, ledger, on_chunk=show_progress)
+    with _writer(home, run_id) as writer:
+        results = wiring.evaluate_model(home, checkpoint, scorers, writer, on_chunk=show_progress)
+        writer.wait(FINISH_S)
     _print_results(results, as_json=as_json)
 
 
@@ -177,17 +181,16 @@ def import_(
     """
     from assay.evaluation.suite.imports import read_foreign
     from assay.launch.evaluation.evaluate import import_results
+    from assay.store.ledger.writer import FINISH_S
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
     home, results = given_home(), []
-    with opened_ledger(home) as ledger:
-        for imported in found:
-            name = run_id or imported.model.replace("/", "_") or "imported"
-            results.append(
-                import_results(
-                    home, imported, ledger, run_id=name, candidate=candidate or name, seed=seed, step=step
-                )
-            )
+    for imported in found:
+        name = run_id or imported.model.replace("/", "_") or "imported"
+        known_as = {"run_id": name, "candidate": candidate or name}
+        with _writer(home, name) as writer:
+            results.append(import_results(home, imported, writer, **known_as, seed=seed, step=step))
+            writer.wait(FINISH_S)
     _print_results(results, as_json=as_json)
 
 
@@ -242,6 +245,15 @@ def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools
             raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
         return Tools()
     return judges_at(judge, suite, judge_model)
+
+
+def _writer(home: "Home", name: str) -> "LedgerWriter":
+    """Writes what is filed under a name into the ledger; the work does not wait for it."""
+    from assay.launch.rebuild import fold_in
+    from assay.store.ledger.writer import LedgerWriter
+
+    home.run_dir(name)  # is one, or says why not
+    return LedgerWriter(home, name, again=lambda ledger: fold_in(home, name, ledger))
 
 
 def _print_results(results: "Sequence[BenchmarkResult]", *, as_json: bool) -> None:

@@ -36,11 +36,8 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
     from assay.store.ledger.writer import missed_subjects
 
     if missed_subjects(home):
-        from assay.base.errors import AssayError
         from assay.launch.rebuild import fold_in_missed
 
-        try:
-            fold_in_missed(home, ledger)
-        except AssayError as error:
-            click.echo(f"the ledger lacks what it missed, and can not be written: {error}", err=True)
+        for problem in fold_in_missed(home, ledger):
+            click.echo(problem, err=True)
     return ledger

@@ -156,7 +156,7 @@ def _launches(ledger: Ledger, run: Run) -> None:
 
 
 def _log_entries(ledger: Ledger, run: Run) -> None:
-    log = CommitLog(open_store(run.store_url))
+    log = CommitLog(open_store(run.store_url, Patience(0.0)))
     ledger.record_log_entries(run.run_id, dict(enumerate(log.entries())))
 
 

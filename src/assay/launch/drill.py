@@ -12,7 +12,6 @@ from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.launch.bookkeeping import Bookkeeper, writer_of
-from assay.launch.drive import FINISH_S
 from assay.launch.ranks.faults import FaultPlan, never_came
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import Parallel
@@ -21,7 +20,7 @@ from assay.records.drill import DrillReport, Exercise
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.ledger.writer import LedgerWriter
+from assay.store.ledger.writer import FINISH_S, LedgerWriter
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 

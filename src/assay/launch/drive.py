@@ -23,16 +23,13 @@ from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit
 from assay.store.home import Home
-from assay.store.ledger.writer import LedgerWriter
+from assay.store.ledger.writer import FINISH_S, LedgerWriter
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
 from assay.store.patience import Patience
 from assay.store.place import refuse_copy
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
-
-FINISH_S = 10.0
-"""How long a run that is done, and that nobody asked to leave, waits for its ledger."""
 
 RunOutcome = Literal["finished", "stopped", "failed"]
 """`stopped`: it was asked to, committed, and goes on when it is resumed. `failed`: it would fail again."""

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock
+from assay.base.errors import StoreError
 from assay.launch.program_gates import GateDecision, gain_points, gate_decisions, with_decisions
 from assay.launch.rebuild import fold_in_missed
 from assay.planning.actuals import ProgramClock, Spend, clock_of, progress_of
@@ -47,7 +48,8 @@ def program_standing(
     if told is not None:
         now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
     with home.open_ledger() as ledger:
-        fold_in_missed(home, ledger)
+        if problems := fold_in_missed(home, ledger):  # what is spent would be too little
+            raise StoreError("; ".join(problems))
         progress, spends = progress_of(subject, ledger, clock=time, now_s=now_s, notes=told)
     decisions = gate_decisions(home, subject)
     found = forecast(

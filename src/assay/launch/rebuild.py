@@ -23,6 +23,7 @@ from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store
+from assay.store.patience import Patience
 from assay.training.audit import audit_run
 
 
@@ -60,14 +61,27 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
     return Rebuilt(runs, remarks)
 
 
-def fold_in_missed(home: Home, ledger: Ledger) -> None:
-    """Write down what the home's ledger missed while it was away, whoever left before it was back."""
+def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
+    """Write down what the home's ledger missed while it was away, whoever left before it was back.
+
+    Returns a sentence on each subject of which that can not be done now; it stays marked.
+    """
+    problems = []
     for subject, marked_at_s in missed_subjects(home).items():
-        if home.has_run(subject):
-            write_sources(ledger, home.run(subject), SOURCES_OF_A_RUN, name=subject)
-        else:
-            write_sources(ledger, home, SOURCES_OF_A_HOME, name=subject)
-        clear_missed(home, subject, marked_at_s=marked_at_s)
+        try:
+            fold_in(home, subject, ledger)
+            clear_missed(home, subject, marked_at_s=marked_at_s)
+        except AssayError as error:
+            problems.append(f"the ledger lacks what it missed of '{subject}': {error}")
+    return problems
+
+
+def fold_in(home: Home, subject: str, ledger: Ledger) -> None:
+    """Write down all that there is of a run, or of what lies in the home under another name."""
+    if home.has_run(subject):
+        write_sources(ledger, home.run(subject), SOURCES_OF_A_RUN, name=subject)
+    else:
+        write_sources(ledger, home, SOURCES_OF_A_HOME, name=subject)
 
 
 @contextmanager
@@ -91,7 +105,7 @@ def _save_what_only_the_ledger_holds(ledger: Ledger, run: Run) -> None:
 
 def _found_again(run: Run) -> Iterator[str]:
     """Audit a finished run that has no audit: it follows from folder and dataset. Say what does not."""
-    log = CommitLog(open_store(run.store_url))
+    log = CommitLog(open_store(run.store_url, Patience(0.0)))
     if log.finished() is not None and saved_audit(run.run_dir) is None:
         try:
             save_audit(run.run_dir, audit_run(run, log))
@@ -105,7 +119,7 @@ def _found_again(run: Run) -> Iterator[str]:
 
 
 def _unended_attempt(ledger: Ledger, run: Run) -> None:
-    if CommitLog(open_store(run.store_url)).finished() is not None:
+    if CommitLog(open_store(run.store_url, Patience(0.0))).finished() is not None:
         settle(run, ledger)
 
 

@@ -95,7 +95,7 @@ class _Wait:
         self._clock = clock
         self._say = say
         self._began_s = clock.monotonic_s()
-        self._say_at_s = self._began_s + min(SAY_AFTER_S, patience.budget_s)
+        self._say_at_s = self._began_s + SAY_AFTER_S
         self._has_said = False
         self._pause_s = PAUSES_S[0]
         self._reason = "no answer yet"

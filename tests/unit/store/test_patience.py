@@ -95,3 +95,14 @@ def test_the_environment_says_how_patient_a_command_is(given: str, budget_s: flo
 def test_a_patience_that_is_no_number_of_seconds_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match="give seconds"):
         Patience.from_environment({"ASSAY_STORE_PATIENCE": given})
+
+
+def test_who_asks_once_says_nothing_of_an_answer_that_takes_a_moment(tmp_path: Path) -> None:
+    class Slow(FolderStore):
+        def exists(self, key: str) -> bool:
+            time.sleep(0.3)
+            return super().exists(key)
+
+    said: list[str] = []
+    assert not PatientStore(Slow(tmp_path), Patience(0.0, say=said.append)).exists("key")
+    assert said == []

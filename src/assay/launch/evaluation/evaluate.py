@@ -38,6 +38,7 @@ from assay.scoring.http_sampler import HttpSampler
 from assay.store.home import Home
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore
 from assay.training.recipe import recipe_of
 from assay.training.trainer.method_config import BinaryPredictions
@@ -147,7 +148,7 @@ def evaluate_model(
     home: Home,
     checkpoint: Checkpoint,
     scorers: Iterable[Scorer],
-    ledger: Ledger,
+    writer: LedgerWriter,
     *,
     on_chunk: OnChunk = lambda *_: None,
 ) -> list[BenchmarkResult]:
@@ -164,13 +165,12 @@ def evaluate_model(
         for scorer in scorers:
             results.append(evaluate(store, checkpoint, scorer, lease, clock=clock, on_chunk=on_chunk))
             scorer.close()
-    for result in results:
-        ledger.record_benchmark_result(result)
+    writer.put(lambda ledger: _record(ledger, results))
     return results
 
 
 def import_results(
-    home: Home, imported: Imported, ledger: Ledger, *, run_id: str, candidate: str, seed: int, step: int
+    home: Home, imported: Imported, writer: LedgerWriter, *, run_id: str, candidate: str, seed: int, step: int
 ) -> BenchmarkResult:
     """File another tool's scores as a result of ours. Its weights are known by the model's name only."""
     store, identity = home.store_of(run_id), imported.identity
@@ -181,5 +181,10 @@ def import_results(
     folder = benchmark_folder(checkpoint, identity)
     store.put(f"{folder}/{ITEMS_FILE}", data)
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
-    ledger.record_benchmark_result(result)
+    writer.put(lambda ledger: _record(ledger, [result]))
     return result
+
+
+def _record(ledger: Ledger, results: Sequence[BenchmarkResult]) -> None:
+    for result in results:
+        ledger.record_benchmark_result(result)

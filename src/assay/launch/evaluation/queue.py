@@ -39,6 +39,7 @@ from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
+from assay.store.patience import Patience
 from assay.training.recipe import EvaluationConfig, recipe_of
 
 POLL_S = 1.0
@@ -120,9 +121,10 @@ def evaluation_seconds(run: Run, store: ObjectStore) -> PhaseSeconds:
 
 
 def write_results(ledger: Ledger, run: Run) -> None:
-    """Write what the run's store holds of evaluation beside training into the ledger."""
-    store = open_store(run.store_url)
-    for _, result in stored_results(store):
+    """Write what the run's store and folder hold of evaluations into the ledger, if they answer at once."""
+    store = open_store(run.store_url, Patience(0.0))
+    here = [] if store.url == run.run_dir else stored_results(open_store(run.run_dir))
+    for _, result in [*here, *stored_results(store)]:
         ledger.record_benchmark_result(result)
     if any("/lease-" in item.key for item in store.list(PREFIX)):
         ledger.record_phase_seconds(evaluation_seconds(run, store))

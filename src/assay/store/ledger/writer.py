@@ -28,6 +28,8 @@ Answer = TypeVar("Answer")
 
 LEAVE_S = 2.0
 """How long who leaves waits for what is not written yet: SIGTERM to exit is a commit and 5 s at most."""
+FINISH_S = 10.0
+"""How long who is done, and was not asked to leave, waits for it."""
 RETRY_S = 5.0
 """From a failure to the next try."""
 MISSED = "ledger.missed"
@@ -149,7 +151,7 @@ class LedgerWriter:
             mark_missed(self._home, self._subject)
         if self._said != (said := str(error)):
             self._said = said
-            print(f"the ledger can not be written; work goes on without it. {error}", file=sys.stderr)
+            print(f"the ledger is behind; work goes on without it. {error}", file=sys.stderr)
 
 
 def mark_missed(home: Home, subject: str) -> None:

@@ -73,7 +73,7 @@ def test_a_locked_ledger_costs_nobody_more_than_a_moment(
         assert time.monotonic() - began_s < 2.0
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(".")[0].partition(";")[0] for line in said] == [
-        "the ledger can not be written",
+        "the ledger is behind",
         "the ledger does not answer",
     ]
     assert list(missed_subjects(home)) == ["r"]
