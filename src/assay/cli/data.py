@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from assay.records.dataset import DatasetManifest
 
 
+GLANCE_S = 15.0
+"""How long a store may be away of which no more than the order is to be measured."""
+
+
 @click.group()
 def data() -> None:
     """Adopt Parquet as it is, or build a dataset from raw text; look at it; see how it splits; compare two."""
@@ -109,10 +113,11 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
     from assay.data.dataset.split import whole_view
     from assay.data.loader.config import LoaderConfig
     from assay.data.loader.mixing import measure_mixing
+    from assay.store.patience import Patience
 
     given = {"window_rows": window_rows, "lanes": lanes, "global_batch_size": batch}
     config = validated(LoaderConfig, LoadedConfig(given, {}))
-    opened = Dataset.open(dataset)
+    opened = Dataset.open(dataset, Patience(GLANCE_S))
     _print(opened.manifest, dataset, as_json=as_json)
     if as_json:
         return

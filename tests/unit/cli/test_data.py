@@ -11,6 +11,7 @@ import yaml
 import assay.launch
 from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
+from assay.records.dataset import DatasetManifest
 
 TEXTS = [f"row number {n} said hello {'again ' * (n % 9)}" for n in range(60)]
 
@@ -120,6 +121,22 @@ def test_programs_read_json(corpus: Path, capsys) -> None:
     assert tree["leak"]["num_rows"] == 0
     _, changed, _ = run(capsys, "data", "diff", "one", "adopted", "--json")
     assert json.loads(changed)["is_equal"]
+
+
+def test_a_dataset_whose_store_is_away_is_shown_with_its_order_unmeasured(
+    corpus: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, *BUILD, "--out", "one")
+    path = corpus / "one" / "manifest.json"
+    manifest = DatasetManifest.from_json(path.read_bytes(), source=path)
+    path.write_text(manifest.model_copy(update={"source_url": "s3://bucket/shards"}).to_sealed_json())
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION"):
+        monkeypatch.setenv(name, "x")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr("assay.cli.data.GLANCE_S", 0.5)
+    code, shown, err = run(capsys, "data", "show", "one")
+    assert code == 0, err
+    assert "60 rows" in shown and "order of the rows: not measured. s3://bucket/shards" in shown
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_
 from assay.data.dataset.shard_file import SparseFile, parse_footer, read_group
 from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import open_store
+from assay.store.patience import Patience
 
 MANIFEST_FILE = "manifest.json"
 ROW_GROUPS_FILE = "row_groups.parquet"
@@ -33,18 +34,21 @@ Result = TypeVar("Result")
 class Dataset:
     """Opened from a manifest's folder; the shards are read in place."""
 
-    def __init__(self, folder: Path, manifest: DatasetManifest, groups: RowGroups) -> None:
+    def __init__(
+        self, folder: Path, manifest: DatasetManifest, groups: RowGroups, patience: Patience | None = None
+    ) -> None:
+        """`patience`: with the store of its shards."""
         self.folder = folder
         self.manifest = manifest
         self.groups = groups
         self.identities = row_group_identities([shard.path for shard in manifest.shards], groups)
-        self._store = open_store(source_url(folder, manifest))
+        self._store = open_store(source_url(folder, manifest), patience)
         self._footers = pa.memory_map(str(folder / FOOTERS_FILE))
         self._footer_column = pa.ipc.open_file(self._footers).read_all()["footer"]
         self._metadata = lru_cache(maxsize=MAX_OPEN_SHARDS)(self._parse_footer)
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, patience: Patience | None = None) -> Self:
         """Read a manifest folder and check that its files belong together."""
         path = folder / MANIFEST_FILE
         if not path.is_file():
@@ -66,7 +70,7 @@ class Dataset:
                 f"{path}: its fingerprint is not that of the columns and shards that it lists: the file was "
                 "changed. Restore it, or index the dataset anew."
             )
-        return cls(folder, manifest, groups)
+        return cls(folder, manifest, groups, patience)
 
     @property
     def fingerprint(self) -> str:
