@@ -10,6 +10,8 @@ import pytest
 
 from assay.cli.main import main
 from assay.launch.ranks.processor import processor_here
+from assay.store.home import Home
+from assay.store.ledger import tables
 from older_home import unpack_home
 
 COMMIT = "ec8e02d"
@@ -137,6 +139,25 @@ def test_its_campaign_is_decided_again_and_its_decision_stands(assay: Assay, hom
     assert (decision["candidate"], decision["recommendation"]) == ("faster", "stop")
     assert before.read_bytes() == text
     assert (home / "campaigns" / "small" / "memo.html").is_file()
+
+
+def test_its_campaign_is_judged_by_the_folders_of_its_runs_whatever_the_ledger_lacks(
+    tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = unpack_home(tmp_path, COMMIT)
+    monkeypatch.setenv("ASSAY_HOME", str(home))
+    with Home.from_environment().open_ledger() as ledger:
+        held = {run_id: ledger.phase_seconds(run_id) for run_id in RUNS if run_id.startswith("small")}
+        with ledger.writing() as connection:
+            for table in (tables.evaluations, tables.benchmark_results, tables.phase_seconds):
+                connection.execute(table.delete())
+    code, output, errors = assay("decide", "small", "--json")
+    assert code == 0, errors
+    assert [each["recommendation"] for each in json.loads(output)] == ["stop"]
+    code, _, errors = assay("campaign", "run", home.parent / "campaign.yaml")
+    assert code == 0, errors
+    with Home.from_environment().open_ledger() as ledger:
+        assert {run_id: ledger.phase_seconds(run_id) for run_id in held} == held
 
 
 def test_its_campaign_goes_on_as_it_was_declared_and_trains_nothing_again(assay: Assay, home: Path) -> None:

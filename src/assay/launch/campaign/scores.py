@@ -20,7 +20,7 @@ from assay.evaluation.evidence.benchmark_items import (
     result_folders,
 )
 from assay.evaluation.evidence.predictions import predictions_of
-from assay.launch.bookkeeping import writer_of
+from assay.launch.bookkeeping import rebuild_run, writer_of
 from assay.launch.campaign.arms import run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.train import ArmRun, device_seconds_of
@@ -75,9 +75,13 @@ def finished_runs(campaign: OpenCampaign, ledger: Ledger, arm: str, *, clock: Cl
     found: list[ScoredRun] = []
     for seed in campaign.config.seed_numbers:
         run_id = run_id_of(campaign.config.name, arm, seed)
-        if not campaign.home.has_run(run_id) or not ledger.evaluations(run_id):
+        if not campaign.home.has_run(run_id):
             break
         each = ArmRun(arm, seed, existing_run(campaign.home, run_id))
+        if not ledger.evaluations(run_id):  # the folder is the truth, of which it may have missed something
+            rebuild_run(ledger, each.run)
+        if not ledger.evaluations(run_id):
+            break
         found.append(scored_run(campaign, each, ledger, clock=clock))
     return found
 

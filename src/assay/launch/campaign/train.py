@@ -17,7 +17,7 @@ from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, TrainingError
 from assay.base.units import duration_text
 from assay.evaluation.decision.candidate import BASELINE
-from assay.launch.bookkeeping import writer_of
+from assay.launch.bookkeeping import rebuild_run, writer_of
 from assay.launch.campaign.arms import arm_run, run_id_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.drive import drive, evaluate_run
@@ -115,6 +115,7 @@ class Training:
         self._ledger = ledger
         self._place = place
         self._costs: dict[str, list[float]] = {}
+        self._final_s: dict[str, float] = {}
         self._in_flight: list[_Flight] = []
 
     def finish(self, due: Sequence[tuple[str, int]]) -> Iterator[ArmRun]:
@@ -193,13 +194,23 @@ class Training:
     def _taken(self, each: ArmRun) -> ArmRun:
         """Finished; what its launch was killed before it could write down is written down now."""
         run = each.run
-        if not self._ledger.evaluations(run.run_id) or self._ledger.audit(run.run_id) is None:
-            self._ledger.record_run(run)
-            settle(run, self._ledger)
+        self._costs.setdefault(each.arm, []).append(self._held_s(run))
+        if not self._ledger.evaluations(run.run_id):
             self._ledger.record_evaluation(evaluate_run(run, _log_of(run)))
+        if self._ledger.audit(run.run_id) is None:
             keep_audit(self._ledger, run.run_dir, audit_run(run, _log_of(run)))
-        self._costs.setdefault(each.arm, []).append(device_seconds_of(run.run_id, self._ledger))
         return each
+
+    def _held_s(self, run: Run) -> float:
+        """Device time of a run so far, by its folder: the ledger may have missed something of it."""
+        if run.run_id in self._final_s:
+            return self._final_s[run.run_id]
+        rebuild_run(self._ledger, run)
+        if _log_of(run).finished() is None:
+            return device_seconds_of(run.run_id, self._ledger)
+        settle(run, self._ledger)
+        self._final_s[run.run_id] = held_s = device_seconds_of(run.run_id, self._ledger)
+        return held_s
 
     # The budget
 
@@ -227,7 +238,7 @@ class Training:
                 if not self._campaign.home.has_run(run_id):
                     continue
                 run = self._campaign.home.run(run_id)
-                held_s = device_seconds_of(run_id, self._ledger)
+                held_s = self._held_s(run)
                 if _log_of(run).finished() is None and _has_begun(run):
                     held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
                 bound_s += held_s
