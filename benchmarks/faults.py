@@ -32,7 +32,6 @@ from assay.base.config import LoadedConfig
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import new_run
 from assay.records.goodput import Goodput
@@ -176,6 +175,8 @@ def goodput_under_kills(dataset: Path, *, minutes: float, every_s: float) -> tup
     until_s = time.monotonic() + 60 * minutes
     killer = KillEvery(every_s, until_s - every_s / 2)
     home = Home.from_environment()
+    from assay.launch.bookkeeping import Bookkeeper, writer_of  # not above: every rank imports this file anew
+
     with writer_of(home, run) as writer:
         bookkeeper = Bookkeeper(run, writer, SystemClock())
         supervisor = Supervisor(

@@ -54,7 +54,7 @@ _PER_COLUMN = ("chunk_start", "chunk_bytes", "chunk_digest")
 def read_row_groups(path: Path) -> RowGroups:
     """What `RowGroups.table` was written to."""
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{path}: cannot be read ({error}). Index the dataset anew: 'assay data index'."

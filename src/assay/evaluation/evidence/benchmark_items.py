@@ -1,7 +1,7 @@
 """Per-item scores of benchmarks: how they are written, read, summarised and laid beside one another.
 
 A failed item (the machinery broke, not the model) has no score. It is left out of the mean and counted; between
-checkpoints only the items that all of them have scored are compared, so a failure can not favour anybody.
+checkpoints only the items that all of them have scored are compared, so a failure cannot favour anybody.
 """
 
 import io
@@ -149,7 +149,7 @@ def read_items(folder: Path, result: BenchmarkResult) -> pa.Table:
             f"{path}: has digest {seen[:12]}…, its result says {result.items_sha256[:12]}…. "
             "The file changed after it was written; evaluate the checkpoint again."
         )
-    return items_as_today(pq.read_table(io.BytesIO(data)))
+    return items_as_today(pq.ParquetFile(io.BytesIO(data)).read())
 
 
 def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMatrix:

@@ -59,7 +59,7 @@ def read_predictions(
             "The file changed after it was written; evaluate the run again."
         )
     try:
-        table = pq.read_table(path)
+        table = pq.ParquetFile(path).read()
     except pa.ArrowInvalid as error:
         raise DataError(f"{path}: not readable as Parquet ({error}). Evaluate the run again.") from error
     wanted = {ROW_ID: pa.uint64(), **columns}
@@ -90,7 +90,7 @@ def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
     if not np.array_equal(before, after):
         shared = np.intersect1d(before, after).size
         raise DataError(
-            f"{names}: not evaluated on the same rows: {before.size - shared} rows are only in the first, "
+            f"{names}: not evaluated on the same rows: {before.size - shared} rows only in the first, "
             f"{after.size - shared} only in the second, {shared} in both. "
             "Evaluate both on one split of one dataset."
         )

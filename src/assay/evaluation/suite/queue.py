@@ -110,7 +110,7 @@ def mark_done(
 
 
 def mark_failed(store: ObjectStore, checkpoint: Checkpoint, suite_sha256: str, reason: str) -> None:
-    """Say that a checkpoint can not be evaluated, and why."""
+    """Say that a checkpoint cannot be evaluated, and why."""
     key = _done_key(checkpoint.step, checkpoint.weights_digest, suite_sha256)
     store.put_if_absent(key, canonical_json({"failure": reason}).encode())
 
@@ -200,7 +200,7 @@ def _with_contamination(
     searched = known.contamination.dataset_fingerprint if known.contamination else None
     if scorer.training_fingerprint in (None, searched):
         return known
-    items = items_of(pq.read_table(io.BytesIO(store.get(f"{folder}/{ITEMS_FILE}"))))
+    items = items_of(pq.ParquetFile(io.BytesIO(store.get(f"{folder}/{ITEMS_FILE}"))).read())
     result = known.model_copy(update={"contamination": scorer.contamination(items)})
     store.put(f"{folder}/{RESULT_FILE}", (result.to_json() + "\n").encode())
     return result
@@ -226,6 +226,6 @@ def _chunk_bytes(items: Sequence[ItemScore], device_s: float) -> bytes:
 
 
 def _read_chunk(store: ObjectStore, key: str) -> _Chunk:
-    table = pq.read_table(io.BytesIO(store.get(key)))
+    table = pq.ParquetFile(io.BytesIO(store.get(key))).read()
     device_s = float((table.schema.metadata or {}).get(_DEVICE_S, b"0"))
     return _Chunk(items_of(table), device_s)
