@@ -5,7 +5,7 @@ cluster together (the pigeonhole bootstrap: McCullagh 2000; Owen 2007). A plain 
 understates their variance by (S - 1) / S, a third with three seeds. Each draw therefore takes S - 1 of S
 and weights them by S / (S - 1), which makes the variance of a mean exact (Rao & Wu 1988).
 
-What it gives is a standard error. Percentiles of a few seeds can not reach beyond the best and the worst of
+What it gives is a standard error. Percentiles of a few seeds cannot reach beyond the best and the worst of
 them, so intervals take their quantile from Student (`effect.Effect.quantile`).
 """
 
@@ -28,7 +28,7 @@ NUM_RESAMPLES = 2000
 
 def resampled_weights(count: int, num_resamples: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
     """Weights [resample, unit] of mean 1: `count - 1` draws of `count` units, scaled (Rao & Wu)."""
-    assert count >= 2, f"{count} unit can not be resampled"
+    assert count >= 2, f"{count} unit cannot be resampled"
     draws = rng.integers(count, size=(num_resamples, count - 1))
     flat = (draws + np.arange(num_resamples)[:, None] * count).ravel()
     counts = np.bincount(flat, minlength=num_resamples * count).astype(np.float64)

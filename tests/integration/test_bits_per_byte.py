@@ -140,7 +140,7 @@ def test_what_was_scored_before_is_not_scored_again(checkpoints, suite, tmp_path
         (["{model}", "--suite", "missing.yaml"], "missing.yaml: no such file"),
         (["nowhere", "--suite", "{suite}"], "no config.json there"),
         (["{model}", "--suite", "{suite}", "--judge-model", "x"], "--judge-model needs --judge"),
-        (["m", "--endpoint", "http://x/v1", "--suite", "{suite}"], "which an endpoint can not answer"),
+        (["m", "--endpoint", "http://x/v1", "--suite", "{suite}"], "which an endpoint cannot answer"),
     ],
 )
 def test_what_can_not_be_evaluated_is_one_clear_error(checkpoints, suite, capfd, arguments, message):

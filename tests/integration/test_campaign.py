@@ -127,7 +127,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("candidates=[{name: baseline, patch: {trainer.epochs: 2}}]", "give the candidate another name"),
         ("candidates=[{name: a, patch: {seed: 2}}]", "a seed is no treatment"),
         ("rule.primary=[likelyhood]", "benchmark 'likelyhood' is asked for"),
-        ("seeds=1", "can not tell luck from effect"),
+        ("seeds=1", "cannot tell luck from effect"),
         ("looks=[3]", "not before the last one"),
         ("workers=3", "it is one of 1, 2, 4, 8"),
         ("recipe=nowhere.yaml", "nowhere.yaml: no such file"),

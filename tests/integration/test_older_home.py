@@ -19,7 +19,7 @@ RUNS = ["candidate", "finished", "small-baseline-s0", "small-baseline-s1", "smal
 END = "1ca55eddbcac3003ed713742ba6204b809fcb6bcdfc79126ecd1683d66ac2b12"
 """Of the weights with which `finished` ended, and with which `unfinished`, of the same recipe, has to."""
 MADE_ON = "MKL AVX512, ATen AVX512"
-"""Another kind of CPU sums in another order: there the bits of the older numbers can not come out again."""
+"""Another kind of CPU sums in another order: there the bits of the older numbers cannot come out again."""
 
 Assay = Callable[..., tuple[int, str, str]]
 is_same_cpu = MADE_ON in processor_here(os.environ).instructions

@@ -7,7 +7,7 @@ quickest first, up to the first that fails:
     collect --> run all tests once, traced: who runs which line, for how long
             --> a fork per mutant: killed | timeout | survived
 
-What runs as a module is made (defaults, constants) can not be changed afterwards: there the fork imports the
+What runs as a module is made (defaults, constants) cannot be changed afterwards: there the fork imports the
 package anew, with the change, and collects the few tests again.
 """
 
@@ -317,7 +317,7 @@ class Driver:
                 return
 
     def _put_in(self, module: CodeType, mutant: Mutant) -> bool:
-        """Give the living functions that the mutant changes its code; False where that can not be done."""
+        """Give the living functions that the mutant changes its code; False where that cannot be done."""
         name = mutant.place.function
         codes = {code.co_firstlineno: code for code in _codes(module) if code.co_qualname == name}
         functions = self._functions.get((str(mutant.path.resolve()), name), [])

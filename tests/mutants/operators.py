@@ -1,7 +1,7 @@
 """The small wrong programs that stand beside a right one: each differs from its module in one place.
 
 Left alone, because no test should hang on them: annotations, docstrings, decorators, what an error says, and
-assertions (they say what can not happen, so only a second mistake would show that one is gone).
+assertions (they say what cannot happen, so only a second mistake would show that one is gone).
 """
 
 import ast

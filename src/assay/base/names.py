@@ -16,7 +16,7 @@ def _one_folder(text: str) -> str:
     if text in ("", ".", "..") or "/" in text or not text.isprintable():
         raise ValueError(
             f"{text!r:.80} is no name: it must be that of one folder, without '/', line breaks or other signs "
-            "that can not be seen"
+            "that cannot be seen"
         )
     return text
 
@@ -37,5 +37,5 @@ def shell_line(*words: str) -> str:
     """Words as a shell, or sbatch, reads them on one line; `ConfigError` where one would begin another line."""
     for word in words:
         if not word.isprintable():
-            raise ConfigError(f"{word!r:.200} can not stand in a script: it holds a line break or the like.")
+            raise ConfigError(f"{word!r:.200} cannot stand in a script: it holds a line break or the like.")
     return shlex.join(words)

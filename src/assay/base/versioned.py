@@ -45,7 +45,7 @@ class Versioned(BaseModel):
     """`upgrades[n - 1]` makes version n + 1 of version n."""
 
     version: ClassVar[int] = 1
-    """Of what is written today; follows from `upgrades`."""
+    """The version of what is written today; follows from `upgrades`."""
 
     added: ClassVar[frozenset[str]] = frozenset()
     """Fields that this version did not have from its first day. At their defaults they are no part of a digest,
@@ -88,7 +88,7 @@ class Versioned(BaseModel):
 
 
 def stored_problem(error: ValidationError, *, wrote: str = "") -> str:
-    """Why a stored tree can not be read, and what to do: the end of a sentence about it.
+    """Why a stored tree cannot be read, and what to do: the end of a sentence about it.
 
     `wrote` is the version of assay that wrote it, where that is known.
     """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.cli.given import given_home
 
 if TYPE_CHECKING:
@@ -35,11 +36,10 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     else:
         colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[report.verdict]
         click.secho(f"{report.verdict.upper()}  {report.run_id}", fg=colour, bold=True)
-        click.echo(
-            f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {report.epochs} epochs"
-        )
+        epochs = number_of(report.epochs, "epoch")
+        click.echo(f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}")
         if report.rows_quarantined:
-            click.echo(f"  {report.rows_quarantined:,} rows quarantined: their bytes are damaged")
+            click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are damaged")
         for kind, lines in (
             ("problem", report.problems),
             ("missing", report.missing),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
+from assay.base.units import number_of
 from assay.cli.given import FILE, found_ledger, given_home, opened_ledger
 from assay.cli.train_on import PlaceOptions, place_options
 
@@ -75,7 +76,7 @@ def run(
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
     if check:
         click.echo(
-            f"campaign {config.name}: at most {num_runs} runs, looks at "
+            f"campaign {config.name}: at most {number_of(num_runs, 'run')}, looks at "
             f"{', '.join(map(str, config.all_looks))} seeds, budget {config.budget_device_hours:g} "
             "device-hours. Nothing was started."
         )

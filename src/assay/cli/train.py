@@ -184,7 +184,7 @@ def _print_check(recipe: Path, overrides: tuple[str, ...]) -> None:
 def _refuse_changes(
     run: "Run", overrides: tuple[str, ...], *, store: str | None, run_id: str | None, check: bool
 ) -> None:
-    """Raise `ConfigError` for what a run that is gone on with can not be given."""
+    """Raise `ConfigError` for what a run that is gone on with cannot be given."""
     if overrides:
         raise ConfigError(f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead.")
     from assay.launch.run import absolute_store

@@ -29,7 +29,7 @@ class PlaceOptions:
     """Whether who started this process has put the launch on record."""
 
     def check(self, world_size: int) -> None:
-        """Raises `ConfigError` about what can not work there; before a run is made."""
+        """Raises `ConfigError` about what cannot work there; before a run is made."""
         if self.on == "slurm":
             self.slurm_config().check_world_size(world_size)
         elif self.on == "allocation":

@@ -64,7 +64,7 @@ class DemoResult(NamedTuple):
     candidate: RunResult
     killed_at_step: int
     memo: WrittenMemo
-    """Of the campaign."""
+    """The memo of the campaign."""
 
 
 def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> DatasetManifest:

@@ -34,7 +34,7 @@ class Scenario(NamedTuple):
     name: str
     faults: tuple[dict[str, object], ...] = ()
     world_sizes: tuple[int, ...] = ()
-    """Of the attempts in turn; empty: as asked for."""
+    """The world sizes of the attempts in turn; empty: as asked for."""
     parallel: tuple[Parallel, ...] = ("ddp",)
 
     def plan(self) -> FaultPlan:

@@ -43,11 +43,11 @@ class RunResult(NamedTuple):
     last_attempt: Attempt | None = None
     """None where it failed, or finished long ago and kept no record of it."""
     evaluation: AnyEvaluation | None = None
-    """Of a finished run."""
+    """The evaluation of a finished run."""
     audit: AuditReport | None = None
     """Likewise."""
     error: AssayError | None = None
-    """Of a run that failed: why."""
+    """Why the run failed, where it did."""
 
 
 def drive(

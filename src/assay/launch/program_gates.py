@@ -26,11 +26,11 @@ class GateDecision(NamedTuple):
     verdict: Verdict
     decision: Decision
     path: Path
-    """Of the decision's record."""
+    """The path of the decision's record."""
 
 
 def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
-    """Of every gate whose campaign has decided; of several candidates, the one with the best recommendation."""
+    """Decisions of the gates whose campaign has decided; of several candidates, the best recommended one's."""
     found = []
     for name, gate in program.gates.items():
         campaign = gate.evidence.campaign if gate.evidence is not None else ""

@@ -32,7 +32,7 @@ class Rebuilt(NamedTuple):
 
     runs: list[Run]
     remarks: list[str]
-    """Sentences on what can not be had again: damaged files, and what an older assay kept in a ledger."""
+    """Sentences on what cannot be had again: damaged files, and what an older assay kept in a ledger."""
 
 
 def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
@@ -64,7 +64,7 @@ def rebuild_all(home: Home, ledger: Ledger) -> Rebuilt:
 def fold_in_missed(home: Home, ledger: Ledger) -> list[str]:
     """Write down what the home's ledger missed while it was away, whoever left before it was back.
 
-    Returns a sentence on each subject of which that can not be done now; it stays marked.
+    Returns a sentence on each subject of which that cannot be done now; it stays marked.
     """
     problems = []
     for subject, marked_at_s in missed_subjects(home).items():

@@ -54,7 +54,7 @@ class ReplayRequest:
     attempt: int | None = None
     """Compare with this attempt's record; None with the one that counts."""
     lane: int | None = None
-    """Of `step`, only this lane."""
+    """Only this lane of `step`."""
     mode: Mode | None = None
     """Look at every operator of `step`."""
     search_rows: bool = False
@@ -101,7 +101,7 @@ class _Replay:
     """Digests that it committed, by step."""
     compared: list[Compared] = field(default_factory=list)
     totals: StepTotals | None = None
-    """Of the step that was asked for."""
+    """The totals of the step that was asked for."""
     lane_loss: float | None = None
     operators: OperatorWatchReport | None = None
     rows: RowSearch | None = None
@@ -263,7 +263,7 @@ def _check_attempt(request: ReplayRequest, steps: Mapping[int, RecordedStep]) ->
 
 
 def _weights(log: CommitLog) -> dict[int, str]:
-    """Of all commits that ever were, retired ones too; those that were distrusted give way to their
+    """The digests of all commits that ever were, retired ones too; those that were distrusted give way to their
     successors."""
     return {entry.step: entry.weights_digest for entry in log.entries() if isinstance(entry, Commit)}
 

@@ -86,7 +86,7 @@ def absolute_store(store_url: str) -> str:
 
 
 def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
-    """The recipe and its dataset, or an error about the first thing that can not work."""
+    """The recipe and its dataset, or an error about the first thing that cannot work."""
     recipe = validated(Recipe, recipe_values)
     dataset = Dataset.open(Path(recipe.data.dataset))
     _check_dataset(recipe, dataset)
@@ -139,7 +139,7 @@ def existing_run(home: Home, run_id: str) -> Run:
 
 
 def finished_entry(log: CommitLog) -> RunFinished | None:
-    """Of a run that has nothing left to train: it has finished, and its last commit is what it was."""
+    """The last entry of a run with nothing left to train: finished, and its last commit is what it was."""
     finished, commits = log.finished(), log.known_commits()
     if finished is None or not commits or first_problem(log.store, commits[-1]) is not None:
         return None

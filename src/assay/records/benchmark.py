@@ -22,7 +22,7 @@ class DetectableEffect(Record):
     """Smallest true difference of the mean score that is found with probability `power`; the score's unit."""
     power: float = 0.8
     confidence: float = 0.95
-    """Of the two-sided paired test; one seed a side, so the seeds' own variance is not in it."""
+    """Level of the two-sided paired test; one seed a side, so the seeds' own variance is not in it."""
     correlation: float = 0.0
     """Between the two checkpoints' scores of one item. 0 is cautious; pairs that agree need fewer items."""
 
@@ -31,7 +31,7 @@ class Contamination(Record):
     """How much of a benchmark's text the training data holds."""
 
     dataset_fingerprint: str
-    """Of the training data that was searched."""
+    """Fingerprint of the training data that was searched."""
     unit: str
     """What an n-gram is made of: `words`, or `tokens` of the dataset's tokenizer."""
     ngram: PositiveInt
@@ -60,16 +60,16 @@ class BenchmarkResult(Record):
     candidate: str
     """Which recipe it is of, e.g. `baseline`; results that differ in the seed only share it."""
     seed: NonNegativeInt = 0
-    """Of the training run: the unit of replication."""
+    """The seed of the training run: the unit of replication."""
     step: NonNegativeInt
     weights_digest: str
     benchmark: str
     benchmark_sha256: str
-    """Of the benchmark's whole definition with its items."""
+    """SHA-256 of the benchmark's whole definition with its items."""
     grader_sha256: str
-    """Of the rule that turns an answer into a score."""
+    """SHA-256 of the rule that turns an answer into a score."""
     prompt_sha256: str
-    """Of all prompts as the model got them, and of how completions are sampled."""
+    """SHA-256 of all prompts as the model got them, and of how completions are sampled."""
     num_items: PositiveInt
     num_failed: NonNegativeInt
     """Items without a score: the machinery failed (a timeout, a grader that broke), not the model."""
@@ -92,7 +92,7 @@ class BenchmarkResult(Record):
     source: str = "assay"
     """Who scored it: `assay`, `lm-evaluation-harness`, `inspect-ai`, `openai-evals`."""
     items_sha256: str
-    """Of `items.parquet`."""
+    """SHA-256 of `items.parquet`."""
 
     def version_sha256(self) -> str:
         """What results must share to be comparable: benchmark, grader and prompts."""

@@ -9,7 +9,7 @@ from assay.records.record import Record
 
 
 class Campaign(Record):
-    """The question, the arms, the looks and the gates. Written once: what was declared can not be edited
+    """The question, the arms, the looks and the gates. Written once: what was declared cannot be edited
     later."""
 
     name: Name
@@ -17,7 +17,7 @@ class Campaign(Record):
     """The resolved campaign file, defaults included; without what may change on the way (budget, workers,
     dissent)."""
     config_sha256: str
-    """Of `config` and `recipe`."""
+    """SHA-256 of `config` and `recipe`."""
     recipe: dict[str, Any]
     """The known-good recipe as given."""
     beside: str
@@ -53,9 +53,9 @@ class SealOpening(Record):
     candidate: str
     benchmark: str
     suite_sha256: str
-    """Of the suite that holds it: by this another campaign knows that it is the same holdout."""
+    """SHA-256 of the suite that holds it: by this another campaign knows that it is the same holdout."""
     num_seeds: PositiveInt
-    """Of the declared look for which it was opened."""
+    """Seeds of the declared look for which it was opened."""
     runs: tuple[str, ...]
     """Whose last weights are scored, baseline's first."""
     opened_s: float

@@ -1,7 +1,7 @@
 """A capsule: all that one step of a run needs to be run again, kept when the step failed.
 
 The recipe, the row ids of each lane, and the commit to begin from, whose files are copied beside the capsule so
-that retention can not take them. The rows themselves stay in the dataset, which its fingerprint names.
+that retention cannot take them. The rows themselves stay in the dataset, which its fingerprint names.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ class Capsule(Record):
     attempt: NonNegativeInt
     """In which it was made; 0 where nobody made it yet."""
     world_size: NonNegativeInt
-    """Of that attempt; no part of the numbers. 0 likewise."""
+    """World size of that attempt; no part of the numbers. 0 likewise."""
     reason: str
     """Why it was kept."""
     created_s: float

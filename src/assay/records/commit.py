@@ -40,7 +40,7 @@ class Quarantined(Record):
 
 
 class AttemptBegan(Record):
-    """An attempt took the log over. Earlier attempts can not append any more."""
+    """An attempt took the log over. Earlier attempts cannot append any more."""
 
     type: Literal["attempt"] = "attempt"
     attempt: PositiveInt
@@ -59,7 +59,7 @@ class Commit(Record):
     cursor: Cursor
     committed_s: float
     folder: str
-    """Of the checkpoint's files, in the run's store, e.g. `checkpoints/00000200-0001`."""
+    """The folder of the checkpoint's files, in the run's store, e.g. `checkpoints/00000200-0001`."""
     files: tuple[FileDigest, ...]
     """Every file of the folder: tensors, DCP's metadata, `receipts.npz`."""
     weights_digest: str
@@ -71,7 +71,7 @@ class Commit(Record):
     quarantined: tuple[Quarantined, ...] = ()
     """Row groups skipped in those steps because their bytes are damaged."""
     metric: float | None = None
-    """Of the evaluation made at this step, by the recipe's `keep_best`; None where none was made."""
+    """The value of the evaluation made at this step, by the recipe's `keep_best`; None where none was made."""
     is_verified: bool = False
     """A spot check of every rank passed in this very step, so no device was wrong then."""
     retires: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ class CoverageCell(Record):
     items_needed: int | None = None
     """Independent items that would suffice; None where it is not too small."""
     result_sha256: str | None = None
-    """Of the BenchmarkResult."""
+    """SHA-256 of the BenchmarkResult."""
 
 
 class CoveredMode(Record):

@@ -6,7 +6,7 @@ from assay.records.record import Record
 
 
 class Cursor(Record):
-    """The next step's place. Counts committed optimizer steps, so prefetch can not leak into it."""
+    """The next step's place. Counts committed optimizer steps, so prefetch cannot leak into it."""
 
     epoch: NonNegativeInt = 0
     step_in_epoch: NonNegativeInt = 0

@@ -20,7 +20,7 @@ class Shard(Record):
     num_rows: NonNegativeInt
     num_row_groups: NonNegativeInt
     sha256: str
-    """Of the whole file."""
+    """SHA-256 of the whole file."""
 
 
 class LengthProfile(Record):
@@ -61,9 +61,9 @@ class DatasetManifest(Record):
     fingerprint: str
     """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
     row_groups_sha256: str
-    """Of `row_groups.parquet`."""
+    """SHA-256 of `row_groups.parquet`."""
     footers_sha256: str
-    """Of `footers.arrow`: the shards' Parquet footers, so that reading asks no shard for one."""
+    """SHA-256 of `footers.arrow`: the shards' Parquet footers, so that reading asks no shard for one."""
     columns: dict[str, str]
     """Column name -> Arrow type, in file order."""
     shards: tuple[Shard, ...]
@@ -77,4 +77,4 @@ class DatasetManifest(Record):
     """Label -> rows; empty where the dataset has no `label` column."""
     column_profiles: tuple[ColumnProfile, ...]
     tokenizer_sha256: str | None = None
-    """Of the tokenizer's `tokenizer.json`, where the dataset was built by us."""
+    """SHA-256 of the tokenizer's `tokenizer.json`, where the dataset was built by us."""

@@ -25,7 +25,7 @@ class Shift(Record):
     before: float
     after: float
     is_share: bool
-    """Of the rows, from 0 to 1."""
+    """Whether they are shares of the rows, from 0 to 1."""
 
 
 class RowDiff(Record):

@@ -30,7 +30,7 @@ class Source(Record):
     """Where a number comes from."""
 
     path: str
-    """Of the record's file; relative to the folder of all runs where it lies below it."""
+    """The path of the record's file; relative to the folder of all runs where it lies below it."""
     sha256: str
     """The record's digest."""
 
@@ -115,7 +115,7 @@ class Decision(Record):
 
     campaign: str
     campaign_sha256: str
-    """Of the resolved campaign file: gates and thresholds as they were declared."""
+    """SHA-256 of the resolved campaign file: gates and thresholds as they were declared."""
     question: str
     candidate: str
     because: str
@@ -186,7 +186,7 @@ class KnownGood(Record):
     recipe: dict[str, Any]
     """As given, without seeds: defaults are filled in when it is used."""
     recipe_sha256: str
-    """Of `recipe`."""
+    """SHA-256 of `recipe`."""
     patch: dict[str, Any]
     """What made it of its parent."""
     decision_sha256: str

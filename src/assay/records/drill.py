@@ -65,7 +65,7 @@ class DrillReport(Record):
     upgrades: ClassVar = (_without_parts,)
 
     recipe_sha256: str
-    """Of the pilot: the recipe with fewer steps."""
+    """SHA-256 of the pilot: the recipe with fewer steps."""
     parts: dict[str, Any]
     """`drilled_parts` of its recipe: what another recipe must share for the drill to speak for it."""
     workers: PositiveInt
@@ -82,7 +82,7 @@ class DrillReport(Record):
         recipe_sha256: str,
         workers: int,
     ) -> Self:
-        """Of a resolved recipe, with the verdict that follows from the exercises."""
+        """The report of a resolved recipe, with the verdict that follows from the exercises."""
         verdict = _verdict(exercises)
         return cls(
             recipe_sha256=recipe_sha256,

@@ -44,7 +44,7 @@ class Measured(Record):
 
     metric: Metric
     estimate: Estimate | None
-    """None where these rows can not say it: an AUC of one class."""
+    """None where these rows cannot say it: an AUC of one class."""
 
 
 AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
@@ -119,7 +119,7 @@ class Evaluation(Record):
     dataset_fingerprint: str
     split: str
     predictions_sha256: str
-    """Of the Parquet file with one line per row: row_id, what was predicted, and the metadata columns."""
+    """SHA-256 of the Parquet file with one line per row: row_id, the prediction, the metadata columns."""
     overall: ClassifierMetrics | ScoreMetrics
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
 
@@ -135,14 +135,14 @@ class Evaluation(Record):
 
 
 class ClassifierEvaluation(Evaluation):
-    """Of a binary classifier: ranking, log-loss, calibration."""
+    """The evaluation of a binary classifier: ranking, log-loss, calibration."""
 
     overall: ClassifierMetrics
     slices: tuple[SliceMetrics, ...]
 
 
 class ScoreEvaluation(Evaluation):
-    """Of a method that scores each row by itself: an error, a reward, a log-likelihood."""
+    """The evaluation of a method that scores each row by itself: an error, a reward, a log-likelihood."""
 
     overall: ScoreMetrics
     slices: tuple[ScoreSlice, ...]
@@ -168,7 +168,7 @@ class Comparison(Record):
 
 
 class AucComparison(Comparison):
-    """Of two binary classifiers."""
+    """A comparison of two binary classifiers."""
 
     baseline_auc: float
     candidate_auc: float
@@ -190,7 +190,7 @@ class AucComparison(Comparison):
 
 
 class ScoreComparison(Comparison):
-    """Of two runs whose rows have scores of their own."""
+    """A comparison of two runs whose rows have scores of their own."""
 
     metric: Metric
     baseline_value: float

@@ -56,7 +56,7 @@ class Failure(Record):
     host: str = ""
     """Name of that rank's machine."""
     device: str = ""
-    """Of that rank, e.g. `cpu` or `cuda:3`; empty where it died before it had one."""
+    """The device of that rank, e.g. `cpu` or `cuda:3`; empty where it died before it had one."""
     phase: Phase | None = None
     """What the rank was doing."""
     step: NonNegativeInt | None = None

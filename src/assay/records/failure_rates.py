@@ -26,7 +26,7 @@ class FailureRates(Record):
     """A twentieth lies below."""
     high: NonNegativeFloat
     shape: PositiveFloat
-    """Of the Gamma distribution: interrupts that the rate is known from, the stated one included."""
+    """Shape of the Gamma distribution: interrupts that the rate is known from, the stated one included."""
     loss_hours: tuple[NonNegativeFloat, NonNegativeFloat] | None
     """Hours that a run loses at each: uniform, of the recorded mean and scatter; None: too few."""
 

@@ -36,7 +36,7 @@ class Interruption(Record):
     """Work that was rolled back."""
     stalled_device_s: NonNegativeFloat
     startup_device_s: NonNegativeFloat
-    """Of the attempt that followed."""
+    """Device-seconds of starting the attempt that followed."""
     waited_device_s: NonNegativeFloat
     """Nobody held the devices between the two attempts, times the ranks of the second."""
 

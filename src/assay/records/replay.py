@@ -9,7 +9,7 @@ from assay.records.record import Record
 Verdict = Literal["equal", "differs", "not recorded"]
 
 Cause = Literal["wrong arithmetic", "other machine or code", "bad data", "optimisation", "ordinary"]
-"""Of a step that looks bad. `ordinary`: it does not."""
+"""The cause of a step that looks bad. `ordinary`: it does not."""
 
 
 class Compared(Record):
@@ -78,7 +78,7 @@ class RowSearch(Record):
     """What `bad` means here, in words with numbers."""
     rows: tuple[RowFinding, ...]
     num_rows: NonNegativeInt
-    """Of the step."""
+    """Rows of the step."""
     num_passes: NonNegativeInt
     """Forward passes that the search took."""
     step_loss: float | None
@@ -86,7 +86,7 @@ class RowSearch(Record):
     loss_without: float | None
     """The same without the rows that were named."""
     earlier_loss: float | None
-    """Of the rows of the steps before, with the same weights: what the data of this step is held against."""
+    """Mean loss of the steps before, with the same weights: what this step's data is held against."""
 
 
 class Explanation(Record):
@@ -103,7 +103,7 @@ class ReplayReport(Record):
     step: PositiveInt
     through_step: PositiveInt
     from_step: NonNegativeInt
-    """Of the commit that it began from; 0: the starting weights."""
+    """The step of the commit that it began from; 0: the starting weights."""
     attempt: NonNegativeInt
     """Whose record of the step is compared; 0 where no attempt wrote it down."""
     recorded_code_version: str
@@ -115,7 +115,7 @@ class ReplayReport(Record):
     """The comparisons of the step itself and behind it."""
     first_difference: Compared | None
     loss: float | None
-    """Of the step, replayed; None where it is not finite."""
+    """Loss of the step, replayed; None where it is not finite."""
     gradient_norm: float | None
     lane_loss: float | None = None
     """Mean over the rows of the lane that was asked for."""

@@ -27,7 +27,7 @@ class Run(Record):
     recipe_sha256: str
     dataset_fingerprint: str
     code_version: str
-    """Of assay; with the git commit where it runs from a checkout."""
+    """The version of assay; with the git commit where it runs from a checkout."""
     run_dir: str
     """Absolute local folder: metrics, logs, reports; and the commits, unless `store_url` says otherwise. In the
     file it is that of the day when the run was made; whoever opens the run has it as it is (`store.place`)."""
@@ -60,7 +60,7 @@ class Attempt(Record):
     folder: str = ""
     """Where the run's folder lay; empty where an older assay wrote it down."""
     code_version: str = ""
-    """Of assay, as in the run's record; empty where an older assay wrote it down."""
+    """The version of assay, as in the run's record; empty where an older assay wrote it down."""
     processor: Processor | None = None
     """What its ranks compute on, on all nodes alike; None where an older assay wrote it down."""
     hosts: tuple[str, ...] = ()

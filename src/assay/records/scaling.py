@@ -21,7 +21,7 @@ class ScalingLaw(Record):
     """`chinchilla`, `over-training`, `compute` or `tokens`."""
     formula: str
     points_sha256: str
-    """Of the points that were fitted, as canonical JSON: the input by digest."""
+    """SHA-256 of the points that were fitted, as canonical JSON: the input by digest."""
     num_points: PositiveInt
     huber_delta: PositiveFloat
     """Residuals of log loss below this count by their square, larger ones by their size."""
@@ -70,9 +70,9 @@ class GainForecast(Record):
     sources: tuple[str, ...]
     """Campaigns behind it, this one first."""
     scales: tuple[PositiveFloat, ...]
-    """Of each."""
+    """The scale of each."""
     gains: tuple[float, ...]
-    """Of each, over its seeds."""
+    """Mean gain of each, over its seeds."""
     times_beyond_data: PositiveFloat
     times_supported: PositiveFloat
     """How far beyond the largest campaign a back-test could check such forecasts."""

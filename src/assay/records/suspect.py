@@ -28,7 +28,7 @@ class Suspect(Record):
 
 
 class WrongArithmeticError(AssayError):
-    """A device gave wrong numbers. Commits that are not verified can not be trusted any more."""
+    """A device gave wrong numbers. Commits that are not verified cannot be trusted any more."""
 
     def __init__(self, message: str, suspects: tuple[Suspect, ...]) -> None:
         super().__init__(message)

@@ -43,7 +43,7 @@ class Grade(NamedTuple):
     parts: Mapping[str, float] = {}
     """Scores of a multi grader's graders."""
     label: str | None = None
-    """Of a label model."""
+    """The name of a label model."""
 
 
 class Tools(NamedTuple):
@@ -217,7 +217,7 @@ def _judgement(grader: ScoreModel | LabelModel, answer: Completion | SamplerErro
 
 
 def judge_failure(error: SamplerError) -> ItemFailure:
-    """Of an item whose judge did not answer."""
+    """The failure of an item whose judge did not answer."""
     is_refusal = error.kind == "refusal"
     return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(error))
 

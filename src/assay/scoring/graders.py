@@ -191,5 +191,5 @@ Grader = Annotated[
 
 
 def grader_sha256(grader: Grader) -> str:
-    """Of the grader with all its values; its name is not part of it."""
+    """SHA-256 of the grader with all its values; its name is not part of it."""
     return sha256_of_json(grader.model_dump(mode="json", exclude={"name"}))

@@ -1,7 +1,7 @@
 """An OpenAI-compatible endpoint as a sampler and embedder, by the standard library alone.
 
 Answers that may pass (408, 409, 429, 5xx, no connection) are asked for again, with a pause that doubles; a 4xx
-is the asker's mistake and is not. A request has a time limit, so one lost answer can not hold a benchmark up.
+is the asker's mistake and is not. A request has a time limit, so one lost answer cannot hold a benchmark up.
 """
 
 import json
@@ -124,4 +124,4 @@ class HttpSampler:
         except TimeoutError as error:
             raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
         except (OSError, ValueError) as error:
-            raise SamplerError("server", f"{where} can not be reached or read: {error}") from error
+            raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error

@@ -149,7 +149,7 @@ def _fence_calls(libc: Any) -> bool:
     for numbers in _REFUSED_CALLS.values():
         for number in numbers:
             program += [(0x15, 0, 1, number), refuse]
-    program += [(0x15, 0, 1, _CLONE3), unknown]  # its flags can not be read here; libraries fall back to clone
+    program += [(0x15, 0, 1, _CLONE3), unknown]  # its flags cannot be read here; libraries fall back to clone
     program += [(0x15, 0, 3, _PRLIMIT), load_first, (0x15, 1, 0, 0), refuse, load_number]  # others' limits
     program += [(0x15, 0, 3, _CLONE), load_first, (0x45, 1, 0, _CLONE_THREAD), refuse, allow]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *line) for line in program))

@@ -1,4 +1,4 @@
-"""A user's `def grade(sample, item) -> float`, run in a process of its own that a runaway can not outgrow.
+"""A user's `def grade(sample, item) -> float`, run in a process of its own that a runaway cannot outgrow.
 
     parent --- one JSON line: sample, item ---> child: fence and limits, then the source, then grade()
            <-- one JSON line: score or error --

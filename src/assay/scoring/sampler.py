@@ -68,7 +68,7 @@ class SamplerError(AssayError):
         self.kind = kind
 
     def failure(self) -> ItemFailure:
-        """Of an item whose prompt got no completion."""
+        """The failure of an item whose prompt got no completion."""
         return ItemFailure(_FAILURE_KINDS[self.kind], str(self))
 
 
@@ -77,7 +77,7 @@ class Sampler(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the model; part of the digest of whatever it judged."""
+        """The name of the model; part of the digest of whatever it judged."""
         ...
 
     def sample(

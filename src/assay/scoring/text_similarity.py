@@ -89,7 +89,7 @@ def meteor(words: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
-    """Of two vectors; 0 where one of them is zero."""
+    """The cosine of two vectors; 0 where one of them is zero."""
     norms = math.sqrt(sum(x * x for x in first) * sum(y * y for y in second))
     return sum(x * y for x, y in zip(first, second, strict=True)) / norms if norms else 0.0
 

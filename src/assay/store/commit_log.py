@@ -1,7 +1,7 @@
 """The run's log of commits: what is durable, who may add to it, and what can be trusted.
 
 Entries are `log/00000000.json`, `log/00000001.json`, ... each put only if absent (see `records.commit`). So
-two writers can not both append, and an attempt that was replaced learns it from the number that it lost.
+two writers cannot both append, and an attempt that was replaced learns it from the number that it lost.
 
 Knows nothing of tensors: a checkpoint is a folder of files with digests.
 """
@@ -248,7 +248,7 @@ def _parse(data: bytes, key: str) -> LogEntry:
 
 
 def _entry_sha256(tree: dict[str, object], key: str) -> str:
-    """Of an entry and its place: another entry in its place shows, too."""
+    """The digest of an entry and its place: another entry in its place shows, too."""
     return sha256_of_json({"entry": tree, "key": key})
 
 

@@ -43,7 +43,7 @@ class Home:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Of this process, or of the variables given. Call it where a process starts, nowhere else."""
+        """The home of this process, or of the variables given. Call it where a process starts, nowhere else."""
         variables = os.environ if environment is None else environment
         return cls.at(Path(variables.get("ASSAY_HOME") or "runs"), variables.get("ASSAY_LEDGER"))
 
@@ -117,5 +117,5 @@ class Home:
         return None if path is not None and not path.exists() else self.open_ledger()
 
     def ledger_file(self) -> Path | None:
-        """Of a SQLite ledger; None for a server."""
+        """The file of a SQLite ledger; None for a server."""
         return database.sqlite_file(self.ledger_url)

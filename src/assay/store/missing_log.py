@@ -22,11 +22,11 @@ def refuse_missing_log(run: Run, log: CommitLog) -> None:
     """Raise `DamagedDataError` where the log has lost what it knew, or is another run's; a run that never began
     has lost nothing."""
     if (problem := missing_log(run, log)) is not None:
-        raise DamagedDataError(f"run '{run.run_id}' can not go on: {problem}")
+        raise DamagedDataError(f"run '{run.run_id}' cannot go on: {problem}")
     made = {entry.attempt for entry in log.entries() if isinstance(entry, Commit)}
     if made and run.store_url != run.run_dir and made.isdisjoint(number for number, _ in _remains_here(run)):
         raise DamagedDataError(
-            f"run '{run.run_id}' can not go on: {run.store_url}/{LOG_PREFIX} has commits, and none is of an "
+            f"run '{run.run_id}' cannot go on: {run.store_url}/{LOG_PREFIX} has commits, and none is of an "
             f"attempt that {run.run_dir} knows. They are of another run with the same --store: give each its "
             "own. Or the run's folder lost its attempts: put them back."
         )

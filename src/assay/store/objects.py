@@ -166,7 +166,7 @@ class PatientStore:
 
     @contextmanager
     def open_writer(self, key: str) -> Iterator[IO[bytes]]:
-        """What was written can not be asked for again: the driver alone tries again, as long as it may."""
+        """What was written cannot be asked for again: the driver alone tries again, as long as it may."""
         with self._inner.open_writer(key) as writer:
             yield writer
 

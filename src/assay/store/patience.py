@@ -3,7 +3,7 @@
     call --> an answer
          --> StoreAwayError, or silence: wait 0.25, 0.5, ... 15 s and ask again, until the budget is used up
 
-Every try has a deadline, also where the call itself can not be interrupted (a request in a driver, a network
+Every try has a deadline, also where the call itself cannot be interrupted (a request in a driver, a network
 file system that hangs): it is made in a thread, which is left behind. So signals are heard meanwhile.
 
 An answer may be lost although the write was made. Writes of whole objects can be repeated; of `put_if_absent`

@@ -11,7 +11,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 def readable(record_class: type[RecordT], paths: Iterable[Path]) -> tuple[list[RecordT], list[str]]:
-    """The records in some files, and a sentence on each file that can not be read."""
+    """The records in some files, and a sentence on each file that cannot be read."""
     records, problems = [], []
     for path in paths:
         try:
@@ -19,5 +19,5 @@ def readable(record_class: type[RecordT], paths: Iterable[Path]) -> tuple[list[R
         except DataError as error:
             problems.append(str(error))
         except OSError as error:
-            problems.append(f"{path}: can not be read: {error.strerror}.")
+            problems.append(f"{path}: cannot be read: {error.strerror}.")
     return records, problems

@@ -38,7 +38,7 @@ MAX_NAMED_ROWS = 100
 
 
 class _Receipts(NamedTuple):
-    """Of all committed steps, one entry per step and lane."""
+    """The receipts of all committed steps, one entry per step and lane."""
 
     step: Int64[np.ndarray, "receipt"]
     lane: Int32[np.ndarray, "receipt"]
@@ -52,9 +52,9 @@ class _Window(NamedTuple):
     epoch: int
     lane: int
     place: int
-    """Of the window in its lane."""
+    """The place of the window in its lane."""
     steps_before: int
-    """Of the run."""
+    """The steps of the run before the window."""
     num_steps: int
     """Committed."""
     is_whole: bool
@@ -222,7 +222,7 @@ class _Auditor:
                     self._found.expected += len(rows)
                     self._explain(window, step, self._without_quarantined(rows, step, step), found)
         except (DamagedDataError, DataError) as error:
-            self._problems.append(f"the rows of lane {window.lane} can not be named: {error}")
+            self._problems.append(f"the rows of lane {window.lane} cannot be named: {error}")
 
     def _rows_of_steps(self, window: _Window) -> Iterator[UInt64[np.ndarray, "row"]]:
         """Those of the window's committed steps; reads their lengths where the steps hang on them."""
@@ -250,7 +250,7 @@ class _Auditor:
     def _without_quarantined(
         self, rows: UInt64[np.ndarray, "row"], first: int, last: int
     ) -> UInt64[np.ndarray, "kept"]:
-        """Of rows that the steps `first` to `last` learned, those of groups that no commit of them skipped."""
+        """Ids of rows that the steps `first` to `last` learned: of groups that no commit of them skipped."""
         damaged = {
             each.row_group
             for commit in self._commits

@@ -42,7 +42,7 @@ class FileFindings(NamedTuple):
 
 
 def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: WeightsDepth) -> FileFindings:
-    """Of a run whose weights stand on `commits`, whose receipts are somebody else's business."""
+    """What is wrong with a run's files, its weights standing on `commits`; receipts are not judged here."""
     problems = [*_problems_of_log(run, log, commits), *_problems_of_attempts(Path(run.run_dir), commits)]
     kept = log.commits()
     read = {"none": [], "last": kept[-1:], "all": kept}[weights]

@@ -57,7 +57,7 @@ class Recipe(FrozenConfig):
     """For people; part of the run's id."""
 
     seed: NonNegativeInt = 0
-    """Of the starting weights and of dropout. The order of the rows has its own, in `loader`."""
+    """The seed of the starting weights and of dropout. The order of the rows has its own, in `loader`."""
 
     data: DataConfig
 
@@ -95,7 +95,7 @@ class Recipe(FrozenConfig):
 def recipe_of(run: Run) -> Recipe:
     """What a run was asked to do, whichever assay wrote it down.
 
-    A `ConfigError` names the key that can not be read here, and the version that can; or says that the recipe
+    A `ConfigError` names the key that cannot be read here, and the version that can; or says that the recipe
     is not the one that the run began with.
     """
     where = f"run '{run.run_id}': its recipe"
@@ -112,7 +112,7 @@ def recipe_of(run: Run) -> Recipe:
 
 
 def recipe_sha256(tree: Mapping[str, Any], dataset_fingerprint: str) -> str:
-    """Of what decides the weights: where the dataset lies does not, nor does what is evaluated on the way."""
+    """SHA-256 of what decides the weights: not where the dataset lies, nor what is evaluated on the way."""
     decisive = {key: value for key, value in tree.items() if key != "evaluation"}
     return sha256_of_json({**decisive, "data": {**tree["data"], "dataset": dataset_fingerprint}})
 

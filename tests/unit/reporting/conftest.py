@@ -315,7 +315,7 @@ def comparison_page() -> ComparisonPage:
 
 @pytest.fixture
 def life() -> Life:
-    """Of `run_page`; its predictions are nowhere, so its page can not be drawn."""
+    """Of `run_page`; its predictions are nowhere, so its page cannot be drawn."""
     return make_life("demo-candidate", (2, 2), made_up_predictions())
 
 

@@ -118,7 +118,7 @@ def test_a_failure_takes_the_place_of_its_own_completion_only(endpoint):
 def test_no_endpoint_at_all_is_a_failure_that_names_it():
     sampler = HttpSampler(base_url="http://127.0.0.1:9/v1", model="m", max_retries=1, clock=NoWait())
     (answer,) = sampler.sample([[{"role": "user", "content": "q"}]], Sampling())
-    assert "127.0.0.1:9/v1/chat/completions can not be reached" in str(answer)
+    assert "127.0.0.1:9/v1/chat/completions cannot be reached" in str(answer)
 
 
 def test_what_is_no_url_is_refused():

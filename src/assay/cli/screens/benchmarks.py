@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
+from assay.base.units import number_of
 from assay.cli.screens.drawing import sparkline
 from assay.cli.screens.terminal import device_hours_text, minute_text, name, number, stdout, table_of
 from assay.evaluation.decision.coverage import hole_text
@@ -109,7 +110,10 @@ def interval_text(score: Estimate) -> str:
 
 def notes(result: BenchmarkResult) -> list[str]:
     """What a reader must know besides: failures by kind, leaks."""
-    lines = [f"  {result.benchmark}: {count} items failed: {kind}" for kind, count in result.failures.items()]
+    lines = [
+        f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}"
+        for kind, count in result.failures.items()
+    ]
     leak = result.contamination
     if leak is not None and leak.num_items_found:
         without = (

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from assay.base.units import bytes_text, count_text
+from assay.base.units import bytes_text, count_text, number_of
 from assay.cli.screens.terminal import name, number, table_of
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
@@ -151,7 +151,7 @@ def print_diff(found: DatasetDiff) -> None:
     console.print(f"tokens  {count_text(found.tokens_before)} → {count_text(found.tokens_after)}{tokens}")
     if found.rows is not None:
         console.print(
-            f"        {found.rows.num_added:,} rows added, {found.rows.num_removed:,} removed, "
+            f"        {number_of(found.rows.num_added, 'row')} added, {found.rows.num_removed:,} removed, "
             f"{found.rows.num_relabelled:,} relabelled, told by their tokens"
         )
     _print_some(console, "[green]+[/] shard ", found.shards_added)
@@ -181,8 +181,9 @@ def _shard_line(shard: ChangedShard) -> str:
     if shard.rows_before != shard.rows_after:
         return f"{shard.path}: {shard.rows_before:,} → {shard.rows_after:,} rows"
     if not shard.columns:
-        return f"{shard.path}: {shard.rows_after:,} rows, cut into other row groups, or other metadata"
-    return f"{shard.path}: {', '.join(shard.columns)} in {shard.num_row_groups:,} row groups"
+        rows = number_of(shard.rows_after, "row")
+        return f"{shard.path}: {rows}, cut into other row groups, or other metadata"
+    return f"{shard.path}: {', '.join(shard.columns)} in {number_of(shard.num_row_groups, 'row group')}"
 
 
 def _shift_table(shifts: Sequence[Shift]) -> Table:

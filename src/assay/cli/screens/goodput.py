@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text
+from assay.base.units import duration_text, number_of
 from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.records.goodput import Goodput, Interruption
 
@@ -62,7 +62,11 @@ def _advice(found: Goodput) -> str:
         return "no interruption on record: nothing to weigh the cost of commits against."
     if found.optimal_commit_s is None or found.commit_s is None:
         return "no commit on record in an attempt that has ended: nobody knows yet what one costs."
-    steps = f", about {max(1, round(found.optimal_commit_s / found.step_s))} steps" if found.step_s else ""
+    steps = (
+        f", about {number_of(max(1, round(found.optimal_commit_s / found.step_s)), 'step')}"
+        if found.step_s
+        else ""
+    )
     return (
         f"a commit holds a rank up for {1000 * found.commit_s:.0f} ms, an interruption comes every "
         f"{duration_text(found.failure_s)}: best is a commit every {duration_text(found.optimal_commit_s)}"

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.clock import SystemClock, utc_text
-from assay.base.units import bytes_text, count_text, duration_text
+from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.terminal import (
     STATUS_STYLES,
@@ -114,7 +114,7 @@ def _cost(run: RunView) -> RenderableType:
         if (seconds := run.device_seconds[phase]) > 0:
             legend.append("■ ", style=style).append(f"{phase} {seconds / run.held_s():.1%}   ")
     words = f"{device_hours_text(run.held_s())} over all ranks"
-    words += f"; {run.lost_steps:,} steps made twice" if run.lost_steps else ""
+    words += f"; {number_of(run.lost_steps, 'step')} made twice" if run.lost_steps else ""
     return Group(words, phase_bar(run.device_seconds), legend)
 
 

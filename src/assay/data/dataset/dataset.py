@@ -132,7 +132,7 @@ class Dataset:
         return [schema.column(leaf).path for leaf in range(len(schema))]
 
     def _partitions_of(self, shard: Shard, metadata: pq.FileMetaData, columns: Sequence[str]) -> list[pa.Field]:
-        """Of these columns, those that stand in the shard's path only."""
+        """Those of these columns that stand in the shard's path only."""
         names = [name for name in columns if name in partition_values(shard.path)]
         if not names:
             return []

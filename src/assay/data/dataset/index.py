@@ -50,7 +50,7 @@ _NO_PARTITIONS = pa.schema([])
 
 
 class GroupScan(NamedTuple):
-    """Of one row group; the last three have an entry for each column chunk."""
+    """What is found in one row group; the last three have an entry for each column chunk."""
 
     num_rows: int
     num_tokens: int
@@ -180,7 +180,7 @@ def _scan(
 def _decoded(
     metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: Sequence[str], where: str
 ) -> pa.Table:
-    """All columns of a row group, their values checked; the error names the first that can not be read."""
+    """All columns of a row group, their values checked; the error names the first that cannot be read."""
     try:
         return _checked(metadata, group, chunks, names)
     except (pa.ArrowException, OSError):

@@ -27,7 +27,7 @@ NUM_TOP_VALUES = 20
 
 @dataclass
 class ColumnCounts:
-    """Of one column, so far."""
+    """What is counted of one column, so far."""
 
     num_rows: int = 0
     num_missing: int = 0
@@ -154,7 +154,7 @@ def length_profile(rows_of_length: npt.NDArray[np.int64]) -> LengthProfile:
 
 
 def merged_columns(parts: Iterable[dict[str, ColumnCounts]]) -> dict[str, ColumnCounts]:
-    """Of all shards together."""
+    """The counts of all shards together."""
     total: dict[str, ColumnCounts] = {}
     for part in parts:
         for name, counts in part.items():

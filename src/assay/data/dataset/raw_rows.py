@@ -36,7 +36,7 @@ class Lines:
     stop: int
 
     def digest(self) -> str:
-        """Of these rows' bytes: wherever the file lies, the same rows have the same name."""
+        """The digest of these rows' bytes: wherever the file lies, the same rows have the same name."""
         return sha256_of_parts(chain([self.source.suffix.encode()], self._blocks()))
 
     def _blocks(self) -> Iterator[bytes]:
@@ -70,7 +70,7 @@ class Files:
     """Relative to `source`."""
 
     def digest(self) -> str:
-        """Of these rows: the files' bytes, and their names as far as rows hold them."""
+        """The digest of these rows: the files' bytes, and their names as far as rows hold them."""
         files = [(path, self.source / path) for path in self.paths]
         return sha256_of_json(
             [[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files]

@@ -16,7 +16,7 @@ from assay.data.dataset.columns import plain
 MAGIC = b"PAR1"
 ENCRYPTED_MAGIC = b"PARE"
 _SIGNATURE_BYTES = 28
-"""Of a readable footer whose columns are encrypted; it stands behind the metadata."""
+"""The signature of a readable footer whose columns are encrypted; it stands behind the metadata."""
 
 
 class SparseFile(io.RawIOBase):

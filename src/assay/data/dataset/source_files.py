@@ -1,4 +1,4 @@
-"""Which files below a folder or a prefix are read. Links are followed; what can not be followed is an error."""
+"""Which files below a folder or a prefix are read. Links are followed; what cannot be followed is an error."""
 
 import os
 from collections.abc import Iterable
@@ -38,7 +38,7 @@ def text_paths(folder: Path, suffix: str) -> list[str]:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Of a folder and of what its links lead to, each real folder once."""
+    """The files of a folder and of what its links lead to, each real folder once."""
     found: list[str] = []
     seen: set[str] = set()
     folders: list[Path] = [folder] if folder.is_dir() else []

@@ -39,7 +39,7 @@ class HashSplit(FrozenConfig):
     """All rows with the same value are on the same side. Null is a value."""
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
-    """Of the keys, about; of the rows if keys have about as many rows each."""
+    """The share of the keys, about; of the rows if keys have about as many rows each."""
 
     seed: int = 0
 
@@ -86,7 +86,7 @@ class DatasetView:
         return table if selected.all() else table.filter(pa.array(selected))
 
     def sum_of(self, column: str) -> int:
-        """Of a column of integers or truths, over the selected rows."""
+        """The sum of a column of integers or truths, over the selected rows."""
         groups = np.flatnonzero(self.num_rows).tolist()
         with ThreadPoolExecutor(NUM_READERS) as pool:
             tables = pool.map(lambda group: self.read(group, [column]), groups)
@@ -222,5 +222,5 @@ _DIGEST_BYTES = 32
 
 
 def _split_digest(key: str, bits: bytes) -> bytes:
-    """Of whose split it is, and of the split: it decides which rows are trained on."""
+    """The digest of whose split it is, and of the split: it decides which rows are trained on."""
     return bytes.fromhex(sha256_of_parts([key.encode(), bits]))

@@ -72,7 +72,7 @@ class MicroBatch:
         return int(self.tokens.lengths.sum())
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
-        """Some of the rows, padded as wide as before. Rows that are packed can not be taken apart."""
+        """Some of the rows, padded as wide as before. Rows that are packed cannot be taken apart."""
         assert self.packing is None, "rows of a packed micro-batch share their sequences"
         chosen = np.asarray(rows, np.intp)
         return MicroBatch(

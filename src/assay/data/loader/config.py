@@ -43,7 +43,7 @@ class LoaderConfig(FrozenConfig):
     """The order of the rows and how a step's rows are laid out. Part of what a run computes."""
 
     seed: NonNegativeInt = 0
-    """Of the order."""
+    """The seed of the order."""
 
     lanes: PositiveInt = 8
     """Streams of rows, each with a micro-batch in every step; a power of two. The largest world size."""

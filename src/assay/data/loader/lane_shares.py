@@ -15,7 +15,7 @@ from assay.base.errors import ConfigError
 
 @dataclass(frozen=True)
 class LaneShares:
-    """The lanes of all ranks; `ConfigError` for a number of ranks that can not share them."""
+    """The lanes of all ranks; `ConfigError` for a number of ranks that cannot share them."""
 
     num_lanes: int
     world_size: int

@@ -117,7 +117,7 @@ class Loader:
         return [rows[[i for piece in pieces for i in order[piece.start : piece.stop]]] for pieces in steps]
 
     def expected_receipt(self, epoch: int, lane: int, window: int) -> Receipt:
-        """Of all rows of a window; reads no data."""
+        """The receipt of all rows of a window; reads no data."""
         return receipt(self.rows_of_window(epoch, lane, window))
 
     def lane_readers(self, lanes: range) -> dict[int, LaneReader]:

@@ -65,7 +65,7 @@ class Mixing(NamedTuple):
     """Against a uniform shuffle, where the correlation is 0 and the others are 1."""
 
     place_correlation: float
-    """Of a row's step in one epoch with its step in the next."""
+    """The correlation of a row's step in one epoch with its step in the next."""
     traits: tuple[TraitMixing, ...]
     """The worst first; none where there was too little to see."""
     meeting_again: float
@@ -85,7 +85,7 @@ class _Sample(NamedTuple):
     lengths: Int32[np.ndarray, "row"]
     present: Bool[np.ndarray, "row"]
     columns: list[pa.Table]
-    """Of the rows that are present, one after the other."""
+    """The columns of the rows that are present, one after the other."""
 
 
 def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
@@ -199,7 +199,7 @@ def _ranks(column: pa.ChunkedArray | pa.Array) -> Float64[np.ndarray, "row kind"
 
 
 def _place_correlation(loader: Loader, view: DatasetView) -> float:
-    """Of rows spread over the files; which step of its window serves a row is as good as random."""
+    """The correlation over rows from all files; which step of its window serves a row is as good as random."""
     geometry = loader.geometry
     if geometry.steps_per_epoch < MIN_STEPS:
         return 0.0
@@ -231,7 +231,7 @@ def _windows_of(
 def _meeting_again(
     loader: Loader, samples: Sequence[_Sample], steps: Sequence[Int64[np.ndarray, "_"]]
 ) -> float:
-    """Of two rows of a step, when the next epoch has them in one window, though in any lane; over chance."""
+    """How often two rows of a step are in one window of the next epoch, in any lane; over chance."""
     rng = np.random.default_rng(0)
     again, by_chance = 0.0, 0.0
     for sample, before in zip(samples, steps, strict=True):
@@ -244,7 +244,7 @@ def _meeting_again(
 
 
 def _num_pairs(kinds: Int64[np.ndarray, "row"]) -> float:
-    """Of two rows of one kind."""
+    """The number of pairs of rows of one kind."""
     counts = np.unique(kinds, return_counts=True)[1].astype(np.float64)
     return float((counts * (counts - 1) / 2).sum())
 

@@ -72,7 +72,7 @@ class Geometry(NamedTuple):
     num_rows: int
     lanes: int
     rows_per_lane: int
-    """Of one lane in one step."""
+    """Rows of one lane in one step."""
     window_steps: int
 
     @property
@@ -82,7 +82,7 @@ class Geometry(NamedTuple):
 
     @property
     def num_windows(self) -> int:
-        """Of each lane."""
+        """The number of windows of each lane."""
         return -(-self.steps_per_epoch // self.window_steps)
 
     def steps_in_window(self, window: int) -> int:

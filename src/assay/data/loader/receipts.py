@@ -20,13 +20,13 @@ MAX_ROW_ID = np.uint64(2**40)
 
 
 class Receipt(NamedTuple):
-    """Of some rows."""
+    """The receipt of some rows."""
 
     num_rows: int
     digest: int
 
     def plus(self, other: "Receipt") -> "Receipt":
-        """Of both sets of rows."""
+        """The receipt of both sets of rows."""
         return Receipt(self.num_rows + other.num_rows, (self.digest + other.digest) % 2**64)
 
 
@@ -34,7 +34,7 @@ NO_ROWS = Receipt(0, 0)
 
 
 def receipt(row_ids: UInt64[np.ndarray, "row"]) -> Receipt:
-    """Of these rows; a row that stands twice counts twice."""
+    """The receipt of these rows; a row that stands twice counts twice."""
     return Receipt(len(row_ids), int(mix64(row_ids).sum(dtype=np.uint64)))
 
 

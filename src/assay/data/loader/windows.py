@@ -34,7 +34,7 @@ class RaggedRows:
     parts: Int32[np.ndarray, "row"]
     """Which of `values` holds it."""
     starts: Int64[np.ndarray, "row"]
-    """Of its list in there."""
+    """Where each row's list begins in there."""
     values: list[Int32[np.ndarray, "_"]]
     """One array per row group."""
 
@@ -92,7 +92,7 @@ class Window:
         }
 
     def micro_batches(self, step: int) -> tuple[MicroBatch, ...]:
-        """Of one of the window's steps; none if the lane has no rows left for it."""
+        """The micro-batches of one of the window's steps; none if the lane has no rows left for it."""
         return tuple(self._micro_batch(piece) for piece in self.steps[step])
 
     def _micro_batch(self, piece: Piece) -> MicroBatch:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from assay.base.units import number_of
 from assay.evaluation.decision.config import (
     CampaignConfig,
     Condition,
@@ -29,7 +30,6 @@ from assay.evaluation.decision.more_evidence import seeds_to_look
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
-    count_words,
     device_time_text,
     effect_text,
     interval_words,
@@ -138,7 +138,7 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
         reason={
             "pass": "The failure mode is rare enough.",
             "fail": f"It is surely more frequent than allowed: at least {rate_text(lower)}.",
-            "undecided": f"{benchmark.failed.size:,} items can not show that it is rare enough.",
+            "undecided": f"{benchmark.failed.size:,} items cannot show that it is rare enough.",
         }[verdict],
         benchmarks=(rule.benchmark,),
         more=_more_trials(benchmark, needed - math.floor(trials.number)) if verdict == "undecided" else None,
@@ -216,7 +216,7 @@ def audit_clause(facts: Facts) -> Clause:
     failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
     num_proved = sum(run.audit_verdict == "pass" for run in facts.runs)
     killed = sum(run.num_attempts - 1 for run in facts.runs)
-    survived = f"; {count_words(killed, 'death')} of a rank survived" if killed else ""
+    survived = f"; {number_of(killed, 'death')} of a rank survived" if killed else ""
     return Clause(
         name="drill: audit",
         type="drill",
@@ -246,7 +246,7 @@ def drill_clause(report: DrillReport, source: Source, facts: Facts) -> Clause:
         type="drill",
         verdict="fail" if other is not None else report.verdict,
         asks="every exercise of this recipe ends with the undisturbed weights and a clean audit",
-        seen=f"{survived} of {count_words(len(report.exercises), 'exercise')}, {report.workers} workers",
+        seen=f"{survived} of {number_of(len(report.exercises), 'exercise')}, {report.workers} workers",
         value=float(survived),
         bound=float(len(report.exercises)),
         reason=reason if other is None else f"It was a drill of another recipe, with {other}.",
@@ -272,7 +272,7 @@ def coverage_clause(coverage: Coverage, source: Source) -> Clause:
         type="coverage",
         verdict="fail" if holes else "pass",
         asks="every failure mode has a benchmark that could detect it",
-        seen=f"{count_words(len(holes), 'hole')}{': ' if holes else ''}{', '.join(names[:5])}",
+        seen=f"{number_of(len(holes), 'hole')}{': ' if holes else ''}{', '.join(names[:5])}",
         value=float(len(holes)),
         bound=0.0,
         reason=f"Nobody would notice {holes[0].name}: {hole_text(holes[0])}." if holes else "There is no hole.",
@@ -392,7 +392,7 @@ def _more_items(
 
 
 def _standard_error_at(num_seeds: int, benchmark: BenchmarkFacts, facts: Facts) -> float:
-    """Of the effect with so many seeds on the same items."""
+    """The standard error of the effect with so many seeds on the same items."""
     effect = benchmark.effect
     return math.sqrt(float(effect.items_alone) + float(effect.seed_variance) * facts.num_seeds / num_seeds)
 

@@ -109,7 +109,7 @@ class SafetyRule(FrozenConfig):
     """Its items score 1 where the failure mode did not occur, else less."""
 
     max_rate: Share
-    """Of items on which it may occur; the exact 95% upper bound must be below."""
+    """The largest rate of items on which it may occur; the exact 95% upper bound must be below."""
 
 
 class SealedRule(FrozenConfig):
@@ -122,7 +122,7 @@ class SealedRule(FrozenConfig):
     finds it opened before, or already scored, fails the clause."""
 
     least_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Of the gain on the primary benchmarks that the sealed one must show."""
+    """The share of the gain on the primary benchmarks that the sealed one must show."""
 
 
 class ScalingRule(FrozenConfig):
@@ -245,7 +245,7 @@ class RateCondition(FrozenConfig):
     benchmark: Name
     """One of `benchmarks`; its items score 1 where the failure mode did not occur."""
     max_rate: Share
-    """Of its items, in the candidate's worst seed."""
+    """The largest rate of its items, in the candidate's worst seed."""
 
 
 class SpentCondition(FrozenConfig):
@@ -254,7 +254,7 @@ class SpentCondition(FrozenConfig):
     type: Literal["spent"]
 
     device_hours: PositiveFloat
-    """Of baseline and candidate together."""
+    """The device-hours of baseline and candidate together."""
 
 
 Condition = Annotated[HarmCondition | RateCondition | SpentCondition, Field(discriminator="type")]
@@ -306,7 +306,7 @@ class CampaignConfig(FrozenConfig):
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """Of all runs together. No run is begun that would exceed it."""
+    """The budget of all runs together. No run is begun that would exceed it."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
     """Where per-item scores come from."""
@@ -424,7 +424,7 @@ class CampaignConfig(FrozenConfig):
         if late := [look for look in self.looks if look >= self.seeds]:
             raise ValueError(f"looks={late} are not before the last one, at seeds={self.seeds}")
         if (first := self.all_looks[0]) < 2:
-            raise ValueError(f"a look at {first} seed can not tell luck from effect; look at 2 seeds or more")
+            raise ValueError(f"a look at {first} seed cannot tell luck from effect; look at 2 seeds or more")
         return self
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from assay.base.units import number_of
 from assay.evaluation.decision.candidate import warning_of_patch
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts
@@ -17,7 +18,6 @@ from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_
 from assay.evaluation.decision.sensitivity import variations
 from assay.evaluation.decision.words import (
     chance_text,
-    count_words,
     device_time_text,
     effect_text,
     interval_words,
@@ -96,7 +96,7 @@ class _Verdict(NamedTuple):
 
 def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verdict:
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
-    over = f"over {count_words(facts.num_seeds, 'seed')}"
+    over = f"over {number_of(facts.num_seeds, 'seed')}"
     if found.recommendation == "scale":
         return _Verdict(f"Scale {name}: it gains {gain} {over}, and {_lower(found.scale.reason)}", "gate scale")
     if found.recommendation == "stop":
@@ -180,14 +180,14 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
                 "for that as far as the prior is right."
             )
     if facts.num_seeds < FEW_SEEDS:
-        yield f"{count_words(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
+        yield f"{number_of(facts.num_seeds, 'seed')}: the spread between seeds is itself hardly known."
     for each in facts.benchmarks.values():
         if each.num_dropped:
             yield f"{each.name}: {each.num_dropped:,} items were not scored by all runs and count for nobody."
 
 
 def _least_detectable(config: CampaignConfig, facts: Facts) -> str:
-    """Of the primary benchmarks, what the best one could have found with 80% power."""
+    """The least effect that the best of the primary benchmarks could have found with 80% power."""
     found = [_could_detect(facts.benchmarks[name]) for name in config.rule.primary]
     return effect_text(min(found), facts.unit, signed=False)
 

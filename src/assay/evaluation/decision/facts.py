@@ -5,7 +5,7 @@
     audits and device time of the runs; the records that a clause asks for; forecast; sealed holdout
 
 Plain values, gathered once (`launch.campaign.gather`) and judged by pure functions, as often as assumptions are
-varied: a condition that wants to look at anything else can not.
+varied: a condition that wants to look at anything else cannot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ class FileFacts(NamedTuple):
 
 
 class SealFacts(NamedTuple):
-    """What a sealed benchmark said when it was opened, or why it can not be believed."""
+    """What a sealed benchmark said when it was opened, or why it cannot be believed."""
 
     benchmark: BenchmarkFacts | None
     problem: str
@@ -143,9 +143,9 @@ class Facts(NamedTuple):
     look: Look
     benchmarks: dict[str, BenchmarkFacts]
     breadth: Breadth
-    """Of the primary benchmarks; holds the composite effect that is decided on."""
+    """The breadth of the primary benchmarks; holds the composite effect that is decided on."""
     unit: str
-    """Of the composite."""
+    """The unit of the composite."""
     runs: tuple[CampaignRun, ...]
     """Baseline's and candidate's, by seed."""
     budget_s: float

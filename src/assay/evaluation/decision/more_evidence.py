@@ -5,9 +5,9 @@ the last look no seed may be added to this campaign (that would be another look)
 new one.
 """
 
+from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.words import count_words
 from assay.evaluation.evidence.campaign.rule import CampaignRule, chance_anew, chance_by_end, forecast_of
 from assay.records.decision import MoreEvidence
 
@@ -19,7 +19,7 @@ MOST_SEEDS = 32
 
 
 def replication_variance(config: CampaignConfig, facts: Facts) -> float:
-    """Of the gain in a replication like this campaign: as many seeds as at its last look, as many items."""
+    """The variance of the gain in a replication with as many seeds as at the last look, and as many items."""
     effect = facts.composite
     if facts.num_seeds >= config.seeds:
         return float(effect.variance)
@@ -51,7 +51,7 @@ def seeds_to_look(look: int, facts: Facts, *, chance: float | None = None) -> Mo
     """The seeds that are missing to the look at `look` of them."""
     extra = look - facts.num_seeds
     return MoreEvidence(
-        what=f"{count_words(extra, 'more seed')} of both arms, to the look at {look}",
+        what=f"{number_of(extra, 'more seed')} of both arms, to the look at {look}",
         num_seeds=extra,
         device_s=extra * facts.pair_s,
         chance=chance,

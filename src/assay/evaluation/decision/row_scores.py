@@ -39,7 +39,7 @@ METRICS = {
     "log_likelihood": Metric(name="log_likelihood", unit="nats per row", higher_is_better=True),
 }
 LEAST_LIKELIHOOD = 1e-16
-"""Of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
+"""The likelihood of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
 
 
 def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
@@ -55,7 +55,7 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
 
 
 def asked_sha256(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation) -> str:
-    """Of the rows and of what is asked of them: a result on file that differs in it answers something else."""
+    """SHA-256 of the rows and of what is asked of them: a result that differs in it answers something else."""
     return sha256_of_json(
         {
             "dataset": evaluation.dataset_fingerprint,

@@ -48,11 +48,6 @@ def device_time_text(seconds: float) -> str:
     return f"{duration_text(seconds)} of device time"
 
 
-def count_words(count: int, noun: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def _number(value: float, digits: str, signed: bool) -> str:
     """Without a sign where it is shown as zero."""
     shown = format(value, f"{'+' if signed else ''}{digits}")

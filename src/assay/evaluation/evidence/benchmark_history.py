@@ -30,7 +30,7 @@ class BenchmarkHistory(NamedTuple):
 
 
 def benchmark_histories(results: Sequence[BenchmarkResult]) -> list[BenchmarkHistory]:
-    """Of one run's results in any order: a history for each version of each benchmark."""
+    """The histories in one run's results, in any order: one for each version of each benchmark."""
     by_version: dict[tuple[str, str], list[BenchmarkResult]] = {}
     for result in results:
         by_version.setdefault((result.benchmark, result.version_sha256()), []).append(result)

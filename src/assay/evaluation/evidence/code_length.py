@@ -33,7 +33,7 @@ from assay.training.recipe import recipe_of
 
 _EVERY_POINT = 1_000_000_000
 _ORDER_KEYS = ("seed", "lanes", "global_batch_size", "window_rows", "layout")
-"""Of the recipe's `loader`: what decides which rows stand behind which step. The rest is speed."""
+"""The keys of the recipe's `loader` that decide which rows stand behind which step. The rest is speed."""
 
 
 class CodeLength(NamedTuple):

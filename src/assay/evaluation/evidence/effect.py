@@ -55,7 +55,7 @@ class Effect(NamedTuple):
 
     mean: Leading
     seed_variance: Leading
-    """What redrawing the seeds would do; infinite with one seed, which can not say."""
+    """What redrawing the seeds would do; infinite with one seed, which cannot say."""
     item_variance: Leading
     """What redrawing the items (clusters) would do, with these seeds."""
     residual_variance: Leading
@@ -67,7 +67,7 @@ class Effect(NamedTuple):
 
     @property
     def variance(self) -> Leading:
-        """V of the module: of `mean`, over seeds and items together; infinite where a source can not say."""
+        """V of the module: of `mean`, over seeds and items together; infinite where a source cannot say."""
         variance: np.ndarray = np.maximum(self.seed_variance + self.items_alone, self.item_variance)
         return variance
 
@@ -168,7 +168,7 @@ def num_clusters(clusters: Shaped[np.ndarray, "item"] | None, num_items: int) ->
 
 
 def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -> Float64[np.ndarray, "item"]:
-    """Each item's share in the mean; they sum to 1. Raises `DataError` for weights that can not be."""
+    """Each item's share in the mean; they sum to 1. Raises `DataError` for weights that cannot be."""
     if weights is None:
         return np.full(num_items, 1.0 / num_items)
     given = np.asarray(weights, dtype=np.float64)

@@ -7,7 +7,7 @@ from scipy.stats import norm
 from assay.records.evaluation import Estimate
 
 CONFIDENCE = 0.95
-"""Of every interval that names no other."""
+"""The confidence of every interval that names no other."""
 
 ONE_SIDED = 0.95
 """Confidence of guardrails and safety bounds. All must pass, so they share no error (an intersection-union

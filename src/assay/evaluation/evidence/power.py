@@ -31,7 +31,7 @@ _CHI2_POINTS = 64
 
 
 class VarianceComponents(NamedTuple):
-    """Of one paired difference, in the score's unit squared."""
+    """The variances of one paired difference, in the score's unit squared."""
 
     seed: float
     """Between seeds: what all items of a seed have in common."""
@@ -41,7 +41,7 @@ class VarianceComponents(NamedTuple):
     """What belongs to one seed on one item; with clusters, times the design effect."""
 
     def variance(self, *, num_seeds: int, num_items: int) -> float:
-        """Of the mean difference over so many seeds and items."""
+        """The variance of the mean difference over so many seeds and items."""
         return self.seed / num_seeds + self.item / num_items + self.residual / (num_seeds * num_items)
 
     def standard_error(self, *, num_seeds: int, num_items: int) -> float:
@@ -54,12 +54,12 @@ def variance_components(
 ) -> VarianceComponents:
     """Estimate them from [seed, item] differences by the method of moments (ANOVA); none is below 0.
 
-    Raises `ConfigError` with one seed or one cluster: they can not be told apart.
+    Raises `ConfigError` with one seed or one cluster: they cannot be told apart.
     """
     num_seeds, num_items = differences.shape
     if num_seeds < 2 or cluster_sums(np.ones(num_items), clusters).size < 2:
         raise ConfigError(
-            f"{num_seeds} seeds x {num_items} items can not tell seeds' luck from items'. "
+            f"{num_seeds} seeds x {num_items} items cannot tell seeds' luck from items'. "
             "Record two seeds or more on two clusters or more, or give the components by hand."
         )
     effect = paired_effect(differences, clusters)

@@ -136,7 +136,7 @@ def _of_group(group: Sequence[_Benchmark]) -> Effect:
 def _deviations(
     benchmark: _Benchmark,
 ) -> tuple[Float64[np.ndarray, "*leading item"], Float64[np.ndarray, "*leading seed item"]]:
-    """Of the items' means [..., item], and of each seed's item from both means [..., seed, item], weighted."""
+    """Weighted deviations of the items' means [..., item], and of each seed's item both [..., seed, item]."""
     of_items = benchmark.differences.mean(axis=-2)
     of_items = of_items - (of_items @ benchmark.share)[..., None]
     residuals = benchmark.differences - benchmark.seed_means[..., None] - of_items[..., None, :]

@@ -1,7 +1,7 @@
 """Rows cut by one metadata column at a time: where a good average hides a bad part.
 
 Text by value (the 20 most frequent, the rest together), numbers by quartile, null as a value of its own: a
-slice that is not shown can not be missed.
+slice that is not shown cannot be missed.
 """
 
 from collections.abc import Callable, Collection, Iterator

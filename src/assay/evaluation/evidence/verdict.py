@@ -29,4 +29,4 @@ class SliceDifference(NamedTuple):
     value: str
     num_rows: int
     difference: Estimate | None
-    """None with fewer than 50 rows, or where they can not say it: an AUC of one class."""
+    """None with fewer than 50 rows, or where they cannot say it: an AUC of one class."""

@@ -127,7 +127,7 @@ class Suite(FrozenConfig):
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
 
     def sha256(self) -> str:
-        """Of the suite as it is written; `contents.suite_sha256` covers the files that it names, too."""
+        """SHA-256 of the suite as written; `contents.suite_sha256` covers the files that it names, too."""
         return sha256_of_json(self.model_dump(mode="json"))
 
     @model_validator(mode="after")

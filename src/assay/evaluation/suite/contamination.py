@@ -80,7 +80,7 @@ class DatasetText:
     """Training text in a dataset's tokens, spelled back by its tokenizer."""
 
     def __init__(self, dataset: Dataset, tokenizer: Tokenizer) -> None:
-        """`ConfigError` where the tokens can not be this tokenizer's."""
+        """`ConfigError` where the tokens cannot be this tokenizer's."""
         if dataset.manifest.max_token_id >= tokenizer.get_vocab_size():
             raise ConfigError(
                 f"dataset '{dataset.manifest.name}' holds token {dataset.manifest.max_token_id}, but the "

@@ -42,7 +42,7 @@ class _Stamp(NamedTuple):
 
 
 def suite_sha256(path: Path, suite: Suite | None = None) -> str:
-    """Of the suite in a file and of all that it names, as they lie there now; `suite` where it is read already.
+    """SHA-256 of the suite in a file and all that it names, as they are; `suite` where it is read already.
 
     That of the definition alone where it names nothing. A file that is not there counts as absent: whoever
     evaluates says so.

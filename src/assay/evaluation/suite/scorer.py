@@ -35,7 +35,7 @@ class Scorer(Protocol):
     num_chunks: int
     """Chunks are numbered from 0."""
     training_fingerprint: str | None = None
-    """Of the training data that `contamination` searches; None where it searches none."""
+    """The fingerprint of the training data that `contamination` searches; None where it searches none."""
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """The scores of a chunk's items; an item that the machinery fails is a failure in its place."""
@@ -56,7 +56,7 @@ def chunk_ranges(num_items: int, chunk_items: int) -> list[range]:
 
 
 def mean_details(items: Sequence[ItemScore]) -> dict[str, float]:
-    """Of whatever items measured besides their score: the mean of numbers, the counts of names."""
+    """The mean of whatever numbers items measured besides their score, and the counts of names."""
     numbers: dict[str, list[float]] = {}
     counts: dict[str, float] = {}
     for item in items:

@@ -55,7 +55,7 @@ def present_suite(path: Path) -> PresentSuite:
 
 
 def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path: Path) -> Version:
-    """Of all three."""
+    """Digests of items, grader and prompts."""
     asked = [[item.fields["prompt"], list(checked_choices(item, path))] for item in items]
     return {
         "benchmark_sha256": _items_sha256(items),
@@ -67,7 +67,7 @@ def multiple_choice_version(config: MultipleChoice, items: Sequence[Item], path:
 def generation_version(
     config: Generation, items: Sequence[Item], prompts: Sequence[Sequence[Message]]
 ) -> Version:
-    """Of items and prompts; the grader's digest has its judges in it."""
+    """Digests of items and prompts; the grader's digest has its judges in it."""
     return {
         "benchmark_sha256": _items_sha256(items),
         "prompt_sha256": sha256_of_json([prompts, config.sampling.model_dump(mode="json")]),
@@ -75,7 +75,7 @@ def generation_version(
 
 
 def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText]) -> Version:
-    """Of all three."""
+    """Digests of documents, grader and prompts."""
     digests = {document.name: sha256_of_bytes(document.text.encode()) for document in documents}
     return {
         "benchmark_sha256": sha256_of_json([digests, config.block_bytes]),
@@ -85,7 +85,7 @@ def bits_per_byte_version(config: BitsPerByte, documents: Sequence[HeldOutText])
 
 
 def registry_version(evaluation: RegistryEval) -> Version:
-    """Of samples and prompts; the grader's digest names the judge."""
+    """Digests of samples and prompts; the grader's digest names the judge."""
     sampling = evaluation.sampling().model_dump(mode="json")
     return {
         "benchmark_sha256": evaluation.sha256(),
@@ -94,7 +94,7 @@ def registry_version(evaluation: RegistryEval) -> Version:
 
 
 def classification_version(config: Classification) -> Version:
-    """Of the score only: the rows are those of each run."""
+    """The digest of the score only: the rows are those of each run."""
     return {"grader_sha256": sha256_of_json(["classification", config.score])}
 
 

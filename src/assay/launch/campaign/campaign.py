@@ -14,7 +14,7 @@ killed goes on by being run again.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from assay.base.units import duration_text
+from assay.base.units import duration_text, number_of
 from assay.evaluation.decision.candidate import BASELINE, warning_of_patch
 from assay.evaluation.evidence.benchmark_items import load_result
 from assay.launch.campaign.folder import OpenCampaign
@@ -69,7 +69,7 @@ def run_campaign(
             for name in list(open_):
                 before, after = ([scored[arm, seed] for seed in seeds] for arm in (BASELINE, name))
                 decisions[name] = decision = look_at(campaign, name, before, after, bench)
-                say(f"look at {num_seeds} seeds: {decision.sentence}")
+                say(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
                 if decision.is_final:
                     open_.remove(name)
             if not open_:

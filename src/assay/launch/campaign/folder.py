@@ -186,7 +186,7 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> Campai
     changed = changed or ["the known-good recipe"]
     raise ConfigError(
         f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "
-        "before the first run can not be changed afterwards: give the campaign another name, or restore the "
+        "before the first run cannot be changed afterwards: give the campaign another name, or restore the "
         f"file. ({', '.join(sorted(MAY_CHANGE))} may change.)"
     )
 

@@ -3,7 +3,7 @@
     decisions of the named campaigns and this look --> gain of each pair of seeds, scale of its runs
         --> evidence.scaling.gain --> GainForecast, or the sentence why there is none
 
-What can not be told is no error: the clause stays undecided, and says what is missing.
+What cannot be told is no error: the clause stays undecided, and says what is missing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,5 +74,5 @@ def _gains(decision: Decision) -> Iterator[float]:
 
 
 def _mean_scale(runs: Sequence[CampaignRun], ledger: Ledger, scale: str) -> float:
-    """Of the baseline's runs: a patch may change the scale a little, and then that is part of its gain."""
+    """The mean scale of the baseline's runs: a patch may change it a little, which then is part of its gain."""
     return float(np.mean([scale_of_run(ledger, run.run_id, scale) for run in runs if run.arm == BASELINE]))

@@ -42,7 +42,7 @@ def gather(
     candidate_runs: Sequence[ScoredRun],
     bench: Bench,
 ) -> Facts:
-    """All that is known of a candidate at a look; `DataError` for what can not be read or compared.
+    """All that is known of a candidate at a look; `DataError` for what cannot be read or compared.
 
     Opens the sealed benchmark, if there is one, where all else speaks for `scale`.
     """

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.evidence.campaign.looks import take_look
@@ -36,7 +37,11 @@ def look_at(
     if (candidate, num_seeds, is_gate) not in recorded_looks(campaign.folder):
         require_suites_as_declared(campaign.record, campaign.config)
     taken = _looks_before(campaign, candidate, num_seeds, is_gate=is_gate)
-    name = f"look at {num_seeds} seeds" if is_gate else f"unscheduled look at {num_seeds} seeds"
+    name = (
+        f"look at {number_of(num_seeds, 'seed')}"
+        if is_gate
+        else f"unscheduled look at {number_of(num_seeds, 'seed')}"
+    )
     look = take_look(campaign.config.look_plan(), taken, name=name, num_seeds=num_seeds, is_gate=is_gate)
     facts = gather(campaign, candidate, look, baseline_runs, candidate_runs, bench)
     return record_decision(campaign, decide(campaign.config, campaign.record, facts), bench.ledger)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock
+from assay.base.units import number_of
 from assay.evaluation.decision.config import SuiteBenchmark
 from assay.evaluation.decision.facts import Facts, SealFacts, benchmark_facts
 from assay.evaluation.decision.gates import all_but_the_seal_holds
@@ -63,7 +64,9 @@ def seal_of(
     source = _source(campaign, found)
     if (found.num_seeds, True) != (facts.num_seeds, facts.look.is_gate):
         return SealFacts(
-            None, f"It was opened for the look at {found.num_seeds} seeds, and is opened once.", source
+            None,
+            f"It was opened for the look at {number_of(found.num_seeds, 'seed')}, and is opened once.",
+            source,
         )
     scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
@@ -71,7 +74,7 @@ def seal_of(
 
 
 def openings(home: Home) -> Iterator[SealOpening]:
-    """Of all campaigns."""
+    """The openings of all campaigns."""
     for path in sorted(home.campaigns.glob(f"*/{OPENINGS}/*.json")):
         yield SealOpening.from_json(path.read_bytes(), source=path)
 
@@ -116,7 +119,7 @@ def _with_sealed(run: ScoredRun, benchmark: SuiteBenchmark, campaign: OpenCampai
 
 
 def _digests(campaign: OpenCampaign, benchmark: SuiteBenchmark) -> tuple[str, str]:
-    """Of the suite with the files that it names, and of its definition alone, as older openings have it."""
+    """Digests of the suite with the files that it names, and of its definition alone, for older openings."""
     assert benchmark.suite is not None, "a sealed benchmark names its suite"
     path = Path(campaign.record.beside) / benchmark.suite
     suite = read_suite(path)

@@ -175,7 +175,7 @@ class Training:
         return _Flight(each, launch, num_before, tries)
 
     def _again(self, flight: _Flight) -> _Flight:
-        """A run whose launch ended before it was finished goes on, unless it was told to stop or can not."""
+        """A run whose launch ended before it was finished goes on, unless it was told to stop or cannot."""
         run, launch, last = flight.each.run, flight.launch, flight.last_attempt()
         if last is not None and last.outcome == "preempted":
             raise CampaignStopped(
@@ -250,7 +250,7 @@ class Training:
         return sum(like) / len(like) if like else 0.0
 
     def _unsettled_s(self, run: Run) -> float:
-        """Of the attempt that runs now."""
+        """The seconds of the attempt that runs now."""
         now_s = self._place.clock.now_s()
         running = [each for each in saved_attempts(Path(run.run_dir)) if each.ended_s is None]
         return sum((now_s - each.started_s) * each.world_size for each in running[-1:])

@@ -43,7 +43,7 @@ class EvaluationBeside:
         """The worker stays: another attempt may begin, or the queue still has to be emptied."""
 
     def finish(self) -> None:
-        """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it can not be,
+        """Wait until everything that the recipe asks for is evaluated; `TrainingError` if it cannot be,
         `StoreAwayError` if not now."""
         while (worker := self._see_that_it_runs()) is not None:
             if (code := worker.wait()) == 0:

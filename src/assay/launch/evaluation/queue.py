@@ -52,7 +52,7 @@ class Queue(NamedTuple):
     config: EvaluationConfig
     suite: Suite
     suite_sha256: str
-    """Of the suite with all that it names, as the queue was opened."""
+    """SHA-256 of the suite with all that it names, as the queue was opened."""
     store: ObjectStore
     log: CommitLog
 

@@ -79,7 +79,7 @@ def process_key(pid: int) -> str:
 
 
 def process_state(launch: Launch) -> LaunchState:
-    """Of a run in a process."""
+    """The state of a run in a process."""
     if launch.host != socket.gethostname():
         return "elsewhere"
     is_there = launch.process == process_key(int(launch.job))
@@ -93,7 +93,7 @@ def stop_process(launch: Launch) -> None:
     if state == "elsewhere":
         raise ConfigError(
             f"run '{launch.run_id}' was started on {launch.host} as process {launch.job}; from "
-            f"{socket.gethostname()} it can not be reached. Stop it there: 'assay stop {launch.run_id}'."
+            f"{socket.gethostname()} it cannot be reached. Stop it there: 'assay stop {launch.run_id}'."
         )
     if state == "running":
         os.kill(int(launch.job), signal.SIGTERM)

@@ -28,7 +28,7 @@ class Allocation:
     """Its number; that of node 0 leads."""
     num_nodes: int
     lead_host: str
-    """Of node 0, as the others reach it."""
+    """The host of node 0, as the others reach it."""
     link_port: int
     """Where node 0's supervisor waits for the others."""
 

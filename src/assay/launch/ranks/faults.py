@@ -123,7 +123,7 @@ NO_FAULTS = FaultPlan()
 
 
 def check_plan(plan: FaultPlan, *, world_size: int, num_steps: int) -> None:
-    """Refuse faults that can not happen: a drill that tests nothing must not pass."""
+    """Refuse faults that cannot happen: a drill that tests nothing must not pass."""
     for index, fault in enumerate(plan.faults):
         name = f"faults.{index} ({fault.type})"
         if fault.rank >= world_size:

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
+from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares, largest_world_size
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.node_link import (
@@ -212,7 +213,7 @@ class _RemoteRanks:
     def _strange(self, message: Message) -> str | None:
         """What is none of this follower's business."""
         if isinstance(message, Beats) and not len(message.beats) == len(message.devices) == len(self.ranks):
-            return f"{len(message.beats)} ranks, it has {len(self.ranks)}"
+            return f"{number_of(len(message.beats), 'rank')}, it has {len(self.ranks)}"
         if isinstance(message, Ended) and not 0 <= message.end.num_alive <= len(self.ranks):
             return f"{message.end.num_alive} ranks, it has {len(self.ranks)}"
         failure, ours = message.end.failure if isinstance(message, Ended) else None, self._attempt
@@ -257,7 +258,7 @@ class _GroupRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Of node 0's ranks."""
+        """The process ids of node 0's ranks."""
         return self._local.pids
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -298,7 +299,7 @@ class _GroupRanks:
         return self._local.beats() + [beat for ranks in self._remote for beat in ranks.beats]
 
     def hosts(self) -> list[str]:
-        """Of each node's ranks, its machine."""
+        """The machine of each node's ranks."""
         return self._local.hosts() + [ranks.host for ranks in self._remote for _ in ranks.ranks]
 
     def devices(self) -> list[str]:

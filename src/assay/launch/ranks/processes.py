@@ -32,7 +32,7 @@ class AttemptRanks(Protocol):
 
     @property
     def pids(self) -> Sequence[int]:
-        """Of the ranks on this machine."""
+        """The process ids of the ranks on this machine."""
         ...
 
     def wait_for_news(self, timeout_s: float) -> None:
@@ -52,7 +52,7 @@ class AttemptRanks(Protocol):
         ...
 
     def devices(self) -> list[str]:
-        """Of each rank, as far as it has said."""
+        """The device of each rank, as far as it has said."""
         ...
 
     def take_stacks(self, rank: int) -> str:
@@ -128,7 +128,7 @@ class RankProcesses:
 
     @property
     def num_ranks(self) -> int:
-        """Of this machine."""
+        """Ranks on this machine."""
         return len(self._ranks)
 
     def beats(self) -> list[Beat]:
@@ -140,7 +140,7 @@ class RankProcesses:
         return [socket.gethostname()] * len(self._ranks)
 
     def devices(self) -> list[str]:
-        """Of this machine's ranks."""
+        """The devices of this machine's ranks."""
         return list(self._devices)
 
     def take_stacks(self, rank: int) -> str:
@@ -205,7 +205,7 @@ class RankProcesses:
         return AttemptEnd("failed", num_alive, failure=report.failure, error=report.error)
 
     def _failure(self, index: int, kind: FailureKind, *, signature: str, text: str) -> Failure:
-        """Of a rank that could not speak for itself: where it was, by its last sign of life."""
+        """The failure of a rank that could not speak for itself: where it was, by its last sign of life."""
         place = whereabouts(self.beats()[index])
         return Failure(
             failure_kind=kind,

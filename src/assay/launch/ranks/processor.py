@@ -36,7 +36,7 @@ ATEN: _Levels = (("DEFAULT", frozenset()), ("AVX2", frozenset(("avx2", "fma"))),
 def processor_here(
     environment: Mapping[str, str] | None = None, cpu: Mapping[str, str] | None = None
 ) -> Processor:
-    """Of the ranks that this process starts, or one with the environment and the `/proc/cpuinfo` given."""
+    """The processor of the ranks that this process starts, or the one that the arguments describe."""
     environment = os.environ if environment is None else environment
     gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else _gpus()
     if gpus and "+cpu" not in version("torch"):
@@ -79,7 +79,7 @@ def refuse_mixed(processors: Mapping[str, Processor]) -> None:
     if strange:
         raise ConfigError(
             f"the nodes are of several kinds, which round differently: {lead} is {kind}; {'; '.join(strange)}. "
-            "Their gradients can not be checked against one another, and no two runs would agree. Ask for "
+            "Their gradients cannot be checked against one another, and no two runs would agree. Ask for "
             "nodes of one kind (slurm: --sbatch=--constraint=...), or set the same limits on all of them "
             "(ONEDNN_MAX_CPU_ISA, MKL_ENABLE_INSTRUCTIONS, ATEN_CPU_CAPABILITY)."
         )

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 from assay.base.clock import Clock
 from assay.base.code_version import code_version
 from assay.base.errors import AssayError, StoreAwayError, StoreError, TrainingError
-from assay.base.units import duration_text
+from assay.base.units import duration_text, number_of
 from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
@@ -162,7 +162,7 @@ class ThisMachine:
 
 
 class Supervisor:
-    """Runs attempts until the run is done, is asked to stop, or can not go on."""
+    """Runs attempts until the run is done, is asked to stop, or cannot go on."""
 
     def __init__(
         self,
@@ -188,7 +188,7 @@ class Supervisor:
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
 
     def run(self, world_size: int) -> Attempt:
-        """The last attempt. Raises what the ranks raised if they can not go on; and, before it begins one,
+        """The last attempt. Raises what the ranks raised if they cannot go on; and, before it begins one,
         where the last commit is of another kind of processor and the policy does not say that this is well."""
         previous = signal.signal(signal.SIGTERM, self._ask_to_stop)
         try:
@@ -240,7 +240,8 @@ class Supervisor:
             raise end.error
         kept = self._keep_failing_step(attempt) if repeats else ""
         raise TrainingError(
-            f"run {self._run.run_id}: {len(deaths)} attempts died, the last with: {last.failure.headline()}. "
+            f"run {self._run.run_id}: {number_of(len(deaths), 'attempt')} died, "
+            f"the last with: {last.failure.headline()}. "
             + (f"It failed twice in the same way, so it was not tried again.{kept} " if repeats else "")
             + f"All commits up to step {last.step} are intact: 'assay train --resume {self._run.run_id}' goes "
             "on from there."
@@ -413,7 +414,7 @@ class Supervisor:
             device=ranks.devices()[hung.rank],
             signature=f"hang in {place.phase}",
             text=describe_silence(hung, state),
-            # A rank that hangs in its first moments can not write any.
+            # A rank that hangs in its first moments cannot write any.
             file=stacks.relative_to(self._run.run_dir).as_posix() if stacks.is_file() else "",
         )
         self._notice_failure("hang", failure.sentence(self._run.run_dir), failure)
@@ -436,7 +437,7 @@ class Supervisor:
         self._notice(kind, text, about.attempt, rank=about.rank, step=about.step, host=about.host)
 
     def _notice_faults(self, attempt: Attempt) -> None:
-        """Of the faults that were asked for, those that have struck: nobody needs to look for their cause."""
+        """Notices those of the planned faults that have struck: nobody needs to look for their cause."""
         struck = have_struck(self._policy.faults, Path(self._run.run_dir))
         for fault in struck:
             if fault not in self._known_faults:
@@ -505,7 +506,7 @@ def back_off_s(steps: Sequence[int]) -> float:
 
 
 def mean_time_between_failures_s(attempts: Sequence[Attempt]) -> float:
-    """Of a run so far; `PRIOR_FAILURE_S` while it has not died."""
+    """The mean time between failures of a run so far; `PRIOR_FAILURE_S` while it has not died."""
     ended = [attempt for attempt in attempts if attempt.ended_s is not None]
     ran_s = sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in ended)
     num_failures = sum(attempt.outcome in ("killed", "failed", "preempted") for attempt in ended)
@@ -516,6 +517,6 @@ def describe(attempt: Attempt) -> str:
     """One line about a finished attempt."""
     lasted = duration_text((attempt.ended_s or attempt.started_s) - attempt.started_s)
     return (
-        f"attempt {attempt.attempt} on {attempt.world_size} ranks: steps {attempt.start_step} to "
-        f"{attempt.end_step} in {lasted}; {attempt.reason}"
+        f"attempt {attempt.attempt} on {number_of(attempt.world_size, 'rank')}: "
+        f"steps {attempt.start_step} to {attempt.end_step} in {lasted}; {attempt.reason}"
     )

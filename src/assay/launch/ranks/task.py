@@ -101,7 +101,7 @@ class AttemptEnd:
     """How it ended where nothing failed."""
     failure: Failure | None = None
     error: Annotated[AssayError, PlainValidator(_as_heard), PlainSerializer(_as_told)] | None = None
-    """Of the failure, where it is one that a user can act on."""
+    """The failure's error, where it is one that a user can act on."""
     stalled_s: float = 0.0
 
     def reason(self, run_dir: str) -> str:

@@ -46,7 +46,7 @@ class Figure:
     legend: Legend = ()
     table: Table = NO_TABLE
     size: Size = "full"
-    """Of the page's width, on a desk."""
+    """The share of the page's width, on a desk."""
 
 
 def figure(
@@ -64,5 +64,5 @@ def figure(
 
 
 def legend_of(names: Iterable[str]) -> Legend:
-    """Of lines in the colours of their order."""
+    """The legend of lines in the colours of their order."""
     return [(f"s{index}", name) for index, name in enumerate(names, 1)]

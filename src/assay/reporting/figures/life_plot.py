@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from assay.base.units import number_of
 from assay.reporting.figures.plots import number_text
 from assay.reporting.figures.svg import Axis, Chart, chart, dot, path, tag, text, title
 from assay.reporting.views.run import AttemptView, CommitView
@@ -67,7 +68,7 @@ def _last_stretch(from_: Point, end: Point, num_lost: int) -> str:
     xs, ys = zip(from_, end, strict=True)
     if not num_lost:
         return path(xs, ys, class_="line s1 faint")
-    told = title(f"{num_lost:,} steps after the last commit were lost, and made again")
+    told = title(f"{number_of(num_lost, 'step')} after the last commit were lost, and made again")
     fall = tag("line", told, x1=end[0], x2=end[0], y1=end[1], y2=from_[1], class_="fall")
     return path(xs, ys, class_="line lost") + fall
 

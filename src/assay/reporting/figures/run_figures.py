@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from assay.base.clock import utc_text
-from assay.base.units import duration_text, percent_text
+from assay.base.units import duration_text, number_of, percent_text
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram
 from assay.records.evaluation import (
     AnyEvaluation,
@@ -160,7 +160,8 @@ def phase_figure_caption(run: RunView) -> str:
 
 def _life(run: RunView) -> Figure:
     num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
-    label = f"Steps over time in {len(run.attempts)} attempts with {len(run.commits)} commits; {num_kills} died"
+    lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
+    label = f"Steps over time in {lives}; {num_kills} died"
     fall = " A red line falls from the last step made to the last commit: that work was made again."
     return figure(
         lambda width: life_chart(run.attempts, run.commits, width=width, label=label),

@@ -56,12 +56,12 @@ class Document:
     """Everything that one audience is told."""
 
     name: str
-    """Of its files, without suffix: `risk-register`."""
+    """The name of its files, without suffix: `risk-register`."""
     title: str
     kind: str
     """What it is: `risk register`."""
     made: str
-    """Of what and when, for the line above the title."""
+    """What it was made of and when, for the line above the title."""
     verdict: Verdict
     tiles: Sequence[Tile]
     sections: Sequence[DocumentSection]

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from assay.base.clock import utc_text
-from assay.base.units import count_text, power_text
+from assay.base.units import count_text, number_of, power_text
 from assay.evaluation.evidence.scaling.study import ExtrapolatedTarget, ScalingStudy
 from assay.records.scaling import BandCheck, ScalingPrediction
 from assay.reporting.figures.figure import Figure, Table, figure
@@ -36,7 +36,7 @@ def scaling_verdict(study: ScalingStudy) -> Verdict:
     if refused:
         return Verdict("bad", "refused", str(refused[0].refusal))
     if not study.asked:
-        return Verdict("good", "fitted", f"{study.law.formula}, on {study.law.num_points} runs.")
+        return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
     return Verdict("good", "within reach", " ".join(prediction_sentence(each) for each in study.asked))
 
 

@@ -28,7 +28,7 @@ class CampaignLine(View):
     high: float | None = None
     confidence: float | None = None
     unit: str | None = None
-    """Of the effect, e.g. `share`."""
+    """The unit of the effect, e.g. `share`."""
     device_hours: float | None = None
     """Spent on the campaign so far."""
 

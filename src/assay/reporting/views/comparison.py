@@ -20,7 +20,7 @@ class ComparisonView(Comparison):
     metric: Metric
     """What is compared."""
     baseline_value: float
-    """Of that metric."""
+    """The baseline's value of that metric."""
     candidate_value: float
     baseline_auc: float | None
     """`baseline_value` where the metric is the AUC; else null."""

@@ -11,7 +11,7 @@ from assay.store.metrics.curves import Curve, metric_series, metric_summaries
 
 MAX_POINTS = 100_000
 STRETCHES = 50
-"""Of steps, over which the throughput is averaged."""
+"""Stretches of steps, over each of which the throughput is averaged."""
 VALIDATION_CURVE = "validation_"
 """Begins the name of the series of the method's metric."""
 
@@ -42,11 +42,11 @@ class RunCurves:
     throughput: Series | None = None
     """Tokens per second, over all ranks."""
     validation: Series | None = None
-    """Of the evaluations during training, where there were several."""
+    """The curve of the evaluations during training, where there were several."""
 
 
 def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
-    """Of a run by its whole id."""
+    """The curves of a run by its whole id."""
     names = [each.name for each in metric_summaries(ledger, run_id) if each.name.startswith(VALIDATION_CURVE)]
     validation = _series(ledger, run_id, names[0]) if names else None
     return RunCurves(

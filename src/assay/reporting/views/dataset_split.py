@@ -39,7 +39,7 @@ class SplitView(View):
 def dataset_split_view(
     train: DatasetView, validation: DatasetView, config: HashSplit | TimeSplit, leak: Leak | None
 ) -> SplitView:
-    """Of the two sides that `config` makes."""
+    """The view of the two sides that `config` makes."""
     return SplitView(
         train=_side(train),
         validation=_side(validation),

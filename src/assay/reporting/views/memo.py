@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from assay.base.units import number_of
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
-    count_words,
     device_time_text,
     effect_text,
     interval_words,
@@ -95,7 +95,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         ),
         Tile(
             "evidence",
-            count_words(len(memo.runs()), "run"),
+            number_of(len(memo.runs()), "run"),
             f"{lead.look.num_seeds} paired seeds, {_look_words(lead)}",
         ),
         _cost_tile(memo),

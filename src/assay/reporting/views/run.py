@@ -41,9 +41,9 @@ class AttemptView(View):
     held_s: float | None
     """From start to end, wall-clock seconds; null while it runs."""
     start_step: int
-    """Of the commit that it resumed from; 0 where it began anew."""
+    """The step of the commit that it resumed from; 0 where it began anew."""
     end_step: int | None
-    """Of its last commit; null while it runs."""
+    """The step of its last commit; null while it runs."""
     reached_step: int
     """The last step that it made, committed or not."""
     lost_steps: int
@@ -60,7 +60,7 @@ class AttemptView(View):
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
-    """Of its ranks together, by phase."""
+    """Device-seconds of its ranks together, by phase."""
 
 
 class CommitView(View):
@@ -72,15 +72,15 @@ class CommitView(View):
     world_size: int
     committed: UtcTime
     folder: str
-    """Of its files, in the run's store."""
+    """The folder of its files, in the run's store."""
     num_bytes: int
-    """Of all its files."""
+    """The size of all its files."""
     weights_digest: str
     """SHA-256: equal weights, equal digest, whatever the world size."""
     rows_learned: int
     """Since the commit before."""
     metric: float | None
-    """Of the evaluation at this step, by the recipe's `keep_best`; null where none was made."""
+    """The value of the evaluation at this step, by the recipe's `keep_best`; null where none was made."""
     is_verified: bool
     """A spot check of every rank passed in this very step."""
     is_quarantined: bool
@@ -146,7 +146,7 @@ class RunView(RunHead):
     recipe_sha256: str
     dataset_fingerprint: str
     code_version: str
-    """Of assay, with its git commit; with recipe and dataset it decides the weights."""
+    """The version of assay, with its git commit; with recipe and dataset it decides the weights."""
     run_dir: str
     """Where its files lie."""
     store_url: str

@@ -17,7 +17,7 @@ class RunHead(View):
     """How it stands; `failed`: its last attempt died and no other was begun."""
     created: UtcTime
     step: int
-    """Of the last intact commit; 0 before the first."""
+    """The step of the last intact commit; 0 before the first."""
     total_steps: int | None
     """Steps of the whole run; null where nobody wrote it down."""
     world_sizes: tuple[int, ...]
@@ -32,11 +32,11 @@ class RunLine(RunHead):
     metric: str | None
     """By which runs of its method are compared, e.g. `AUC`; null before the first evaluation."""
     value: float | None
-    """Of that metric, in the last evaluation."""
+    """The value of that metric, in the last evaluation."""
     auc: float | None
     """The same where the metric is the AUC; else null."""
     device_hours: float
-    """Of all attempts that have ended, over all ranks."""
+    """Device-hours of all attempts that have ended, over all ranks."""
     started: str | None
     """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
 

@@ -19,7 +19,7 @@ class RunPage:
     view: RunView
     curves: RunCurves
     roc: RocCurve | None = None
-    """Of a classifier's predictions; None where there are none, or of one class only."""
+    """The curve of a classifier's predictions; None where there are none, or of one class only."""
     histogram: ScoreHistogram | None = None
 
 

@@ -19,7 +19,7 @@ class AskedView(View):
     prediction: Annotated[ScalingPrediction, AsWritten] | None
     """Null where refused."""
     score: Annotated[Estimate, AsWritten] | None
-    """Of the downstream task; null without `--score`."""
+    """The estimate of the downstream task; null without `--score`."""
     refused: str | None
     """Why nothing is said; null where something is."""
 
@@ -60,7 +60,7 @@ class CodeLengthsView(View):
 
 
 def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None) -> ScalingView:
-    """Of a study, its check and the page about it."""
+    """The view of a study, its check and the page about it."""
     return ScalingView(
         law=found.law,
         predictions=tuple(
@@ -74,5 +74,5 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
 
 
 def code_lengths_view(lengths: Sequence[CodeLength], saved: Estimate | None) -> CodeLengthsView:
-    """Of runs, and what the candidates among them save."""
+    """The view of runs, and what the candidates among them save."""
     return CodeLengthsView(runs=tuple(map(CodeLengthView.of, lengths)), saved_bits_per_row=saved)

@@ -61,7 +61,7 @@ def run_verdict(run: RunView) -> Verdict:
     if audit is not None and audit.verdict == "fail":
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
-        sentence = f"The audit failed, so the result can not be trusted: {found[0]}."
+        sentence = f"The audit failed, so the result cannot be trusted: {found[0]}."
         return Verdict("bad", "audit failed", sentence)
     if run.status == "succeeded" and audit is not None and audit.verdict == "pass":
         return Verdict("good", "finished, proved", f"{_learned(run)}{_survived(run)}{_found(run)}")

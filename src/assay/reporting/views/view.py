@@ -43,4 +43,4 @@ UtcTime = Annotated[float, PlainSerializer(utc_text, return_type=str, when_used=
 """Seconds since the epoch; in JSON ISO 8601 in UTC, to the second."""
 
 AsWritten = PlainSerializer(_tree, return_type=dict[str, Any], when_used="json")
-"""Of a record inside a view: with its `kind` and `version`, as where it stands alone."""
+"""The form of a record inside a view: with its `kind` and `version`, as where it stands alone."""

@@ -50,7 +50,7 @@ class ModelGradedSpec(FrozenConfig):
     choice_scores: dict[str, float] | str | None = None
     """By choice, or `from_strings`: the choice is its own score."""
     output_template: str | None = None
-    """Of each of several completions of one prompt."""
+    """The template of each of several completions of one prompt."""
 
 
 class ModelGrade(NamedTuple):
@@ -158,7 +158,7 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
         return template.format(**{key: values[key] for key in keys})
     except (KeyError, IndexError, ValueError) as error:
         raise DataError(
-            f"a prompt of the registry can not be filled: {error!r}. It has {sorted(values)}."
+            f"a prompt of the registry cannot be filled: {error!r}. It has {sorted(values)}."
         ) from error
 
 

@@ -57,7 +57,7 @@ class RegistryEval(NamedTuple):
     samples: tuple[Mapping[str, Any], ...]
     few_shot: tuple[Mapping[str, Any], ...] = ()
     spec: ModelGradedSpec | None = None
-    """Of ModelBasedClassify."""
+    """The specification of ModelBasedClassify."""
 
     def sample_id(self, index: int) -> str:
         """As OpenAI Evals names it in its logs."""
@@ -89,7 +89,7 @@ class RegistryEval(NamedTuple):
         return tuple(ideal) if isinstance(ideal, list) else (ideal,)
 
     def sha256(self) -> str:
-        """Of all that decides a score but the model."""
+        """SHA-256 of all that decides a score but the model."""
         spec = None if self.spec is None else self.spec.model_dump(mode="json")
         return sha256_of_json([self.rule, dict(self.args), list(self.samples), list(self.few_shot), spec])
 

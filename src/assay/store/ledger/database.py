@@ -58,7 +58,7 @@ def open_engine(url: URL) -> Engine:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{path}: can not make the ledger's folder: {error.strerror}.") from error
+            raise StoreError(f"{path}: cannot make the ledger's folder: {error.strerror}.") from error
         engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCKED_S})
         event.listen(engine, "connect", _set_pragmas)
         event.listen(engine, "begin", _begin_sqlite)

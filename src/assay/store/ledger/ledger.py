@@ -236,7 +236,7 @@ class Ledger:
         where: Sequence[ColumnElement[bool]] = (),
         order: Sequence[Any] = (),
     ) -> list[RecordT]:
-        """Of one run or all, in the order of their keys unless another is given."""
+        """Records of one run or all, in the order of their keys unless another is given."""
         of_run = () if run_id is None else (table.c.run_id == run_id,)
         query = select(table.c.record, *table.primary_key).where(*of_run, *where)
         with self.reading() as connection:

@@ -21,14 +21,14 @@ class RunSummary(NamedTuple):
     run: Run
     status: RunStatus
     step: int
-    """Of the last intact commit; 0 before the first."""
+    """The step of the last intact commit; 0 before the first."""
     total_steps: int | None
     """None where nobody wrote it down: of a run by an older assay that has not finished."""
     attempts: tuple[Attempt, ...]
     metric: str | None
     """Title of the metric that runs of its method are compared by; None before the first evaluation."""
     value: float | None
-    """Of that metric, in the last evaluation."""
+    """The value of that metric, in the last evaluation."""
     device_s: float
     """Device time of all attempts that have ended, over all ranks."""
 

@@ -72,7 +72,7 @@ class Overview(NamedTuple):
 def _first_places(
     values: npt.NDArray[np.float64], starts: npt.NDArray[np.intp], extreme: np.ufunc
 ) -> npt.NDArray[np.intp]:
-    """Of each bucket that begins at `starts`, the place of its first extreme value."""
+    """For each bucket that begins at `starts`, the place of its first extreme value."""
     sizes = np.diff(np.r_[starts, len(values)])
     found = np.flatnonzero(values == np.repeat(extreme.reduceat(values, starts), sizes))
     owners = np.searchsorted(starts, found, side="right")

@@ -86,7 +86,7 @@ def _append_series(
     ours = (table.c.run_id == run_id, table.c.attempt == header.attempt, table.c.rank == header.rank)
     known: dict[str, Any] = {row.name: row for row in connection.execute(select(table).where(*ours))}
     for logged_name, points in metrics.items():
-        name = logged_name.replace("\x00", "�")  # which PostgreSQL can not store
+        name = logged_name.replace("\x00", "�")  # which PostgreSQL cannot store
         new = np.stack([points.steps.astype(float), header.wall_of(points.at_s), points.values], axis=1)
         row = known.get(name)
         summary = _summary_with(row, new)

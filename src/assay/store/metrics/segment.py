@@ -228,7 +228,7 @@ def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # no
             file.seek(after.offset)
             data = file.read()
     except OSError as error:
-        raise StoreError(f"{path}: can not read the metric segment: {error.strerror or error}.") from error
+        raise StoreError(f"{path}: cannot read the metric segment: {error.strerror or error}.") from error
     if size < after.offset:
         raise DamagedDataError(
             f"{path}: {size} bytes long, but {after.offset} were read before. A segment only grows: the file "
@@ -408,6 +408,6 @@ def _drop_torn_tail(fd: int, path: Path) -> int:
 
 def _write_error(path: Path, error: OSError) -> StoreError:
     return StoreError(
-        f"{path}: can not write the metric segment: {error.strerror or error}. Free space or fix the "
+        f"{path}: cannot write the metric segment: {error.strerror or error}. Free space or fix the "
         "permissions of the run's folder, then resume; what was logged before is kept."
     )

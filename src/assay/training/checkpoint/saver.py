@@ -39,7 +39,7 @@ from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_co
 from assay.training.parallel.ranks import Ranks
 
 SLOW_SHARE = 0.1
-"""Of the time since the last commit, waited for it to be written: that is said."""
+"""The share of the time since the last commit, waited for it to be written, from which that is said."""
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self._under_way: Future[Commit | None] | None = None
         self.weights_digest = ""
-        """Of the newest commit; known on rank 0 only."""
+        """The digest of the newest commit; known on rank 0 only."""
 
     def begin(
         self,

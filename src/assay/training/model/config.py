@@ -13,7 +13,7 @@ class NewEncoderConfig(FrozenConfig):
     type: Literal["new"] = "new"
 
     vocab_size: PositiveInt
-    """Of the dataset's tokenizer."""
+    """The number of tokens of the dataset's tokenizer."""
 
     hidden_size: PositiveInt = 128
     """Width of the residual stream."""

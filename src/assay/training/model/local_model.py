@@ -46,7 +46,7 @@ class LocalModel:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
 
         The first token of a text costs what the model says after its start token; a model without one has no
-        opinion yet, and the token costs log2 of the vocabulary. `ConfigError` where the tokenizer can not
+        opinion yet, and the token costs log2 of the vocabulary. `ConfigError` where the tokenizer cannot
         spell the text.
         """
         encoded = self._tokenizer.encode(text, add_special_tokens=False)

@@ -25,7 +25,7 @@ SIGMAS = 6.0
 """Robust standard deviations of the earlier steps' mean losses by which a step must exceed their median to be
 the data's doing."""
 LEAST_SPREAD = 0.1
-"""Of the median: steps that are alike by chance do not make every other one bad."""
+"""Least spread as a share of the median: steps that are alike by chance do not make every other one bad."""
 
 
 class PlacedRow(NamedTuple):
@@ -58,7 +58,7 @@ class RowLosses(NamedTuple):
         return means
 
     def mean(self) -> float:
-        """Of all together; NaN where nothing weighs."""
+        """The weighted mean of all together; NaN where nothing weighs."""
         weight = float(self.weights.sum())
         return float(self.sums.sum()) / weight if weight else math.nan
 
@@ -68,7 +68,7 @@ class SuspectRows(NamedTuple):
 
     rows: list[PlacedRow]
     losses: list[float]
-    """Of `rows`, in nats, without dropout."""
+    """The losses of `rows`, in nats, without dropout."""
     criterion: str
     num_passes: int
     step_loss: float
@@ -151,7 +151,7 @@ class RowSearcher:
 
     @torch.no_grad()
     def _mean_loss(self, share: StepShare) -> float:
-        """Of a step's rows, with the replayer's weights and without dropout."""
+        """The mean loss of a step's rows, with the replayer's weights and without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
         batches = [batch for lane in share.lanes for batch in lane.micro_batches]
         self.num_passes += len(batches)
@@ -174,7 +174,7 @@ class RowSearcher:
 
     @torch.no_grad()
     def _losses(self, rows: Sequence[PlacedRow]) -> RowLosses:
-        """Of each row alone, without dropout."""
+        """The loss of each row alone, without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
         sums, weights = np.full(len(rows), math.nan), np.zeros(len(rows))
         with _without_dropout(model):

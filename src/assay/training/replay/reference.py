@@ -38,7 +38,7 @@ _ELEMENTWISE_ULPS = 64
 
 
 class Reference(NamedTuple):
-    """Of one output."""
+    """The reference of one output."""
 
     value: Numbers
     """float64; int64 where the output is of integers."""

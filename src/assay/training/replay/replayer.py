@@ -109,5 +109,5 @@ class Replayer:
         return None
 
     def weights_digest(self) -> str:
-        """Of the weights as they are, as commits record it."""
+        """The digest of the weights as they are, as commits record it."""
         return weights_digest(self.model.state_dict(), self._ranks.saving)

@@ -62,7 +62,7 @@ class BadOutput(NamedTuple):
 
     output: Tensor
     wrong: Tensor
-    """Of the output's shape: which of its numbers."""
+    """Which of the output's numbers are wrong; the output's shape."""
     detail: str
     is_origin: bool = True
     """False: an input brought it along. No finding by itself, but where to look if there is no origin."""

@@ -18,7 +18,7 @@ class ScheduleConfig(FrozenConfig):
     """Optimizer steps until the peak."""
 
     final_fraction: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Of the peak, at the last step; unused by `constant`."""
+    """A share of the peak, at the last step; unused by `constant`."""
 
 
 class OptimizerConfig(FrozenConfig):

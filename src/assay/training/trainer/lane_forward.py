@@ -29,7 +29,7 @@ class LaneForward:
         """The one whose loss was asked for last; None where that was a blank."""
 
     def loss(self, model: nn.Module, lane: LaneShare, index: int, *, step: int) -> Loss:
-        """Of micro-batch number `index` of the lane, in update number `step` (from 1).
+        """The loss of micro-batch number `index` of the lane, in update number `step` (from 1).
 
         Its randomness is that of (seed, step, lane, index). Beyond the lane's last micro-batch it is a blank,
         all of whose sums and weights are zero: what ranks compute while they wait for others.
@@ -44,7 +44,7 @@ class LaneForward:
         return Loss(0.0 * blank.sum, nothing)
 
     def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
-        """Of a micro-batch by itself, with the generators as they are."""
+        """The loss of a micro-batch by itself, with the generators as they are."""
         self.micro_batch = micro_batch
         with self._autocast:
             tensors = self._method.tensors(micro_batch, self._device)

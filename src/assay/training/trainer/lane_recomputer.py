@@ -22,7 +22,7 @@ class LaneGradient(NamedTuple):
     loss_sum: float
     """Over the lane."""
     gradients: list[Float[Tensor, "..."]]
-    """Of `loss_sum`, one per trained parameter in the order of the model."""
+    """The gradients of `loss_sum`, one per trained parameter in the order of the model."""
 
 
 class LaneRecomputer:
@@ -46,7 +46,7 @@ class LaneRecomputer:
         return LaneGradient(loss_sum, gradients)
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Of the lane's gradient."""
+        """The digest of the lane's gradient."""
         return digest_of_tensors(self.of(lane, step=step).gradients)
 
 
@@ -61,7 +61,7 @@ class ShardedLaneRecomputer:
         self._lane_sum = lane_sum
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Of the gradients of the lane's passes, as `ShardedLaneSum.on_own_gradients` is told of them."""
+        """The digest of the gradients of a lane's passes, as `ShardedLaneSum.on_own_gradients` has them."""
         digest = GradientDigest()
         own = num_backwards(lane)
         for index in range(self._lane_sum.most_passes(own)):

@@ -64,7 +64,7 @@ class Method(Protocol):
         ...
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
-        """Of the rows behind `tensors`."""
+        """The loss of the rows behind `tensors`."""
         ...
 
 

@@ -58,7 +58,7 @@ class MethodConfig(FrozenConfig, ABC):
 
     @abstractmethod
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """Raise a `ConfigError` about rows that its model can not take; the columns are known to be there."""
+        """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
 
     @abstractmethod
     def num_parameters(self) -> int | None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from assay.training.trainer.config import Precision
 
 DIGEST_BITS = 52
-"""Of digests that are written down as metrics: what a float64 holds exactly."""
+"""The width of digests that are written down as metrics: what a float64 holds exactly."""
 
 
 def seed_generators(key: int) -> None:
@@ -59,10 +59,10 @@ class GradientDigest:
             self._digests[index] = digest_of_bits(gradient)
 
     def combined(self) -> int:
-        """Of all that was taken; `DIGEST_BITS` bits."""
+        """The digest of all that was taken; `DIGEST_BITS` bits."""
         return combined_digest(self._digests[index] for index in sorted(self._digests))
 
 
 def digest_of_tensors(tensors: Iterable[Shaped[Tensor, "..."]]) -> int:
-    """Of tensors in a fixed order; `DIGEST_BITS` bits."""
+    """The digest of tensors in a fixed order; `DIGEST_BITS` bits."""
     return combined_digest(map(digest_of_bits, tensors))

@@ -52,7 +52,7 @@ class Checked(NamedTuple):
 
     lane: int
     digest: int | None
-    """Of the lane's gradient; None where only its passes' gradients were looked at, one by one."""
+    """The digest of the lane's gradient; None where only its passes' gradients were looked at, one by one."""
     by_rank: int
 
 
@@ -75,7 +75,7 @@ class Recomputer(Protocol):
     """Computes a lane again; all ranks call it together."""
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """Of the lane's gradient in update number `step`."""
+        """The digest of the lane's gradient in update number `step`."""
         ...
 
 

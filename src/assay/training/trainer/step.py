@@ -39,7 +39,7 @@ class StepTotals(NamedTuple):
     """What the sums are divided by: rows, tokens, pairs, as the method counts."""
     loss_sum: float
     gradient_norm: float
-    """Of the mean, before clipping. Not finite: the update was not made."""
+    """The norm of the mean, before clipping. Not finite: the update was not made."""
     learning_rate: float
     stop_asked: bool
     """Some rank was asked to stop (SIGTERM)."""
@@ -54,7 +54,7 @@ class StepTotals(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
     """The method's own, as means; without those that weigh nothing in this step."""
     digests: Mapping[str, float] = MappingProxyType({})
-    """Of the spot check, for a replay to compare with: exact integers, by metric name."""
+    """The digests of the spot check, for a replay to compare with: exact integers, by metric name."""
 
     def asks_for_commit(self) -> bool:
         """Somebody wants this update to be durable."""

@@ -27,7 +27,7 @@ class TrainingPosition(NamedTuple):
     step: int
     """Updates made."""
     cursor: Cursor
-    """Of the next one."""
+    """The cursor of the next step."""
 
 
 Outcome = Literal["finished", "stopped"]

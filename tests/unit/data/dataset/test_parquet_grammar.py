@@ -116,14 +116,14 @@ write_options = st.fixed_dictionaries(
 
 
 def write(path: Path, table: pa.Table, borders: list[int], options: dict) -> bool:
-    """Row groups cut at `borders`, two at one place for an empty one; False where pyarrow can not write it."""
+    """Row groups cut at `borders`, two at one place for an empty one; False where pyarrow cannot write it."""
     options = dict(
         options, use_byte_stream_split=options["use_byte_stream_split"] and not options["use_dictionary"]
     )
     try:
         with pq.ParquetWriter(path, table.schema, **options) as writer:
             for start, stop in itertools.pairwise([0, *borders, len(table)]):
-                # Written from a copy: pyarrow can not cut views.
+                # Written from a copy: pyarrow cannot cut views.
                 writer.write_table(
                     pa.Table.from_batches(table.slice(start, stop - start).to_batches(), table.schema)
                 )

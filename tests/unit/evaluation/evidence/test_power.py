@@ -112,7 +112,7 @@ def test_clusters_raise_the_variance_of_an_item_by_the_design_effect():
 
 
 def test_one_seed_can_not_tell_the_components_apart():
-    with pytest.raises(ConfigError, match="1 seeds x 50 items can not tell seeds' luck from items'"):
+    with pytest.raises(ConfigError, match="1 seeds x 50 items cannot tell seeds' luck from items'"):
         variance_components(np.zeros((1, 50)))
 
 

@@ -185,7 +185,7 @@ def test_a_segment_that_shrank_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_segment_is_a_store_error(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="can not read"):
+    with pytest.raises(StoreError, match="cannot read"):
         read_segment(segment_path(tmp_path, 1, 0))
 
 

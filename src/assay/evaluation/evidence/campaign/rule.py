@@ -13,7 +13,7 @@
 
 STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one
 would cost power that no plan counted. All clauses are arithmetic on arrays, so that a decision and the
-simulation that vouches for it (`benchmarks/campaign_simulation.py`) can not differ.
+simulation that vouches for it (`benchmarks/campaign_simulation.py`) cannot differ.
 """
 
 from collections.abc import Sequence
@@ -73,17 +73,17 @@ class CampaignEvidence(NamedTuple):
     """What the rule looks at; arrays broadcast against the effect's leading axes."""
 
     effect: Effect
-    """Of the composite of benchmarks, at the declared checkpoint."""
+    """The effect of the composite of benchmarks, at the declared checkpoint."""
     level: Level
     """One-sided confidence that this look must reach (`looks`)."""
     is_gate: bool | Flags
     """Whether this look was declared; futility is judged at gates only."""
     replication_variance: float | Leading
-    """Of the mean difference, in the replication that would be planned."""
+    """The variance of the mean difference, in the replication that would be planned."""
     least_without_one: float | Leading
     """The smallest composite with one benchmark left out (`several.Breadth`)."""
     share_positive: float | Leading
-    """Of benchmarks with a gain."""
+    """The share of benchmarks with a gain."""
     chance_by_end: float | Leading = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
     also_needed: Sequence[bool | Flags] = ()
@@ -157,7 +157,7 @@ def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float,
     """P(the gain meets SCALE in a new campaign of `new_seeds` fresh seeds on the same items).
 
     Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
-    replication that is asked for is as large as the new campaign. One seed can not say, and gives 0.
+    replication that is asked for is as large as the new campaign. One seed cannot say, and gives 0.
     """
     if num_seeds < 2 or new_seeds < 2:
         return np.zeros(np.shape(effect.mean))

@@ -55,7 +55,7 @@ def auc(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
 def auc_estimate(rows: ScoredRows) -> Estimate | None:
     """AUC with DeLong's interval on the logit scale; None where a class is absent.
 
-    The interval is None where DeLong's variance can not be had (one row of a class) or says nothing (classes
+    The interval is None where DeLong's variance cannot be had (one row of a class) or says nothing (classes
     perfectly separated: its estimate of the variance is 0).
     """
     if not rows.has_both_classes:

@@ -38,7 +38,7 @@ LEAST_WITNESSES = 3
 """The longest supported reach is one that so many predictions of a back-test had, at least."""
 
 LEAST_MULTIPLIER = 0.6
-"""Of the normal quantile: what few origins, all of them lucky, can not go below."""
+"""The least multiple of the normal quantile: what few origins, all of them lucky, cannot go below."""
 
 
 class Claim(NamedTuple):
@@ -81,7 +81,7 @@ class BackTest(NamedTuple):
         return max(float(np.quantile(of_origins, confidence)), LEAST_MULTIPLIER * normal_quantile(confidence))
 
     def half_width(self, claim: Claim, reach: float, confidence: float) -> float:
-        """Of the band around the one point that is claimed, at this reach."""
+        """The half-width of the band around the one point that is claimed, at this reach."""
         return self.multiplier(confidence) * float(band_scale(claim.errors, np.array([reach]))[0])
 
 
@@ -138,7 +138,7 @@ def half_width_68(replicates: Float64[np.ndarray, "resample point"]) -> Float64[
 
 
 def _robust_deviation(residuals: Float64[np.ndarray, "point"], num_fitted: int) -> float:
-    """Of the residuals, with those beyond four median deviations brought in to that.
+    """The standard deviation of the residuals, with those beyond four median deviations brought in to that.
 
     A fit of least absolute deviations goes through as many points as it has parameters; those residuals are
     zero whatever the noise is, and are not looked at (as in Rousseeuw & Leroy 1987).

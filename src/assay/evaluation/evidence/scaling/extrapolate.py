@@ -33,7 +33,7 @@ from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
 CONFIDENCE = 0.90
 RATIO_LEEWAY = 2.0
 ORIGIN_RESAMPLES = 60
-"""Of each origin's bootstrap: only its middle 68% is used."""
+"""The resamples of each origin's bootstrap: only its middle 68% is used."""
 ORIGIN_STARTS = 16
 CHECKED_SHARES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Shares of the points below which `check_bands` forgets the rest."""

@@ -45,7 +45,7 @@ class ScalingFit:
 
     @property
     def features(self) -> Features:
-        """Of the fitted points."""
+        """The features of the fitted points."""
         return self.form.features(self.points.variables, self.centre)
 
     def parameters(self) -> dict[str, float]:
@@ -78,7 +78,7 @@ def fit_scaling_law(
 ) -> ScalingFit:
     """The law with the lowest objective over `num_starts` random starts; a function of the points and the seed.
 
-    Raises `DataError` where the points can not tell the parameters apart.
+    Raises `DataError` where the points cannot tell the parameters apart.
     """
     form.check(points)
     centre = form.centre(points)

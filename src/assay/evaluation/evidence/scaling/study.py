@@ -1,6 +1,6 @@
 """All that a law says about some points, in one value: the fit, its record, its back-test, its predictions.
 
-What can not be said is kept as the sentence why not, beside what can: a target too far away, a back-test that
+What cannot be said is kept as the sentence why not, beside what can: a target too far away, a back-test that
 the points are too few for. Nobody who asked for three predictions loses two because the third was refused.
 """
 
@@ -36,7 +36,7 @@ class ExtrapolatedTarget:
     target: Mapping[str, float]
     prediction: ScalingPrediction | None = None
     score: Estimate | None = None
-    """Of the downstream task, where one was fitted."""
+    """The estimate of the downstream task, where one was fitted."""
     refusal: AssayError | None = None
 
 
