@@ -11,7 +11,8 @@ from assay.records.processor import Processor
 from assay.records.record import Record
 from assay.records.suspect import Suspect
 
-RunStatus = Literal["running", "succeeded", "failed", "preempted"]
+RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
+"""`gone`: it is not done, and who drove it is no more. `unknown`: from here nobody can tell whether it runs."""
 
 
 class Run(Record):

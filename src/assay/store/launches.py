@@ -1,8 +1,13 @@
-"""The files in which a run's launches are written down: `launches/0001.json`, ..., each put only if absent."""
+"""The files in which a run's launches are written down: `launches/0001.json`, ..., each put only if absent.
+
+And whether the process that a launch began is still there, which only its own host can tell.
+"""
 
 import getpass
+import os
 import socket
 from pathlib import Path
+from typing import Literal
 
 from assay.base.clock import SystemClock
 from assay.records.launch import Launch, LaunchPlace
@@ -38,3 +43,25 @@ def save_launch(
 def saved_launches(run: Run) -> list[Launch]:
     """All launches of a run that can be read, the first one first."""
     return readable(Launch, sorted((Path(run.run_dir) / "launches").glob("*.json")))[0]
+
+
+def process_key(pid: int) -> str:
+    """What tells a process from a later one of the same number: its boot, and the tick at which it began.
+
+    Empty where there is no such process, or only what is left of one.
+    """
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return "" if state in "ZX" else f"{boot}/{fields[18]}"
+
+
+def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:
+    """The state of a run in a process."""
+    if launch.host != socket.gethostname():
+        return "elsewhere"
+    is_there = launch.process == process_key(int(launch.job))
+    # Who trains does not ask: a process that asks about itself is done with the run.
+    return "running" if is_there and int(launch.job) != os.getpid() else "ended"

@@ -1,9 +1,13 @@
 """A run's facts, recorded without training, as a person and a program see them."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +18,15 @@ from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDi
 from assay.records.cursor import Cursor
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
 from assay.records.failure import Failure
+from assay.records.launch import Launch
 from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.reporting.views import verdict
+from assay.reporting.views.run import run_view
 from assay.store.home import Home
+from assay.store.launches import process_key
 from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.notices import append_notice
@@ -253,6 +262,65 @@ def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytes
     }
     assert call("show", "tiny-1") == 0
     assert "not evaluated yet" in capsys.readouterr().out
+
+
+def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
+    """A run whose one attempt nobody has ended: by a process, and last heard of at a moment."""
+    run = recorded_run(ledger, home)
+    ledger.record_attempt(
+        Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=seen_s or BEGAN_S)
+    )
+    if seen_s:
+        path = segment_path(Path(run.run_dir), 1, 0)
+        SegmentWriter(path, run_id="tiny-1", attempt=1, rank=0, clock=FakeClock(seen_s)).close()
+        fold_run(ledger, run)
+    if pid:
+        ledger.record_launch(
+            Launch(
+                run_id="tiny-1", number=1, place="background", job=str(pid), host=host or socket.gethostname(),
+                process=process_key(pid) or "gone", started_by="ann", started_s=BEGAN_S, world_size=1, log="",
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("begun", "status", "says"),
+    [
+        ({"pid": os.getppid()}, "running", ""),
+        ({"pid": 2**22 - 1}, "gone", "is gone: 'assay train --resume tiny-1' goes on"),
+        ({"pid": 12, "host": "node7", "seen_s": time.time() - 5}, "running", ""),
+        (
+            {"pid": 12, "host": "node7", "seen_s": time.time() - 7200},
+            "unknown",
+            "(process 12 on node7), silent for 2 h",
+        ),
+        ({}, "unknown", "never heard of"),
+    ],
+)  # fmt: skip
+def test_a_run_runs_only_where_somebody_is_there_who_drives_it(
+    home: Path, capsys: pytest.CaptureFixture[str], begun: dict[str, Any], status: str, says: str
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        begun_by(ledger, home, **begun)
+        word = verdict.run_verdict(run_view(ledger, "tiny-1")).word
+    words = {"gone": "supervisor gone", "unknown": "cannot tell"}
+    assert word == words.get(status, status)
+    for command in (["runs"], ["show", "tiny-1"]):
+        assert call(*command, "--json") == 0
+        assert f'"status":"{status}"' in capsys.readouterr().out
+        assert call(*command) == 0
+        assert words.get(status, status) in capsys.readouterr().out.lower()
+    assert call("show", "tiny-1") == 0
+    assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_whose_attempt_died_runs_while_its_supervisor_is_there(home: Path) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        begun_by(ledger, home, pid=os.getppid())
+        (attempt,) = ledger.attempts("tiny-1")
+        dead = {"outcome": "killed", "ended_s": BEGAN_S + 1, "end_step": 0}
+        ledger.record_attempt(attempt.model_copy(update=dead))
+        assert run_view(ledger, "tiny-1").status == "running"
 
 
 def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,11 @@ from rich.text import Text
 from assay.base.units import duration_text
 from assay.cli.screens.terminal import (
     RECOMMENDATION_STYLES,
-    STATUS_STYLES,
     device_hours_text,
     minute_text,
     name,
     number,
+    status_text,
     stdout,
     table_of,
     world_sizes_text,
@@ -27,7 +27,7 @@ def print_runs(lines: Sequence[RunLine]) -> None:
     table = table_of(
         lines,
         (name("run"), lambda line: line.run_id),
-        ("status", lambda line: Text(line.status, style=STATUS_STYLES[line.status])),
+        ("status", lambda line: status_text(line.status)),
         (number("step"), _step),
         ("ranks", lambda line: world_sizes_text(line.world_sizes)),
         (number("attempts"), lambda line: str(line.attempts)),
@@ -37,7 +37,7 @@ def print_runs(lines: Sequence[RunLine]) -> None:
         ),
         (number("device time"), lambda line: device_hours_text(3600 * line.device_hours)),
         (number("begun (UTC)"), lambda line: minute_text(line.created)),
-        ("where", lambda line: (line.started or "") if line.status == "running" else ""),
+        ("where", lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
     )
     stdout().print(table)
 

@@ -14,6 +14,7 @@ from assay.cli.screens.terminal import (
     VERDICT_STYLES,
     device_hours_text,
     number,
+    status_text,
     stdout,
     table_of,
     world_sizes_text,
@@ -37,7 +38,8 @@ def print_run(run: RunView, curves: RunCurves) -> None:
     facts.add_column()
     for name, value in (*_facts(run), *_curves(curves), *_speed(run)):
         facts.add_row(name, value)
-    title = Text.assemble((run.run_id, "bold"), "  ", (run.status.upper(), f"bold {STATUS_STYLES[run.status]}"))
+    stands = status_text(run.status)
+    title = Text.assemble((run.run_id, "bold"), "  ", (stands.plain.upper(), f"bold {stands.style}"))
     stdout().print(Group(title, "", facts, *_attempts(run), *_events(run)))
 
 
@@ -48,7 +50,7 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     yield "step", f"{run.step:,}{total} on {world_sizes_text(run.world_sizes) or 'no'} ranks"
     if run.launches:
         yield "started", _started_text(run.launches[-1])
-    if run.status == "running" and (hint := _silence(run)):
+    if hint := _silence(run):
         yield "", Text(hint, style="yellow")
     if run.weights_digest:
         yield "weights", f"{run.weights_digest[:24]}…"
@@ -67,13 +69,20 @@ def _started_text(launch: Launch) -> str:
 
 
 def _silence(run: RunView) -> str:
+    """What to think of a run that is not known to train, and what to do."""
     silent_s = 0.0 if run.last_seen is None else SystemClock().now_s() - run.last_seen
-    if silent_s < SILENT_AFTER_S:
-        return ""
-    return (
-        f"silent for {duration_text(silent_s)}: if its supervisor is gone, "
-        f"'assay train --resume {run.run_id}' goes on"
-    )
+    silence = f"silent for {duration_text(silent_s)}" if run.last_seen else "never heard of"
+    resume = f"'assay train --resume {run.run_id}' goes on"
+    where = run.launches[-1].where() if run.launches else "nobody wrote down where"
+    match run.status:
+        case "gone":
+            return f"its supervisor ({where}) is gone: {resume}"
+        case "unknown":
+            return f"cannot tell from here whether it still runs ({where}), {silence}. If it does not: {resume}"
+        case "running" if silent_s >= SILENT_AFTER_S:
+            return f"{silence}: it starts, commits, evaluates or hangs"
+        case _:
+            return ""
 
 
 def _commits_text(commits: Sequence[CommitView]) -> str:

@@ -11,9 +11,19 @@ from rich.text import Text
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text
+from assay.records.run import RunStatus
 from assay.reporting.figures import figure
 
-STATUS_STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "preempted": "yellow"}
+STATUS_STYLES = {
+    "running": "cyan",
+    "gone": "red",
+    "unknown": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "preempted": "yellow",
+}
+STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
+"""Of those that are not their own word."""
 RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "red"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
 
@@ -73,6 +83,11 @@ def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
 def device_hours_text(seconds: float) -> str:
     """`7_200` -> `2.0 device-h`; below an hour as a duration."""
     return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} device-h"
+
+
+def status_text(status: RunStatus) -> Text:
+    """How a run stands, in its colour."""
+    return Text(STATUS_WORDS.get(status, status), style=STATUS_STYLES[status])
 
 
 def minute_text(at_s: float) -> str:

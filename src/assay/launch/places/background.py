@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.base.errors import ConfigError
-from assay.launch.places.launcher import LaunchState, resume_command
+from assay.launch.places.launcher import resume_command
 from assay.records.launch import Launch
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.store.launches import save_launch
+from assay.store.launches import process_key, process_state, save_launch
 
 LOG_FILE = "background.log"
 
@@ -63,28 +63,6 @@ def launched_here(run: Run, *, world_size: int) -> Launch:
     """Write down that this process begins a run, or goes on with it."""
     key = process_key(os.getpid())
     return save_launch(run, place="here", job=str(os.getpid()), world_size=world_size, process=key)
-
-
-def process_key(pid: int) -> str:
-    """What tells a process from a later one of the same number: its boot, and the tick at which it began.
-
-    Empty where there is no such process, or only what is left of one.
-    """
-    try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return "" if state in "ZX" else f"{boot}/{fields[18]}"
-
-
-def process_state(launch: Launch) -> LaunchState:
-    """The state of a run in a process."""
-    if launch.host != socket.gethostname():
-        return "elsewhere"
-    is_there = launch.process == process_key(int(launch.job))
-    # Who trains does not ask: a process that asks about itself is done with the run.
-    return "running" if is_there and int(launch.job) != os.getpid() else "ended"
 
 
 def stop_process(launch: Launch) -> None:

@@ -1,11 +1,11 @@
 """Asks after a launch, and stops it, wherever it is: all that is needed is its record."""
 
-from assay.launch.places.background import process_state, stop_process
+from assay.launch.places.background import stop_process
 from assay.launch.places.launcher import LaunchState
 from assay.launch.places.slurm import cancel_job, job_state
 from assay.records.launch import Launch
 from assay.records.run import Run
-from assay.store.launches import saved_launches
+from assay.store.launches import process_state, saved_launches
 
 
 def state_of(launch: Launch) -> LaunchState:

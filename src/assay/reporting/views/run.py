@@ -213,17 +213,23 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
+    launches = ledger.launches(run.run_id)
     return RunView.of(
         run,
         name=run.recipe.get("name"),
-        status=run_status(attempts, is_finished=finished is not None),
+        status=run_status(
+            attempts,
+            is_finished=finished is not None,
+            launch=launches[-1] if launches else None,
+            last_seen_s=seen_s,
+        ),
         created=run.created_s,
         step=intact[-1].step if intact else 0,
         total_steps=finished.step if finished else total_steps_of(run),
         weights_digest=intact[-1].weights_digest if intact else None,
         world_sizes=tuple(each.world_size for each in attempts),
         attempts=lives,
-        launches=tuple(ledger.launches(run.run_id)),
+        launches=tuple(launches),
         commits=commit_views(entries),
         device_seconds=seconds,
         device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),

@@ -14,7 +14,9 @@ class RunHead(View):
     name: str | None
     """The recipe's."""
     status: RunStatus
-    """How it stands; `failed`: its last attempt died and no other was begun."""
+    """How it stands. `failed`: its last attempt died and no other was begun. `gone`: it is not done, and the
+    process that drove it is no more. `unknown`: that process is on another host, or on no record, and nothing
+    was heard of the run for 15 minutes."""
     created: UtcTime
     step: int
     """The step of the last intact commit; 0 before the first."""
@@ -43,7 +45,6 @@ class RunLine(RunHead):
 
 def run_lines(ledger: Ledger) -> list[RunLine]:
     """The newest first."""
-    started = {launch.run_id: launch.where() for launch in ledger.launches()}
     return [
         RunLine.of(
             summary,
@@ -54,7 +55,7 @@ def run_lines(ledger: Ledger) -> list[RunLine]:
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
-            started=started.get(summary.run.run_id),
+            started=summary.launch.where() if summary.launch else None,
         )
         for summary in run_summaries(ledger)
     ]

@@ -52,6 +52,16 @@ def device_hours_text(seconds: float) -> str:
     return f"{seconds / 3600:,.4g} h" if seconds >= 3600 else duration_text(seconds)
 
 
+_UNDONE = {
+    "running": ("running", "The run is running."),
+    "gone": ("supervisor gone", "The process that drove the run is no more: it goes on when it is resumed."),
+    "unknown": (
+        "cannot tell",
+        "Whether the run still runs cannot be told from here: nothing was heard of it for long.",
+    ),
+}
+
+
 def run_verdict(run: RunView) -> Verdict:
     """The state of a run, what was proved of it, and what it found."""
     audit = run.audit
@@ -67,8 +77,8 @@ def run_verdict(run: RunView) -> Verdict:
         return Verdict("good", "finished, proved", f"{_learned(run)}{_survived(run)}{_found(run)}")
     if run.status == "succeeded":
         return Verdict("open", "finished, not audited", f"The run finished.{_survived(run)}{_found(run)}")
-    word = "running" if run.status == "running" else "stopped"
-    return Verdict("open", word, f"The run is {word}.{_state(run)}")
+    word, sentence = _UNDONE.get(run.status, ("stopped", "The run is stopped."))
+    return Verdict("open", word, f"{sentence}{_state(run)}")
 
 
 def run_tiles(run: RunView) -> list[Tile]:

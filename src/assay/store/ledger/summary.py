@@ -6,13 +6,18 @@ from typing import Any, NamedTuple
 from sqlalchemy import case, func, select
 from sqlalchemy.engine import Connection
 
+from assay.base.clock import SystemClock
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AUC, ClassifierEvaluation, evaluation_from_json
+from assay.records.launch import Launch
 from assay.records.run import Attempt, Run, RunStatus
+from assay.store.launches import process_state
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger
 
 NOT_EVALUATED = (None, None)
+SILENT_S = 900.0
+"""Of a run whose process can not be seen from here: one that was heard of since then is there."""
 
 
 class RunSummary(NamedTuple):
@@ -31,14 +36,31 @@ class RunSummary(NamedTuple):
     """The value of that metric, in the last evaluation."""
     device_s: float
     """Device time of all attempts that have ended, over all ranks."""
+    launch: Launch | None
+    """Where it was started last; None where nobody wrote it down."""
 
 
-def run_status(attempts: Sequence[Attempt], *, is_finished: bool) -> RunStatus:
-    """How a run stands. `failed`: its last attempt died and no other was begun."""
+def run_status(
+    attempts: Sequence[Attempt], *, is_finished: bool, launch: Launch | None, last_seen_s: float | None
+) -> RunStatus:
+    """How a run stands. `failed`: its last attempt died and no other was begun.
+
+    `launch`: the last one on record. `last_seen_s`: when a rank was last heard of, since the epoch.
+    """
     if is_finished:
         return "succeeded"
     last = attempts[-1].outcome if attempts else "running"
-    return "failed" if last == "killed" else last
+    if last == "preempted":
+        return "preempted"
+    state = process_state(launch) if launch is not None and launch.process else "elsewhere"
+    if state == "running":
+        return "running"  # be it between two attempts
+    if last in ("killed", "failed"):
+        return "failed"
+    if state == "ended":
+        return "gone"
+    is_heard = last_seen_s is not None and SystemClock().now_s() - last_seen_s < SILENT_S
+    return "running" if is_heard else "unknown"
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
@@ -53,7 +75,8 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
     attempts: dict[str, list[Attempt]] = {}
     for attempt in ledger.attempts():
         attempts.setdefault(attempt.run_id, []).append(attempt)
-    log, seconds = tables.log_entries.c, tables.phase_seconds.c
+    launches = {launch.run_id: launch for launch in ledger.launches()}
+    log, seconds, segments = tables.log_entries.c, tables.phase_seconds.c, tables.metric_segments.c
     with ledger.reading() as connection:
         committed, finished, damaged = (
             _by_run(connection, log.run_id, func.max(log.step).filter(log.type == kind))
@@ -61,19 +84,26 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
         )
         headlines = _last_headlines(connection)
         device_s = _by_run(connection, seconds.run_id, func.sum(seconds.held_s))
+        last_seen_s = _by_run(connection, segments.run_id, func.max(segments.last_at_s))
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
         committed[run_id] = intact[-1].step if intact else 0
     return [
         RunSummary(
             run=run,
-            status=run_status(attempts.get(run.run_id, ()), is_finished=run.run_id in finished),
+            status=run_status(
+                attempts.get(run.run_id, ()),
+                is_finished=run.run_id in finished,
+                launch=launches.get(run.run_id),
+                last_seen_s=last_seen_s.get(run.run_id),
+            ),
             step=committed.get(run.run_id, 0),
             total_steps=finished.get(run.run_id, total_steps_of(run)),
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             device_s=device_s.get(run.run_id, 0.0),
+            launch=launches.get(run.run_id),
         )
         for run in runs
     ]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.launch.places.background import _WAIT_FOR_THE_WORD, process_key, process_state, stop_process
+from assay.launch.places.background import _WAIT_FOR_THE_WORD, stop_process
 from assay.records.launch import Launch
+from assay.store.launches import process_key, process_state
 
 
 @pytest.fixture
