@@ -47,3 +47,7 @@ class TrainingError(AssayError):
 
 class LossNotFiniteError(TrainingError):
     """A step whose loss or gradient is not a number; it was not made."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after what was under way has been committed; its text says how to go on."""

@@ -58,7 +58,7 @@ def run(
     Runs that are trained in the background or by Slurm need nobody who waits: when this command is killed they
     go on, and when it is run again it waits for those that it finds, wherever they were started.
     """
-    from assay.cli.screens.progress import ProgressBar
+    from assay.cli.screens.progress import RunProgress
     from assay.launch.campaign.arms import absent_files, check_arms
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
@@ -84,7 +84,7 @@ def run(
     home = given_home()
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
     with opened_ledger(home) as ledger:
-        launcher = place.launcher(home, ()) or InThisProcess(home, ProgressBar, SystemClock())
+        launcher = place.launcher(home, ()) or InThisProcess(home, RunProgress, SystemClock())
         result = run_campaign(
             opened,
             ledger,

@@ -25,7 +25,7 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
 
     OVERRIDES change the demo's recipe, e.g. trainer.epochs=1. Takes about four minutes on two cores.
     """
-    from assay.cli.screens.progress import ProgressBar
+    from assay.cli.screens.progress import RunProgress
     from assay.launch.demo import run_demo
     from assay.reporting.pages.render import render_comparison_page, render_run_page
     from assay.reporting.views.comparison import comparison_page
@@ -41,7 +41,7 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
             ledger,
             num_functions=functions,
             overrides=overrides,
-            watcher_of=ProgressBar,
+            watcher_of=RunProgress,
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
         run_id = result.candidate.run.run_id

@@ -30,11 +30,23 @@ _COMMANDS = {
 }
 
 
+INTERRUPTED = 128 + 2
+"""Exit code of a command that Ctrl-C ended."""
+
+
 class _LazyGroup(click.Group):
     """Knows its commands by name; imports the one that is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(_COMMANDS)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Ctrl-C is exit code 130, as shells have it; what it left is said."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            click.echo(str(interrupt) or "interrupted", err=True)
+            ctx.exit(INTERRUPTED)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _COMMANDS:
@@ -56,7 +68,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly, 75 try again later."""
+    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly, 75 try again later, 130 Ctrl-C."""
     try:
         return cli.main(args=arguments, prog_name="assay")
     except AssayError as error:

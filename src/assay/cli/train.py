@@ -223,7 +223,7 @@ def _train_here(
     as_json: bool,
     nodes: "Nodes | None" = None,
 ) -> "RunResult":
-    from assay.cli.screens.progress import ProgressBar, print_result
+    from assay.cli.screens.progress import RunProgress, print_result
     from assay.launch.bookkeeping import writer_of
     from assay.launch.drive import drive
     from assay.launch.ranks.faults import never_came
@@ -236,8 +236,10 @@ def _train_here(
             where = f"in run {earlier_run}, step {suspect.step}"
             warning = f"warning: {suspect.device} of this node {found} {where}. Test it before you trust it."
             click.secho(warning, err=True, fg="yellow")
-        with ProgressBar(run) as bar:
-            result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[bar], nodes=nodes)
+        with RunProgress(run) as progress:
+            result = drive(
+                home, run, writer, world_size=workers, policy=policy, watchers=[progress], nodes=nodes
+            )
         if result.error is not None:
             raise result.error
         last_attempt = result.last_attempt.attempt if result.last_attempt else 0

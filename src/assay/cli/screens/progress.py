@@ -1,76 +1,220 @@
-"""A run on the screen: a bar while it trains, a summary when it is done."""
+"""A run on stderr while it trains, a summary when it is done.
 
-from collections.abc import Sequence
+Where stderr is a terminal, a bar; else lines: one for the first step, one per commit, and one at least every
+`LINE_EVERY_S`, so that a log fills as the run goes.
+"""
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from assay.base.units import count_text
+from assay.base.clock import Clock, SystemClock, utc_text
+from assay.base.units import count_text, duration_text
 from assay.launch.drive import RunResult
 from assay.launch.ranks.supervisor import describe
 from assay.launch.run import planned_steps
+from assay.records.phase import Phase
 from assay.records.run import Attempt, Run
 from assay.reporting.views.verdict import estimate_text
-from assay.store.metrics.segment import Points, Position, read_segment, segment_path
+from assay.store.metrics.segment import Points, Position, SegmentData, read_segment, segment_path
 from assay.store.notices import read_notices
 
+LINE_EVERY_S = 30.0
 
-class ProgressBar:
-    """A watcher that follows rank 0's metrics; on stderr, and silent where that is no terminal."""
 
-    def __init__(self, run: Run) -> None:
+class Display(Protocol):
+    """How a run is shown."""
+
+    def open(self) -> None:
+        """Begin to show."""
+        ...
+
+    def close(self) -> None:
+        """Leave the screen as it was."""
+        ...
+
+    def begin(self, attempt: Attempt) -> None:
+        """An attempt starts from its commit."""
+        ...
+
+    def show(self, found: SegmentData) -> None:
+        """What is new in rank 0's segment; it may be nothing."""
+        ...
+
+    def wait(self) -> None:
+        """Some time has passed."""
+        ...
+
+    def say(self, text: str) -> None:
+        """A sentence about the run."""
+        ...
+
+
+class RunProgress:
+    """A watcher that follows rank 0's metrics, and says what is noticed and how attempts end."""
+
+    def __init__(self, run: Run, display: Display | None = None) -> None:
+        """`display`: by default, what suits stderr."""
+        self._display = display or _display_of(run)
         self._run = run
-        self._num_steps = planned_steps(run)
-        self._console = Console(stderr=True)
+        self._position = Position()
+        self._num_notices = len(read_notices(Path(run.run_dir)))
+
+    def __enter__(self) -> Self:
+        self._display.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._display.close()
+
+    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
+        """Start from the attempt's commit."""
+        self._position = Position()
+        self._display.begin(attempt)
+
+    def tick(self, attempt: Attempt) -> None:
+        """Show the newest step, and say what was noticed."""
+        notices = read_notices(Path(self._run.run_dir))
+        for notice in notices[self._num_notices :]:
+            self._display.say(f"{notice.notice}: {notice.text}")
+        self._num_notices = len(notices)
+        path = segment_path(Path(self._run.run_dir), attempt.attempt, 0)
+        if path.exists():
+            found = read_segment(path, self._position)
+            self._position = found.next
+            self._display.show(found)
+        self._display.wait()
+
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """Show its last step, and say how it ended."""
+        self.tick(attempt)
+        self._display.say(describe(attempt))
+
+
+def _display_of(run: Run) -> Display:
+    console, num_steps = Console(stderr=True), planned_steps(run)
+    return Bar(console, run.run_id, num_steps) if console.is_terminal else Lines(num_steps)
+
+
+class Bar:
+    """On a terminal."""
+
+    def __init__(self, console: Console, run_id: str, num_steps: int) -> None:
+        self._console = console
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
+            console=console,
         )
-        self._task = self._progress.add_task(run.run_id, total=self._num_steps, speed="starting")
-        self._position = Position()
-        self._num_notices = len(read_notices(Path(run.run_dir)))
+        self._task = self._progress.add_task(run_id, total=num_steps, speed="starting")
 
-    def __enter__(self) -> Self:
+    def open(self) -> None:
         self._progress.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._progress.stop()
 
-    def attempt_began(self, attempt: Attempt, pids: Sequence[int]) -> None:  # noqa: ARG002
-        """Start from the attempt's commit."""
-        self._position = Position()
+    def begin(self, attempt: Attempt) -> None:
         self._progress.update(self._task, completed=attempt.start_step, speed="starting")
 
-    def tick(self, attempt: Attempt) -> None:
-        """Show the newest step, and say what was noticed."""
-        notices = read_notices(Path(self._run.run_dir))
-        for notice in notices[self._num_notices :]:
-            self._console.print(f"{notice.notice}: {notice.text}", highlight=False)
-        self._num_notices = len(notices)
-        path = segment_path(Path(self._run.run_dir), attempt.attempt, 0)
-        if not path.exists():
-            return
-        found = read_segment(path, self._position)
-        self._position = found.next
+    def show(self, found: SegmentData) -> None:
         if "loss" in found.metrics:
             step = int(found.metrics["loss"].steps[-1])
             self._progress.update(self._task, completed=step, speed=_speed(found.metrics))
 
-    def attempt_ended(self, attempt: Attempt) -> None:
-        """Say how it ended."""
-        self._console.print(describe(attempt), highlight=False)
+    def wait(self) -> None:
+        """The bar moves by itself."""
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+
+class Lines:
+    """In a file or a pipe."""
+
+    def __init__(
+        self, num_steps: int, *, clock: Clock | None = None, write: Callable[[str], None] | None = None
+    ) -> None:
+        """`write`: by default, to stderr at once."""
+        self._num_steps = num_steps
+        self._clock = clock or SystemClock()
+        self._write = write or (lambda line: click.echo(line, err=True))
+        self._said_s = self._phase_s = self._clock.monotonic_s()
+        self._phase: Phase = "startup"
+        self._began: tuple[int, float] | None = None
+        """Step and moment (on the rank's clock) from which the attempt made steps; None before that."""
+        self._step = self._committed_step = 0
+        self._tokens = self._seconds = 0.0
+        """Of the steps since the last line."""
+        self._loss = self._rate = self._left_s = 0.0
+
+    def open(self) -> None:
+        """Nothing is written before an attempt begins."""
+
+    def close(self) -> None:
+        """What was written stays."""
+
+    def begin(self, attempt: Attempt) -> None:
+        self._began, self._step, self._committed_step = None, attempt.start_step, attempt.start_step
+        self._phase, self._phase_s = "startup", self._clock.monotonic_s()
+        of = f"{attempt.world_size} worker{'s' if attempt.world_size > 1 else ''}"
+        at = f"at step {attempt.start_step:,} of {self._num_steps:,}"
+        self.say(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
+
+    def show(self, found: SegmentData) -> None:
+        loss = found.metrics.get("loss")
+        happened: list[tuple[float, int | Phase]] = []
+        happened += [] if loss is None else zip(loss.at_s.tolist(), range(len(loss.at_s)), strict=True)
+        happened += zip(found.phase_changes.at_s.tolist(), found.phase_changes.phases, strict=True)
+        for at_s, what in sorted(happened, key=lambda each: each[0]):
+            if isinstance(what, int):
+                self._take(found.metrics, what, at_s)
+                continue
+            self._phase, self._phase_s = what, at_s
+            if what == "checkpoint" and self._step > self._committed_step:
+                self._committed_step = self._step
+                self._line(", committing")
+
+    def wait(self) -> None:
+        if self._clock.monotonic_s() - self._said_s >= LINE_EVERY_S:
+            self._line()
+
+    def say(self, text: str) -> None:
+        self._said_s = self._clock.monotonic_s()
+        self._write(f"{utc_text(self._clock.now_s())}  {text}")
+
+    def _take(self, metrics: dict[str, Points], index: int, at_s: float) -> None:
+        """A step that was made."""
+        self._step = int(metrics["loss"].steps[index])
+        self._loss, self._rate, tokens, seconds = (
+            float(metrics[name].values[index]) for name in ("loss", "learning_rate", "tokens", "step_s")
+        )
+        self._tokens, self._seconds = self._tokens + tokens, self._seconds + seconds
+        is_first = self._began is None
+        began_step, began_s = self._began = self._began or (self._step - 1, at_s - seconds)
+        self._left_s = (self._num_steps - self._step) * (at_s - began_s) / (self._step - began_step)
+        if is_first:
+            self._line()
+
+    def _line(self, ending: str = "") -> None:
+        where = f"step {self._step:,}/{self._num_steps:,}"
+        if self._seconds:
+            speed, left = f"{count_text(self._tokens / self._seconds)} tokens/s", duration_text(self._left_s)
+            where += f", loss {self._loss:.4f}, learning rate {self._rate:.2e}, {speed}, {left} left"
+            self._tokens = self._seconds = 0.0
+        elif not ending:
+            where += f", in {self._phase} for {duration_text(self._clock.monotonic_s() - self._phase_s)}"
+        self.say(where + ending)
 
 
 def _speed(metrics: dict[str, Points]) -> str:

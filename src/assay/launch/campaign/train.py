@@ -10,11 +10,12 @@ was killed at any point goes on by being run again; no arm is trained twice, and
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import ConfigError, TrainingError
+from assay.base.errors import ConfigError, Interrupted, TrainingError
 from assay.base.units import duration_text
 from assay.evaluation.decision.candidate import BASELINE
 from assay.launch.bookkeeping import rebuild_run, writer_of
@@ -55,7 +56,7 @@ class InThisProcess:
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
-        with writer_of(self._home, run) as writer:
+        with writer_of(self._home, run) as writer, _said_of_campaign():
             result = drive(
                 self._home,
                 run,
@@ -68,6 +69,15 @@ class InThisProcess:
         if result.error is not None:
             raise result.error
         return launch
+
+
+@contextmanager
+def _said_of_campaign() -> Iterator[None]:
+    """After Ctrl-C, how to go on with all of it."""
+    try:
+        yield
+    except Interrupted as interrupt:
+        raise Interrupted(f"{interrupt}\nor run the campaign again: it goes on from here") from None
 
 
 class Workplace(NamedTuple):

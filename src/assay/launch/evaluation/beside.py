@@ -84,6 +84,7 @@ class EvaluationBeside:
             self._worker = subprocess.Popen(
                 [sys.executable, "-m", "assay", "eval", "work", self._run.run_id, "--follow"],
                 stdin=subprocess.DEVNULL,
+                process_group=0,  # a terminal's Ctrl-C is for who trains, and it ends this one
                 stdout=out,
                 stderr=out,
                 env={**os.environ, **self._home.environment()},

@@ -71,13 +71,14 @@ class AttemptRanks(Protocol):
 def fork_context() -> multiprocessing.context.ForkServerContext:
     """Start the server that ranks are forked from.
 
-    A cluster's SIGTERM goes to every process of a job, so the server holds it back for good, and a forked rank
-    until it has its handler: it is never lost, and never ends a rank that has yet to learn what to do with it.
+    A cluster's SIGTERM and a terminal's Ctrl-C go to every process of a job, so the server holds both back
+    for good, and a forked rank SIGTERM until it has its handler: it is never lost, and never ends a rank that
+    has yet to learn what to do with it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["assay.launch.ranks.preload"])
     resource_tracker.ensure_running()  # would release the signal if it were started within
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     try:
         forkserver.ensure_running()
     finally:

@@ -8,6 +8,7 @@ The supervisor alone writes to the ledger, so that no training step ever waits f
 torch, and not where the ranks run: `ThisMachine` starts them here, `launch.nodes` on those of an allocation.
 """
 
+import os
 import signal
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
 from assay.base.code_version import code_version
-from assay.base.errors import AssayError, StoreAwayError, StoreError, TrainingError
+from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreError, TrainingError
 from assay.base.units import duration_text, number_of
 from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
@@ -182,21 +183,32 @@ class Supervisor:
         self._watchers = watchers
         self._clock = clock
         self._stop_asked = False
+        self._is_interrupted = False
         self._num_attempts = 0
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
 
     def run(self, world_size: int) -> Attempt:
-        """The last attempt. Raises what the ranks raised if they cannot go on; and, before it begins one,
-        where the last commit is of another kind of processor and the policy does not say that this is well."""
-        previous = signal.signal(signal.SIGTERM, self._ask_to_stop)
+        """The last attempt. Raises what the ranks raised if they cannot go on; `Interrupted` after Ctrl-C,
+        once they have committed or, at the second one, were killed; and, before it begins one, where the last
+        commit is of another kind of processor and the policy does not say that this is well."""
+        handlers = {signal.SIGTERM: self.ask_to_stop, signal.SIGINT: self._interrupt}
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # of who was started not to hear it
+            del handlers[signal.SIGINT]
+        previous = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             if not self._policy.other_device:
                 refuse_other_processor(self._run, self._log, self._nodes.processor)
-            return self._attempts(world_size)
+            last = self._attempts(world_size)
         finally:
-            signal.signal(signal.SIGTERM, previous)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if self._is_interrupted and last.outcome == "preempted":
+            commit = f"Its last commit is of step {last.end_step}" if last.end_step else "It has no commit yet"
+            resume = f"assay train --resume {self._run.run_id}"
+            raise Interrupted(f"run {self._run.run_id}: {last.reason}. {commit}; go on with:\n  {resume}")
+        return last
 
     def _attempts(self, world_size: int) -> Attempt:
         deaths: list[_Death] = []
@@ -281,7 +293,10 @@ class Supervisor:
         if self._stop_asked:
             end = AttemptEnd("preempted", world_size, said="asked to stop before its ranks were started")
         else:
-            attempt, end = self._run_ranks(attempt, commit)
+            try:
+                attempt, end = self._run_ranks(attempt, commit)
+            except KeyboardInterrupt:
+                end = AttemptEnd("preempted", 0, said="killed by Ctrl-C, before it had committed")
         if isinstance(end.error, WrongArithmeticError):
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
@@ -466,7 +481,17 @@ class Supervisor:
         while not self._stop_asked and (left_s := until_s - self._clock.monotonic_s()) > 0:
             self._clock.sleep_s(min(left_s, POLL_S))
 
-    def _ask_to_stop(self, *_: object) -> None:
+    def _interrupt(self, *_: object) -> None:
+        """Ctrl-C: the first asks to stop, the second kills."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+        # Not `print`: a handler may run in the midst of another one.
+        os.write(2, b"\nCtrl-C: committing, then leaving. Once more kills at once, back to the last commit.\n")
+        self.ask_to_stop()
+
+    def ask_to_stop(self, *_: object) -> None:
+        """SIGTERM: the ranks commit and leave, and no other attempt is begun."""
         self._stop_asked = True
         if self._patience is not None:
             self._patience.hurry()

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from assay.base.errors import DataError, TrainingError
+from assay.base.errors import DataError, Interrupted, TrainingError
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd
 from assay.records.failure import Failure, FailureKind
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Beat
 from assay.store.notices import read_notices
 from assay.store.objects import open_store
 
@@ -108,6 +109,67 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
     assert (last.outcome, nodes.num_starts) == ("preempted", num_starts)
     assert "before its ranks were started" in last.reason
     assert clock.at_s < 0.2
+
+
+class InterruptedRanks(KilledRanks):
+    """While they run, Ctrl-C is pressed so many times; asked to stop, they commit and leave."""
+
+    def __init__(self, times: int) -> None:
+        self._times = times
+        self.sent: list[int] = []
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        while self._times:
+            self._times -= 1
+            signal.raise_signal(signal.SIGINT)
+
+    def signal(self, number: int) -> None:
+        self.sent.append(number)
+
+    def beats(self) -> list[Beat]:
+        return [Beat(0, "compute", 0.0, 0.0, 0.0)]
+
+    def end(self) -> AttemptEnd | None:
+        return AttemptEnd("preempted", 1, said="asked to stop; committed and left") if self.sent else None
+
+
+class InterruptedNodes(KillingNodes):
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.ranks = InterruptedRanks(times)
+
+    def start(self, orders) -> InterruptedRanks:
+        return self.ranks
+
+
+@pytest.mark.parametrize(
+    ("times", "reason", "sent"), [(1, "committed and left", 1), (2, "killed by Ctrl-C", 0)]
+)
+def test_ctrl_c_commits_and_leaves_and_a_second_one_kills(times, reason, sent, run, capfd) -> None:
+    nodes, log = InterruptedNodes(times), CommitLog(open_store("memory:"))
+    handled = signal.getsignal(signal.SIGINT)
+    supervisor = Supervisor(
+        run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
+    )
+    with pytest.raises(Interrupted, match=rf"(?s){reason}.*no commit yet.*assay train --resume r"):
+        supervisor.run(1)
+    assert nodes.ranks.sent == [signal.SIGTERM] * sent
+    assert [attempt.outcome for attempt in saved_attempts(Path(run.run_dir))] == ["preempted"]
+    assert "Once more kills at once" in capfd.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is handled
+
+
+def test_who_was_started_not_to_hear_ctrl_c_does_not(run) -> None:
+    nodes, log = InterruptedNodes(2), CommitLog(open_store("memory:"))
+    nodes.ranks.sent = [0]
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        supervisor = Supervisor(
+            run, log, policy=RestartPolicy(), watchers=[], clock=ClockThatStops(""), nodes=nodes
+        )
+        assert supervisor.run(1).reason == "asked to stop; committed and left"
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @pytest.mark.parametrize(
