@@ -26,7 +26,7 @@ import torch
 from assay.base.config import read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
-from assay.training.model.encoder import checkpoint_path
+from assay.training.model.config import checkpoint_path
 from one_rank import train_one_rank
 
 CURVES = Path(__file__).parent / "curves"

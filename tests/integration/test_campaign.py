@@ -123,7 +123,10 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("candidates=[{name: a, patch: {trainer.optimiser.betas: 1}}]", "Perhaps you meant 'optimizer'"),
+        (
+            "candidates=[{name: a, patch: {trainer.optimiser.betas: 1}}]",
+            "Perhaps you meant 'trainer.optimizer'",
+        ),
         ("candidates=[{name: baseline, patch: {trainer.epochs: 2}}]", "give the candidate another name"),
         ("candidates=[{name: a, patch: {seed: 2}}]", "a seed is no treatment"),
         ("rule.primary=[likelyhood]", "benchmark 'likelyhood' is asked for"),
@@ -137,7 +140,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("candidates=[{name: a, patch: {data.split.validation_fraction: 0.3}}]", "another dataset or split"),
         ("rule.primary=[likelihood,likelihood]", "rule.primary names benchmark 'likelihood' twice"),
         ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
-        ("rule.least_efect=1", "Perhaps you meant 'least_effect'"),
+        ("rule.least_efect=1", "Perhaps you meant 'rule.least_effect'"),
     ],
 )
 def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(

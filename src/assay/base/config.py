@@ -5,25 +5,32 @@ value where it came from (the file, the command line, or a default), and answers
 key that was probably meant.
 """
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from assay.base.errors import ConfigError
-from assay.base.nested_models import nested_models
+from assay.base.meant_key import meant_key, written_key
 from assay.base.versioned import Versioned, stored_problem
 
 
 class FrozenConfig(Versioned):
     """What a user may choose. Keyword-only, typed, immutable; each field's docstring is its documentation."""
 
+    also_called: ClassVar[Mapping[str, str]] = {}
+    """What other tools call a field of this class -> its name here; for the answer to a wrong key."""
+
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, validate_default=True, allow_inf_nan=False
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
+        defer_build=True,  # of what a command never uses, nothing
     )
 
 
@@ -117,14 +124,13 @@ def given_text(value: Any) -> str:
 def _problems(
     config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
 ) -> Iterator[str]:
-    models = [config_class, *nested_models([config_class])]
-    known = sorted({name for model in models for name in model.model_fields})
     for error in errors:
         key = ".".join(str(part) for part in error["loc"])
-        place = f" ({origins[key]})" if key in origins else ""
+        origin = origins.get(written_key(config_class, error["loc"])) if error["loc"] else None
+        place = f" ({origin})" if origin else ""
         if error["type"] == "extra_forbidden":
-            guesses = difflib.get_close_matches(str(error["loc"][-1]), known, n=1)
-            hint = f" Perhaps you meant '{guesses[0]}'." if guesses else ""
+            guess = meant_key(config_class, error["loc"])
+            hint = f" Perhaps you meant '{guess}'." if guess else ""
             yield f"{key}{place}: no such key.{hint}"
         elif error["type"] == "missing":
             yield f"{key}: required, and not given."

@@ -4,7 +4,7 @@ The number of ranks is not in it, nor where it runs: those may change at every r
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import NonNegativeInt, PositiveInt, model_validator
 
@@ -23,6 +23,8 @@ from assay.training.trainer.config import TrainerConfig
 
 class DataConfig(FrozenConfig):
     """Which rows."""
+
+    also_called: ClassVar = {"path": "dataset", "folder": "dataset", "train": "dataset", "validation": "split"}
 
     dataset: str
     """Folder of the manifest, as `assay data index` or `assay data build` wrote it."""
@@ -52,6 +54,13 @@ class EvaluationConfig(FrozenConfig):
 
 class Recipe(FrozenConfig):
     """What a run is."""
+
+    also_called: ClassVar = {
+        "random_seed": "seed",
+        "model": "method",
+        "eval": "evaluation",
+        "checkpoint": "retention",
+    }
 
     name: Name
     """For people; part of the run's id."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,14 @@ _UTC_MOMENT = pa.timestamp("us")
 
 class HashSplit(FrozenConfig):
     """A key's hash decides: about `validation_fraction` of the keys are held out."""
+
+    also_called: ClassVar = {
+        "fraction": "validation_fraction",
+        "test_size": "validation_fraction",
+        "val_fraction": "validation_fraction",
+        "group_by": "column",
+        "key": "column",
+    }
 
     type: Literal["hash"] = "hash"
 

@@ -42,6 +42,18 @@ Layout = Annotated[PaddedLayout | BucketedLayout | PackedLayout, Field(discrimin
 class LoaderConfig(FrozenConfig):
     """The order of the rows and how a step's rows are laid out. Part of what a run computes."""
 
+    also_called: ClassVar = {
+        "batch_size": "global_batch_size",
+        "train_batch_size": "global_batch_size",
+        "bs": "global_batch_size",
+        "micro_batch_size": "max_micro_batch_tokens",
+        "gradient_accumulation_steps": "max_micro_batch_tokens",
+        "shuffle_buffer": "window_rows",
+        "shuffle_seed": "seed",
+        "num_workers": "threads",
+        "prefetch": "prefetch_steps",
+    }
+
     seed: NonNegativeInt = 0
     """The seed of the order."""
 

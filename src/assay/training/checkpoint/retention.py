@@ -1,6 +1,7 @@
 """Which commits stay: the newest few, the newest verified one, and the best few by the recipe's metric."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import PositiveInt
 
@@ -10,6 +11,8 @@ from assay.records.commit import Commit
 
 class RetentionConfig(FrozenConfig):
     """Checkpoints are large; receipts are small and always stay."""
+
+    also_called: ClassVar = {"save_total_limit": "keep_last", "keep": "keep_last", "save_top_k": "keep_best"}
 
     keep_last: PositiveInt = 2
     """Newest commits to keep. At least 2 lets a resume fall back when the newest turns out damaged."""

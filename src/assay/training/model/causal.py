@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from assay.data.dataset.tokens import load_tokenizer
-from assay.training.model.encoder import checkpoint_path, from_folder
+from assay.training.model.config import checkpoint_path
+from assay.training.model.encoder import from_folder
 
 CAUSAL = "a causal language model"
 

@@ -1,14 +1,57 @@
-"""What a user chooses about an encoder; imports no torch."""
+"""What a user chooses about an encoder, and how large that is; imports no torch."""
 
-from typing import Annotated, Literal
+import importlib.util
+import json
+import math
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError
+
+
+class EncoderShape(NamedTuple):
+    """How large an encoder is."""
+
+    hidden_size: int
+    num_layers: int
+    intermediate_size: int
+
+    def activation_numbers(self, num_tokens: int) -> int:
+        """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
+
+        Of a layer and token: its input, queries, keys, values, what attention gives (twice: as it is, and
+        laid out for the projection), both sums before the norms and the first norm's output, half a number for
+        the masks of dropout; and the feed-forward layer before and behind its non-linearity. Around the layers:
+        the embeddings, the last states, and what one layer's backward pass holds for a moment.
+        """
+        width, wide = self.hidden_size, self.intermediate_size
+        a_layer = 9.5 * width + 2 * wide
+        return int(num_tokens * (self.num_layers * a_layer + 6 * width + 2 * wide))
 
 
 class NewEncoderConfig(FrozenConfig):
     """A BERT encoder with random weights (drawn from the run's seed)."""
+
+    also_called: ClassVar = {
+        "vocab": "vocab_size",
+        "width": "hidden_size",
+        "d_model": "hidden_size",
+        "hidden_dim": "hidden_size",
+        "layers": "num_layers",
+        "depth": "num_layers",
+        "num_hidden_layers": "num_layers",
+        "heads": "num_heads",
+        "num_attention_heads": "num_heads",
+        "d_ff": "intermediate_size",
+        "ffn_dim": "intermediate_size",
+        "max_length": "max_tokens",
+        "seq_len": "max_tokens",
+        "max_seq_length": "max_tokens",
+        "max_position_embeddings": "max_tokens",
+    }
 
     type: Literal["new"] = "new"
 
@@ -39,6 +82,11 @@ class NewEncoderConfig(FrozenConfig):
             raise ValueError(f"hidden_size={self.hidden_size} does not divide into num_heads={self.num_heads}")
         return self
 
+    @property
+    def shape(self) -> EncoderShape:
+        """How large it is."""
+        return EncoderShape(self.hidden_size, self.num_layers, self.intermediate_size)
+
 
 class PretrainedEncoderConfig(FrozenConfig):
     """A checkpoint folder as `save_pretrained` writes it."""
@@ -52,5 +100,42 @@ class PretrainedEncoderConfig(FrozenConfig):
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Overrides the checkpoint's own; None keeps it."""
 
+    @property
+    def shape(self) -> EncoderShape | None:
+        """How large it is, as its folder says; None where that has other words for it."""
+        tree = json.loads((checkpoint_path(self.path) / "config.json").read_text(encoding="utf-8"))
+        named = [next((tree[name] for name in names if name in tree), None) for names in _SIZES]
+        sizes = [each for each in named if isinstance(each, int)]
+        return EncoderShape(*sizes) if len(sizes) == len(named) else None
+
+    def num_parameters(self) -> int | None:
+        """Of the weights in its folder, but for a pooling layer; None where they are no safetensors."""
+        try:
+            with (checkpoint_path(self.path) / "model.safetensors").open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        except (OSError, ValueError):
+            return None
+        shapes = [each["shape"] for name, each in header.items() if "shape" in each and "pooler" not in name]
+        return sum(int(math.prod(shape)) for shape in shapes)
+
+
+_SIZES = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"), ("intermediate_size", "hidden_dim"))
+"""What folders call the sizes of a shape."""
+
 
 EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(discriminator="type")]
+
+
+def checkpoint_path(path: str) -> Path:
+    """The checkpoint folder behind a path or a `package:NAME/FOLDER`."""
+    folder = Path(path)
+    if path.startswith("package:"):
+        name, _, inside = path.removeprefix("package:").partition("/")
+        # A name with dots would import the package before it is found.
+        spec = importlib.util.find_spec(name) if name.isidentifier() else None
+        if spec is None or not spec.submodule_search_locations:
+            raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
+        folder = Path(spec.submodule_search_locations[0]) / inside
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
+    return folder

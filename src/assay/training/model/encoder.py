@@ -1,6 +1,5 @@
 """Transformer encoders: new ones from a few numbers, or any Hugging Face checkpoint folder."""
 
-import importlib.util
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -10,7 +9,7 @@ from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
 
 from assay.base.errors import ConfigError
-from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig
+from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path
 
 ENCODER = "an encoder"
 
@@ -33,21 +32,6 @@ def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
         ),
         add_pooling_layer=False,
     )
-
-
-def checkpoint_path(path: str) -> Path:
-    """The checkpoint folder behind a path or a `package:NAME/FOLDER`."""
-    folder = Path(path)
-    if path.startswith("package:"):
-        name, _, inside = path.removeprefix("package:").partition("/")
-        # A name with dots would import the package before it is found.
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-        if spec is None or not spec.submodule_search_locations:
-            raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
-        folder = Path(spec.submodule_search_locations[0]) / inside
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
-    return folder
 
 
 def from_folder(kind: Any, folder: Path, what: str, **options: Any) -> Any:

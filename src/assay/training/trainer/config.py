@@ -1,6 +1,6 @@
 """What a user chooses about training itself; the method and the batches have their own configurations."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -11,6 +11,14 @@ Precision = Literal["auto", "float32", "bfloat16"]
 
 class ScheduleConfig(FrozenConfig):
     """The learning rate over the steps: a linear rise, then a fall to `final_fraction` of the peak."""
+
+    also_called: ClassVar = {
+        "warmup": "warmup_steps",
+        "num_warmup_steps": "warmup_steps",
+        "lr_scheduler_type": "type",
+        "decay": "type",
+        "min_lr_ratio": "final_fraction",
+    }
 
     type: Literal["constant", "linear", "cosine"] = "cosine"
 
@@ -23,6 +31,21 @@ class ScheduleConfig(FrozenConfig):
 
 class OptimizerConfig(FrozenConfig):
     """AdamW (Loshchilov & Hutter 2019)."""
+
+    also_called: ClassVar = {
+        "lr": "learning_rate",
+        "wd": "weight_decay",
+        "eps": "epsilon",
+        "adam_epsilon": "epsilon",
+        "beta1": "betas",
+        "beta2": "betas",
+        "max_grad_norm": "max_gradient_norm",
+        "grad_clip": "max_gradient_norm",
+        "gradient_clipping": "max_gradient_norm",
+        "clip": "max_gradient_norm",
+        "scheduler": "schedule",
+        "lr_scheduler": "schedule",
+    }
 
     learning_rate: PositiveFloat = 1e-4
     """Peak."""
@@ -42,6 +65,25 @@ class OptimizerConfig(FrozenConfig):
 
 class TrainerConfig(FrozenConfig):
     """How long, how precisely, and how often it is made durable."""
+
+    also_called: ClassVar = {
+        "num_epochs": "epochs",
+        "num_train_epochs": "epochs",
+        "max_epochs": "epochs",
+        "steps": "max_steps",
+        "num_steps": "max_steps",
+        "total_steps": "max_steps",
+        "iterations": "max_steps",
+        "dtype": "precision",
+        "bf16": "precision",
+        "fp16": "precision",
+        "save_steps": "commit_every",
+        "save_every": "commit_every",
+        "checkpoint_every": "commit_every",
+        "eval_steps": "evaluate_every",
+        "eval_every": "evaluate_every",
+        "num_threads": "threads_per_rank",
+    }
 
     epochs: PositiveInt = 1
 

@@ -1,0 +1,74 @@
+"""The key that was probably meant by one that is no key: a field at any depth, by its name or a near spelling.
+
+A class says in `also_called` what other tools call its fields; of equally good guesses the nearest one counts:
+below the section in which the wrong key stands, then below the sections around it.
+"""
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from assay.base.nested_models import models_in
+
+LEAST_LIKENESS = 0.7
+"""Of two spellings; 1 where they are equal."""
+
+
+def written_key(root: type[BaseModel], place: Sequence[str | int]) -> str:
+    """The dotted key as a file has it: `place` without pydantic's words for which of a union it is."""
+    *sections, last = map(str, place)
+    return f"{_sections_on_the_way(root, sections)[-1][0]}{last}"
+
+
+def meant_key(root: type[BaseModel], place: Sequence[str | int]) -> str | None:
+    """The dotted key that `place` (as pydantic names it) stands for; None where nothing is like it."""
+    *sections, word = map(str, place)
+    word = word.lower().replace("-", "_")
+    best, best_likeness = None, LEAST_LIKENESS
+    for prefix, models in reversed(_sections_on_the_way(root, sections)):
+        for key, name in (each for model in models for each in _keys(prefix, model)):
+            likeness = SequenceMatcher(None, word, name).ratio()
+            if likeness > best_likeness:
+                best, best_likeness = key, likeness
+    return best
+
+
+def _sections_on_the_way(
+    root: type[BaseModel], sections: Sequence[str]
+) -> list[tuple[str, list[type[BaseModel]]]]:
+    """The dotted key of each section from the root to the last, and the models that may stand there."""
+    way = [("", [root])]
+    for section in sections:
+        prefix, models = way[-1]
+        fields = [model.model_fields[section] for model in models if section in model.model_fields]
+        chosen = [model for model in models if section in _kinds(model)]
+        if fields:
+            models = [model for field in fields for model in models_in(field.annotation)]
+        if chosen and not fields:
+            way.append((prefix, chosen))  # pydantic's word for one of a union: no part of the key
+        else:
+            way.append((f"{prefix}{section}.", models))
+    return way
+
+
+def _kinds(model: type[BaseModel]) -> tuple[Any, ...]:
+    kind = model.model_fields.get("type")
+    return get_args(kind.annotation) if kind else ()
+
+
+def _keys(
+    prefix: str, model: type[BaseModel], around: frozenset[type[BaseModel]] = frozenset()
+) -> Iterator[tuple[str, str]]:
+    """Every key below a section with each name that it goes by, the section's own first."""
+    for name in model.model_fields:
+        yield f"{prefix}{name}", name
+    for word, name in getattr(model, "also_called", {}).items():
+        yield f"{prefix}{name}", word
+    for name, field in model.model_fields.items():
+        part = f"{name}.NAME" if get_origin(field.annotation) is dict else name
+        for nested in models_in(field.annotation):
+            if nested in around or nested is model:
+                continue
+            yield from _keys(f"{prefix}{part}.", nested, around | {model})

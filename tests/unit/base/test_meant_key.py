@@ -1,0 +1,61 @@
+"""Which key is offered to who wrote one that is none."""
+
+from typing import Annotated, ClassVar, Literal
+
+import pytest
+from pydantic import Field
+
+from assay.base.config import FrozenConfig
+from assay.base.meant_key import meant_key, written_key
+
+
+class Linear(FrozenConfig):
+    type: Literal["linear"] = "linear"
+    slope: float = 1.0
+
+
+class Steps(FrozenConfig):
+    type: Literal["steps"]
+    num_steps: int = 1
+
+
+class Part(FrozenConfig):
+    also_called: ClassVar = {"breadth": "width"}
+
+    width: int = 1
+    shape: Annotated[Linear | Steps, Field(discriminator="type")] = Linear()
+    inner: "Part | None" = None
+
+
+class Whole(FrozenConfig):
+    part: Part = Part()
+    others: dict[str, Part] = Field(default={})
+    many: tuple[Steps, ...] = ()
+    depth: int = 1
+
+
+@pytest.mark.parametrize(
+    ("place", "meant"),
+    [
+        (("width",), "part.width"),
+        (("breadth",), "part.width"),
+        (("Breadth",), "part.width"),
+        (("num-steps",), "part.shape.num_steps"),
+        (("part", "shape", "linear", "slop"), "part.shape.slope"),
+        (("part", "shape", "linear", "width"), "part.width"),
+        (("others", "left", "breadth"), "others.left.width"),
+        (("others", "left", "shape", "steps", "num_step"), "others.left.shape.num_steps"),
+        (("many", 3, "num_stpes"), "many.3.num_steps"),
+        (("part", "dpeth"), "depth"),
+        (("part", "inner", "widht"), "part.inner.width"),
+        (("colour",), None),
+    ],
+)
+def test_the_nearest_key_that_is_called_so_is_meant(place: tuple[str | int, ...], meant: str | None) -> None:
+    assert meant_key(Whole, place) == meant
+
+
+def test_a_key_is_said_as_a_file_has_it() -> None:
+    assert written_key(Whole, ("others", "left", "shape", "steps", "num")) == "others.left.shape.num"
+    assert written_key(Whole, ("many", 0, "num_steps")) == "many.0.num_steps"
+    assert written_key(Whole, ("depth",)) == "depth"
