@@ -52,7 +52,7 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("loader.lane=8", "loader.lane (command line): no such key. Perhaps you meant 'lanes'"),
+        ("loader.lane=8", "loader.lane (command line): no such key. Perhaps you meant 'loader.lanes'"),
         ("loader.lanes=6", "lanes=6 is not a power of two; use 8"),
         ("loader.global_batch_size=30", "not a multiple of lanes=8; use 32"),
         ("method.categorical_columns=[country]", "column 'country' (in method) is not in dataset"),
@@ -63,6 +63,12 @@ def test_train_show_audit_report_and_compare_from_the_command_line(recipe: Path,
         ("trainer.optimizer.learning_rate=fast", "trainer.optimizer.learning_rate (command line)"),
         ("loader.layout={type: packed, sequence_tokens: 128}", "method 'classify' takes one row a line"),
         ("nonsense", "'nonsense' is not an override"),
+        (
+            "trainer.optimizer.schedule.warmup_steps=500",
+            "the run has 20 steps: the learning rate would never reach",
+        ),
+        ("trainer.evaluate_every=21", "the run has 20 steps: none would be evaluated on the way"),
+        ("trainer.lr=1e-3", "Perhaps you meant 'trainer.optimizer.learning_rate'"),
     ],
 )
 def test_a_wrong_recipe_is_refused_before_anything_is_written(

@@ -91,8 +91,16 @@ if TYPE_CHECKING:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check recipe, data and model sizes; print the resolved recipe and how well its order mixes the rows; "
-    "start nothing.",
+    help="Check recipe, data and model sizes; print the resolved recipe, its steps, tokens, memory, commits "
+    "and time, and how well its order mixes the rows. Leaves nothing behind.",
+)
+@click.option(
+    "--check-seconds",
+    type=click.FloatRange(min=0),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --check: real steps that are measured, behind the first; 0 for none.",
 )
 @click.option("--keys", is_flag=True, help="Print every key of a recipe with its default and meaning.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
@@ -108,6 +116,7 @@ def train(
     leave_within: float,
     faults: Path | None,
     check: bool,
+    check_seconds: float,
     keys: bool,
     as_json: bool,
     place: PlaceOptions,
@@ -115,16 +124,25 @@ def train(
 ) -> None:
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
 
-    A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0);
+    A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
+    does Ctrl-C (130; once more kills);
     'assay train --resume RUN' goes on, on any number of workers, to the same weights.
     """
     from assay.base.config import read_config_file, validated
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import existing_run, finished_entry, planned_run, planned_steps, save_run
+    from assay.launch.run import (
+        check_length,
+        existing_run,
+        finished_entry,
+        planned_run,
+        planned_steps,
+        save_run,
+    )
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
+    from assay.training.recipe import recipe_of
 
     if keys:
         from assay.training.recipe import recipe_reference
@@ -134,7 +152,7 @@ def train(
     if (recipe is None) == (resume is None):
         raise ConfigError("give either a RECIPE file or --resume RUN.")
     if check and recipe is not None:
-        _print_check(recipe, overrides)
+        _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
         return
     place.check(workers)
     os.environ["ASSAY_STORE_PATIENCE"] = str(
@@ -149,6 +167,7 @@ def train(
         assert recipe is not None
         loaded = read_config_file(recipe, overrides)
         run = planned_run(home, loaded, world_size=workers, run_id=run_id, store_url=store)
+        check_length(recipe_of(run), planned_steps(run))
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
@@ -169,15 +188,27 @@ def train(
     train_it(home, run, workers, policy, as_json=as_json)
 
 
-def _print_check(recipe: Path, overrides: tuple[str, ...]) -> None:
+def _print_check(recipe_file: Path, overrides: tuple[str, ...], *, workers: int, seconds: float) -> None:
     from assay.base.config import read_config_file
+    from assay.cli.screens.check import check_lines
     from assay.cli.screens.data import order_lines
-    from assay.launch.run import order_of, resolved_recipe
+    from assay.launch.calibration import calibrate
+    from assay.launch.preview import preview
+    from assay.launch.run import checked, order_of, resolved_recipe
 
-    loaded = read_config_file(recipe, overrides)
-    click.echo(resolved_recipe(loaded))
-    mixing, loader, mean_tokens = order_of(loaded)
-    for line in order_lines(mixing, loader, mean_tokens=mean_tokens):
+    loaded = read_config_file(recipe_file, overrides)
+    recipe, dataset = checked(loaded)
+    found = preview(recipe, dataset, world_size=workers)
+    click.echo(resolved_recipe(recipe, loaded.origins))
+    measured = None
+    if seconds:
+        click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
+        measured = calibrate(loaded, world_size=workers, seconds=seconds)
+    mean_tokens = dataset.manifest.lengths.mean
+    for line in (
+        *check_lines(found, recipe.trainer, measured, world_size=workers),
+        *order_lines(order_of(recipe, dataset), recipe.loader, mean_tokens=mean_tokens),
+    ):
         click.echo(f"# {line}")
 
 

@@ -1,9 +1,10 @@
 """A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
@@ -13,7 +14,6 @@ from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
-from assay.data.loader.config import LoaderConfig
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
@@ -27,6 +27,14 @@ from assay.store.place import RUN_FILE
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"
+
+
+class RunSteps(NamedTuple):
+    """Optimizer steps."""
+
+    planned: int
+    """Of the whole run."""
+    per_epoch: int
 
 
 def new_run(
@@ -75,7 +83,7 @@ def planned_run(
         code_version=code_version(),
         run_dir=str(run_dir),
         store_url=absolute_store(store_url) if store_url else str(run_dir),
-        num_steps=_num_steps(recipe, dataset),
+        num_steps=steps_of(recipe, dataset).planned,
     )
 
 
@@ -97,31 +105,32 @@ def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
     return recipe, dataset
 
 
-def resolved_recipe(recipe_values: LoadedConfig) -> str:
+def resolved_recipe(recipe: Recipe, origins: Mapping[str, str]) -> str:
     """The whole recipe as YAML, each value that was given with where it came from."""
-    recipe, _ = checked(recipe_values)
-    given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(recipe_values.origins.items()))
+    given = "".join(f"#   {key}: {origin}\n" for key, origin in sorted(origins.items()))
     whole = yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False)
     return f"{whole}# given (the rest are defaults):\n{given}"
 
 
-def order_of(recipe_values: LoadedConfig) -> tuple[Mixing, LoaderConfig, float]:
-    """How well the recipe's order mixes its training rows; its loader; tokens of a row, on average."""
-    recipe, dataset = checked(recipe_values)
-    view = split_view(dataset, recipe.data.split, "train")
-    return measure_mixing(view, recipe.loader), recipe.loader, dataset.manifest.lengths.mean
+def order_of(recipe: Recipe, dataset: Dataset) -> Mixing:
+    """How well the recipe's order mixes its training rows."""
+    return measure_mixing(split_view(dataset, recipe.data.split, "train"), recipe.loader)
 
 
 def planned_steps(run: Run) -> int:
     """Optimizer steps of the whole run."""
+    if run.num_steps is not None:
+        return run.num_steps
     recipe = recipe_of(run)
-    return _num_steps(recipe, Dataset.open(Path(recipe.data.dataset)))
+    return steps_of(recipe, Dataset.open(Path(recipe.data.dataset))).planned
 
 
-def _num_steps(recipe: Recipe, dataset: Dataset) -> int:
+def steps_of(recipe: Recipe, dataset: Dataset) -> RunSteps:
+    """Of a run of this recipe."""
     view = split_view(dataset, recipe.data.split, "train")
-    everything = recipe.trainer.epochs * Loader(view, recipe.loader, ()).steps_per_epoch
-    return min(everything, recipe.trainer.max_steps or everything)
+    per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
+    everything = recipe.trainer.epochs * per_epoch
+    return RunSteps(min(everything, recipe.trainer.max_steps or everything), per_epoch)
 
 
 def existing_run(home: Home, run_id: str) -> Run:
@@ -144,6 +153,23 @@ def finished_entry(log: CommitLog) -> RunFinished | None:
     if finished is None or not commits or first_problem(log.store, commits[-1]) is not None:
         return None
     return finished
+
+
+def check_length(recipe: Recipe, num_steps: int) -> None:
+    """Refuse what the run would be over before."""
+    longer = "or train longer (trainer.epochs, trainer.max_steps)"
+    warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
+    if warmup_steps > num_steps:
+        raise ConfigError(
+            f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}, but the run has {num_steps:,} steps: "
+            "the learning rate would never reach its peak. Use a tenth of them, "
+            f"{max(1, num_steps // 10):,}, {longer}."
+        )
+    if every is not None and every > num_steps:
+        raise ConfigError(
+            f"trainer.evaluate_every={every:,}, but the run has {num_steps:,} steps: none would be evaluated "
+            f"on the way. Use fewer, null for the end only, {longer}."
+        )
 
 
 def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:

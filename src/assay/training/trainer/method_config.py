@@ -36,6 +36,14 @@ class RowScores(NamedTuple):
 Predictions = BinaryPredictions | RowScores
 
 
+class ModelSize(NamedTuple):
+    """Numbers that a model holds while it is trained."""
+
+    parameters: int
+    activations: int
+    """Kept by the forward pass of one micro-batch for its backward pass."""
+
+
 class MethodConfig(FrozenConfig, ABC):
     """What a user chooses about a method. `type`, a literal, is its folder's name."""
 
@@ -63,3 +71,7 @@ class MethodConfig(FrozenConfig, ABC):
     @abstractmethod
     def num_parameters(self) -> int | None:
         """Trained numbers of the model; None where only a folder of weights knows."""
+
+    def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
+        """For micro-batches of so many tokens, padding counted; None where nobody has said how it grows."""
+        return None

@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
 from assay.training.model.config import EncoderConfig, NewEncoderConfig
-from assay.training.trainer.method_config import BinaryPredictions, MethodConfig
+from assay.training.trainer.method_config import BinaryPredictions, MethodConfig, ModelSize
 
 NUMERIC_BUCKETS = 129
 """0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""
@@ -78,6 +78,17 @@ class ClassifyConfig(MethodConfig):
         buckets += len(self.numeric_columns) * NUMERIC_BUCKETS
         head = _linear(width, width) + _linear(width, 1)
         return embeddings + encoder.num_layers * (attention + feed_forward) + buckets * width + head
+
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """See `MethodConfig`."""
+        encoder = self.encoder
+        shape = encoder.shape
+        parameters = (
+            self.num_parameters() if isinstance(encoder, NewEncoderConfig) else encoder.num_parameters()
+        )
+        if shape is None or parameters is None:
+            return None
+        return ModelSize(parameters, shape.activation_numbers(num_tokens))
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "ClassifyConfig":

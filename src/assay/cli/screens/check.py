@@ -1,0 +1,61 @@
+"""What a recipe will do, in lines that may stand below it as comments."""
+
+from collections.abc import Iterator
+
+from assay.base.units import bytes_text, count_text, duration_text
+from assay.cli.screens.terminal import device_hours_text
+from assay.launch.calibration import Calibration
+from assay.launch.preview import Preview, RankMemory, expected_s
+from assay.training.trainer.config import TrainerConfig
+
+
+def check_lines(
+    found: Preview, trainer: TrainerConfig, measured: Calibration | None, *, world_size: int
+) -> Iterator[str]:
+    """`measured`: None where nothing was."""
+    epochs = found.num_steps / found.steps_per_epoch
+    epoch = f"{found.steps_per_epoch:,} steps over {found.num_rows:,} rows"
+    yield f"steps        {found.num_steps:,}: {epochs:.3g} times an epoch of {epoch}"
+    parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
+    yield f"parameters   {parameters}"
+    a_step = count_text(found.num_tokens / found.num_steps)
+    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step"
+    if found.memory is not None:
+        yield from _memory(found.memory, measured)
+    yield f"commits      {_commits(found, trainer)}"
+    on_the_way = f"every {trainer.evaluate_every:,} steps and " if trainer.evaluate_every else ""
+    yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
+    if measured is not None:
+        yield from _time(found, measured, world_size)
+    for remark in found.remarks:
+        yield f"note: {remark}"
+
+
+def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
+    parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items())
+    yield f"memory       {bytes_text(sum(memory))} a rank, float32, beside Python and its libraries: {parts}"
+    if measured is not None and measured.peak_bytes:
+        yield f"             measured here, with those: {bytes_text(measured.peak_bytes)} of the host's memory"
+
+
+def _commits(found: Preview, trainer: TrainerConfig) -> str:
+    if found.num_commits is None:
+        return "as often as loses the least time, by what they cost, and at the end (auto)"
+    evaluations = " and at every evaluation," if trainer.evaluate_every else ""
+    if trainer.commit_every != "auto" and trainer.commit_every > found.num_steps and not evaluations:
+        return "at the end: 1"
+    return f"every {trainer.commit_every:,} steps,{evaluations} and at the end: {found.num_commits:,}"
+
+
+def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[str]:
+    wall_s = expected_s(found, measured)
+    held = device_hours_text(wall_s * world_size)
+    yield (
+        f"time         {duration_text(wall_s)} on {world_size} worker{'s' if world_size > 1 else ''}: {held} "
+        "of device time, if nothing dies"
+    )
+    speed, start = count_text(1 / measured.seconds_per_token), duration_text(measured.startup_s)
+    yield (
+        f"             measured here over {measured.num_steps} real steps: {speed} tokens/s; {start} to the "
+        f"first step; a commit {duration_text(measured.commit_s)}"
+    )

@@ -1,0 +1,99 @@
+"""What `assay train --check` says of a run beforehand is what the run then does."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from assay.base.config import LoadedConfig
+from assay.cli.main import main
+from assay.launch.calibration import calibrate
+from assay.launch.preview import preview
+from assay.launch.run import checked
+from assay.store.home import Home
+from assay.training.recipe import Recipe
+
+STATED_FACTOR = 1.6
+"""Within which the formula for memory is, where the model is large beside Python and its libraries."""
+
+
+@pytest.fixture
+def recipe(tiny_recipe_tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tiny_recipe_tree))
+    return path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe: Path, capfd) -> None:
+    checks = ("--check", "--check-seconds", "0", "--workers", "2")
+    assert run("train", recipe, "trainer.max_steps=500", "trainer.evaluate_every=8", *checks) == 0
+    said = capfd.readouterr().out
+    for part in (
+        "steps        20: 1 times an epoch of 20 steps",
+        "commits      every 5 steps, and at every evaluation, and at the end: 6",
+        "evaluations  every 8 steps and at the end: 3",
+        "a rank, float32, beside Python and its libraries: parameters",
+        "note: trainer.max_steps=500 is never reached: trainer.epochs=1 has 20 steps",
+    ):
+        assert part in said, said
+    assert "time  " not in said
+    assert yaml.safe_load(said)["trainer"]["max_steps"] == 500
+    assert not (recipe.parent / "home").exists()
+
+
+@pytest.mark.slow
+def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits_that_it_said(
+    recipe: Path, capfd
+) -> None:
+    before = sorted(recipe.parent.rglob("*"))
+    assert run("train", recipe, "trainer.epochs=8", "--check", "--check-seconds", "0.5") == 0
+    said = capfd.readouterr().out
+    assert sorted(recipe.parent.rglob("*")) == before
+    assert re.search(r"time +[\d.]+ s on 1 worker: [\d.]+ s of device time", said), said
+    assert re.search(r"measured here over \d+ real steps: [\d.,k ]+ tokens/s; [\d.]+ s to the first step", said)
+    steps = re.search(r"steps +(\d+):", said)
+    commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", said)
+    parameters = re.search(r"parameters +([\d,]+)", said)
+    assert steps and commits and parameters
+    assert run("train", recipe, "trainer.epochs=8", "--run-id", "done", "--json") == 0
+    with Home.from_environment().open_ledger() as ledger:
+        entries = ledger.log_entries("done")
+    made = [entry for entry in entries if entry.type == "commit"]
+    assert (made[-1].step, len(made)) == (int(steps[1]), int(commits[1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        {"hidden_size": 512, "num_layers": 8, "intermediate_size": 2048, "num_heads": 8},  # parameters decide
+        {"hidden_size": 256, "num_layers": 6, "intermediate_size": 1024, "num_heads": 4},  # activations do
+    ],
+    ids=["deep", "wide batch"],
+)
+def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, encoder, request) -> None:
+    batch = 32 if "deep" in request.node.name else 2048
+    tree = {
+        **tiny_recipe_tree,
+        "loader": {**tiny_recipe_tree["loader"], "lanes": 2, "global_batch_size": batch, "window_rows": 16},
+        "method": {**tiny_recipe_tree["method"]},
+        "trainer": {"commit_every": 1, "epochs": 6},
+    }
+    small = calibrate(LoadedConfig(tree, {}), world_size=1, seconds=0.1)
+    tree["method"] = {**tree["method"], "encoder": {**tree["method"]["encoder"], **encoder}}
+    recipe, dataset = checked(LoadedConfig(tree, {}))
+    assert isinstance(recipe, Recipe)
+    memory = preview(recipe, dataset, world_size=1).memory
+    assert memory is not None
+    large = calibrate(LoadedConfig(tree, {}), world_size=1, seconds=0.1)
+    measured = large.peak_bytes - small.peak_bytes
+    print(sum(memory), measured, memory, small.peak_bytes)
+    assert measured / STATED_FACTOR < sum(memory) < measured * STATED_FACTOR
