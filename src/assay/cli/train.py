@@ -125,24 +125,16 @@ def train(
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
 
     A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
-    does Ctrl-C (130; once more kills);
-    'assay train --resume RUN' goes on, on any number of workers, to the same weights.
+    does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to the
+    same weights.
     """
     from assay.base.config import read_config_file, validated
     from assay.cli.train_on import launch
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import (
-        check_length,
-        existing_run,
-        finished_entry,
-        planned_run,
-        planned_steps,
-        save_run,
-    )
+    from assay.launch.run import existing_run, finished_entry, planned_steps, save_run
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
-    from assay.training.recipe import recipe_of
 
     if keys:
         from assay.training.recipe import recipe_reference
@@ -165,9 +157,7 @@ def train(
         _refuse_changes(run, overrides, store=store, run_id=run_id, check=check)
     else:
         assert recipe is not None
-        loaded = read_config_file(recipe, overrides)
-        run = planned_run(home, loaded, world_size=workers, run_id=run_id, store_url=store)
-        check_length(recipe_of(run), planned_steps(run))
+        run = _planned(home, recipe, overrides, workers=workers, run_id=run_id, store=store)
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
@@ -186,6 +176,25 @@ def train(
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _planned(
+    home: "Home",
+    recipe: Path,
+    overrides: tuple[str, ...],
+    *,
+    workers: int,
+    run_id: str | None,
+    store: str | None,
+) -> "Run":
+    from assay.base.config import read_config_file
+    from assay.launch.run import check_length, planned_run, planned_steps
+    from assay.training.recipe import recipe_of
+
+    loaded = read_config_file(recipe, overrides)
+    run = planned_run(home, loaded, world_size=workers, run_id=run_id, store_url=store)
+    check_length(recipe_of(run), planned_steps(run))
+    return run
 
 
 def _print_check(recipe_file: Path, overrides: tuple[str, ...], *, workers: int, seconds: float) -> None:

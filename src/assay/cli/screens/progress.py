@@ -100,7 +100,7 @@ class RunProgress:
 
 def _display_of(run: Run) -> Display:
     console, num_steps = Console(stderr=True), planned_steps(run)
-    return Bar(console, run.run_id, num_steps) if console.is_terminal else Lines(num_steps)
+    return Bar(console, run.run_id, num_steps) if console.is_terminal else LogLines(num_steps)
 
 
 class Bar:
@@ -139,7 +139,7 @@ class Bar:
         self._console.print(text, highlight=False, markup=False)
 
 
-class Lines:
+class LogLines:
     """In a file or a pipe."""
 
     def __init__(

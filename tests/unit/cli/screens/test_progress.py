@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from assay.cli.screens.progress import LINE_EVERY_S, Lines, RunProgress
+from assay.cli.screens.progress import LINE_EVERY_S, LogLines, RunProgress
 from assay.records.run import Attempt, Run
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from clocks import HandClock
@@ -17,7 +17,7 @@ class Training:
         self.clock = HandClock()
         self.lines: list[str] = []
         self.attempt = Attempt(run_id="r", attempt=1, world_size=2, start_step=10, started_s=0.0)
-        self.progress = RunProgress(run, Lines(40, clock=self.clock, write=self.lines.append))
+        self.progress = RunProgress(run, LogLines(40, clock=self.clock, write=self.lines.append))
         self.progress.attempt_began(self.attempt, ())
         path = segment_path(Path(run.run_dir), 1, 0)
         self._writer = SegmentWriter(path, run_id="r", attempt=1, rank=0, clock=self.clock)
