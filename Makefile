@@ -58,6 +58,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers si
 	$(BIN)/python benchmarks/evidence_scaling.py
 	$(BIN)/python benchmarks/plan.py
 	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python benchmarks/commands.py
 
 clean:
 	rm -rf $(VENV) .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

@@ -12,6 +12,7 @@ import pytest
 from assay.base.config import read_config_file, validated
 from assay.base.key_reference import key_reference
 from assay.cli.campaign import KEYS_HEAD
+from assay.cli.given import InputFile
 from assay.cli.main import _COMMANDS, cli
 from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig
@@ -124,9 +125,9 @@ def test_every_example_is_a_command_that_there_is(example: str, monkeypatch: pyt
         name, command, arguments = command.resolve_command(context, arguments)
         assert command is not None, name
         context = click.Context(command, info_name=name, parent=context)
-    # Paths need not exist here; all else is parsed as it would be.
+    # Paths, runs and campaigns need not exist here; all else is parsed as it would be.
     for parameter in command.params:
-        if isinstance(parameter.type, click.Path):
+        if isinstance(parameter.type, click.Path) or type(parameter.type).__module__ == InputFile.__module__:
             monkeypatch.setattr(parameter, "type", click.STRING)
     command.make_context("assay", arguments, parent=context.parent, resilient_parsing=False)
 

@@ -57,8 +57,10 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     assert run("train", recipe, "trainer.epochs=8", "--check", "--check-seconds", "0.5") == 0
     said = capfd.readouterr().out
     assert sorted(recipe.parent.rglob("*")) == before
-    assert re.search(r"time +[\d.]+ s on 1 worker: [\d.]+ s of device time", said), said
-    assert re.search(r"measured here over \d+ real steps: [\d.,k ]+ tokens/s; [\d.]+ s to the first step", said)
+    assert re.search(r"time +\d.* on 1 worker: \d.* of device time, if nothing dies", said), said
+    assert re.search(
+        r"measured here over \d+ real steps: \d.* tokens/s; \d.* to the first step; a commit \d", said
+    )
     steps = re.search(r"steps +(\d+):", said)
     commits = re.search(r"commits +every 5 steps, and at the end: (\d+)", said)
     parameters = re.search(r"parameters +([\d,]+)", said)
@@ -80,7 +82,7 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     ids=["deep", "wide batch"],
 )
 def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, encoder, request) -> None:
-    batch = 32 if "deep" in request.node.name else 2048
+    batch = 32 if "deep" in request.node.name else 256
     tree = {
         **tiny_recipe_tree,
         "loader": {**tiny_recipe_tree["loader"], "lanes": 2, "global_batch_size": batch, "window_rows": 16},

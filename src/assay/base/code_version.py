@@ -1,14 +1,16 @@
 """Which code ran: the package's version, and the commit where it runs from a checkout."""
 
-import subprocess
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 
 
 @cache
 def code_version() -> str:
     """`0.1.0+g3f2a91c`, with `.dirty` where files differ from the commit; `0.1.0` outside a checkout."""
+    # Here, for every command imports this module, and few ask.
+    import subprocess
+    from importlib.metadata import version
+
     package = version("assay")
     try:
         described = subprocess.run(

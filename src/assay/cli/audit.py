@@ -7,14 +7,14 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import given_home
+from assay.cli.given import RUN, given_home
 
 if TYPE_CHECKING:
     from assay.training.audit_files import WeightsDepth
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--quick", is_flag=True, help="Read neither shards nor weights again; check the receipts only.")
 @click.option("--deep", is_flag=True, help="Read the weights of every commit, not only of the last one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")

@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
-from assay.cli.given import FILE, found_ledger, given_home, opened_ledger
+from assay.cli.given import CAMPAIGN, FILE, found_ledger, given_home, opened_ledger
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def list_(as_json: bool) -> None:
 
 
 @campaign.command("show")
-@click.argument("name")
+@click.argument("name", type=CAMPAIGN)
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
 def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""

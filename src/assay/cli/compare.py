@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import FILE, given_home, opened_ledger
+from assay.cli.given import OUT_FILE, RUN, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.reporting.views.comparison import ComparisonView
@@ -15,8 +15,8 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
 
 
 @click.command()
-@click.argument("baseline")
-@click.argument("candidates", nargs=-1, required=True)
+@click.argument("baseline", type=RUN)
+@click.argument("candidates", nargs=-1, required=True, type=RUN)
 @click.option(
     "--allowed-loss",
     "--allowed-auc-loss",
@@ -25,7 +25,7 @@ COLOURS = {"pass": "green", "fail": "red", "undecided": "yellow"}
     "any other metric: 0]",
 )
 @click.option(
-    "--out", type=FILE, help="Page to write; by default comparison.html in the first candidate's folder."
+    "--out", type=OUT_FILE, help="Page to write; by default comparison.html in the first candidate's folder."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON (docs/json.md).")
 def compare(

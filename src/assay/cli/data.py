@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import FOLDER, PATH
+from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH
 
 if TYPE_CHECKING:
     from assay.records.dataset import DatasetManifest
@@ -22,7 +22,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("source")
+@click.argument("source", type=SOURCE)
 @click.option(
     "--out", type=FOLDER, required=True, help="Folder of the manifest; the shards stay where they are."
 )
@@ -52,7 +52,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 
 
 @data.command()
-@click.argument("sources", nargs=-1, required=True, type=PATH)
+@click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
 @click.option("--tokenizer", required=True, help="A tokenizer.json, or a folder that holds one.")
 @click.option("--text", default="text", show_default=True, help="Field with the text.")
@@ -96,7 +96,7 @@ def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **f
 
 
 @data.command()
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=DATASET)
 @click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
 @click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
 @click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
@@ -130,7 +130,7 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
 
 
 @data.command()
-@click.argument("dataset", type=PATH)
+@click.argument("dataset", type=DATASET)
 @click.option("--by", "column", help="Column that decides.  [default: shard_id; created_at with --from]")
 @click.option(
     "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
@@ -182,8 +182,8 @@ def split(
 
 
 @data.command()
-@click.argument("before", type=PATH)
-@click.argument("after", type=PATH)
+@click.argument("before", type=DATASET)
+@click.argument("after", type=DATASET)
 @click.option("--rows", "by_row", is_flag=True, help="Compare row by row, too; reads both datasets.")
 @click.option("--json", "as_json", is_flag=True, help="Print the difference as JSON.")
 def diff(before: Path, after: Path, by_row: bool, as_json: bool) -> None:

@@ -3,11 +3,11 @@
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import given_home, opened_ledger
+from assay.cli.given import CAMPAIGN, given_home, opened_ledger
 
 
 @click.command()
-@click.argument("campaign")
+@click.argument("campaign", type=CAMPAIGN)
 @click.option(
     "--now",
     is_flag=True,

@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, PATH, given_home, opened_ledger
+from assay.cli.given import FILE, OUT_FILE, PATH, RUN, InputFile, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from assay.scoring.grade import Tools
     from assay.store.home import Home
     from assay.store.ledger.writer import LedgerWriter
+
+
+NAME_A_LOG = "Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect."
 
 
 @click.group(name="eval")
@@ -97,7 +100,7 @@ def run(
 
 
 @eval_.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--suite", type=FILE, help="Instead of the recipe's own suite.")
 @click.option("--follow", is_flag=True, help="Wait for further commits until the run has finished.")
 @click.option(
@@ -132,12 +135,15 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
     The best of many checkpoints looks better than it is, because it was picked: decide on declared checkpoints,
     over seeds.
     """
+    home = given_home()
+    if not home.has_results(run_id):
+        raise ConfigError(f"no benchmark results of '{run_id}'. 'assay eval work RUN' makes them.")
     from assay.cli.screens.benchmarks import print_history
     from assay.evaluation.evidence.benchmark_history import benchmark_histories
     from assay.reporting.views.benchmark_history import history_lines
     from assay.reporting.views.view import json_list
 
-    with opened_ledger(given_home()) as ledger:
+    with opened_ledger(home) as ledger:
         known = ledger.benchmark_results()
         results = [result for result in known if result.run_id == run_id]
         if not results:
@@ -158,7 +164,7 @@ def history(run_id: str, benchmark: str | None, as_json: bool) -> None:
 
 
 @eval_.command(name="import")
-@click.argument("files", nargs=-1, required=True, type=FILE)
+@click.argument("files", nargs=-1, required=True, type=InputFile(NAME_A_LOG))
 @click.option("--run-id", help="File the results under this name; by default the model's, as the tool has it.")
 @click.option("--candidate", help="Recipe that the checkpoint is of; by default the run id.")
 @click.option("--seed", default=0, show_default=True, help="Of its training run.")
@@ -205,7 +211,7 @@ def import_(
     help="A suite whose benchmarks name failure modes; may be given more than once.",
 )
 @click.option("--run", "run_id", help="Take the benchmarks' power from this run's results only.")
-@click.option("--out", type=FILE, help="Write the record there, too.")
+@click.option("--out", type=OUT_FILE, help="Write the record there, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON.")
 def coverage(
     coverage_file: Path, suites: tuple[Path, ...], run_id: str | None, out: Path | None, as_json: bool

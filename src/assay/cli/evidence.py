@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import power_text
+from assay.cli.given import FILE
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
@@ -80,7 +81,7 @@ def power(
 
 
 @evidence.command()
-@click.argument("runs", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE.csv")
+@click.argument("runs", type=FILE, metavar="FILE.csv")
 @click.option(
     "--wanted",
     type=click.FloatRange(0.5, 1.0),

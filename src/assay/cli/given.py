@@ -1,16 +1,111 @@
 """What commands are given: kinds of paths, and the home that the environment names."""
 
+import glob
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from assay.base.errors import ConfigError
 
 if TYPE_CHECKING:
     from assay.store.home import Home
     from assay.store.ledger.ledger import Ledger
 
+    _Type = click.ParamType[Any]
+else:
+    _Type = click.ParamType
+
+
+class InputFile(click.Path):
+    """A file to be read: what is not there is said before a command has begun, and imported what it needs."""
+
+    def __init__(self, cure: str = "") -> None:
+        """`cure`: what to do about it; `{path}` is the file."""
+        super().__init__(dir_okay=False, path_type=Path)
+        self._cure = cure
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file. {self._cure.format(path=path)}".rstrip())
+        return path
+
+
+class _Run(_Type):
+    """A run, by its id or the beginning of it."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Its whole id, where that can be told without asking a server."""
+        return given_home().meant_run(value)
+
+
+class _FileOrRun(_Run):
+    """What ends as a file of ours does, or is one, is a file; all else is a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The path as it is, or the run's whole id."""
+        if Path(value).suffix.lower() in (".yaml", ".yml", ".csv") or Path(value).is_file():
+            return str(FILE.convert(value, param, ctx))
+        return super().convert(value, param, ctx)
+
+
+class _Campaign(_Type):
+    """A campaign that was declared, by its name."""
+
+    name = "campaign"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """Its name."""
+        return given_home().campaign_dir(value).name
+
+
+class _Source(_Type):
+    """A file or a folder to be read, a pattern of such, or the URL of a store."""
+
+    name = "source"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
+        """As it was given."""
+        is_url = "://" in value
+        if not is_url and not Path(value).exists() and not glob.glob(value, recursive=True):  # noqa: PTH207
+            raise ConfigError(f"{value}: no such file or folder.")
+        return str(value)
+
+
+class _SourcePath(_Source):
+    """Likewise, but for URLs."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """As a path."""
+        return Path(super().convert(value, param, ctx))
+
+
+class _Dataset(click.Path):
+    """The folder of a dataset's manifest."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        from assay.data.dataset.manifest_file import refuse_no_dataset
+
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        refuse_no_dataset(path)
+        return path
+
+
+FILE = InputFile()
+RUN = _Run()
+FILE_OR_RUN = _FileOrRun()
+CAMPAIGN = _Campaign()
+DATASET = _Dataset(path_type=Path)
+SOURCE = _Source()
+SOURCE_PATH = _SourcePath()
 PATH = click.Path(path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
+OUT_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import found_ledger, given_home
+from assay.cli.given import FILE_OR_RUN, found_ledger, given_home
 
 
 @click.command()
-@click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1)
+@click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1, type=FILE_OR_RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
 def goodput(names: tuple[str, ...], as_json: bool) -> None:
     """Account for the device time of RUNs (all runs, if none is named), or of all runs of a PROGRAM.

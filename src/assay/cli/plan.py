@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE
+from assay.cli.given import FILE, OUT_FILE, InputFile
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ for command in (offer, risk, status, review_command):
 
 
 @plan.command()
-@click.argument("out", type=FILE)
+@click.argument("out", type=OUT_FILE)
 @click.option(
     "--start",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -94,7 +94,7 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 
 @plan.command()
 @_program
-@click.option("--out", type=FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
+@click.option("--out", type=OUT_FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")
 @click.option("--option", "options", multiple=True, help="Apply one of the program's options; may be repeated.")
 @click.option("--progress", type=FILE, help="What happened so far (YAML); needs --earlier.")
@@ -185,11 +185,11 @@ def what_if(
 
 @plan.command()
 @_program
-@click.argument("solved", metavar="PLAN", type=FILE)
+@click.argument("solved", metavar="PLAN", type=InputFile("'assay plan solve PROGRAM --out {path}' writes it."))
 @click.option(
     "--format", "kind", type=click.Choice(["ics", "csv", "slurm", "gantt", "capacity"]), required=True
 )
-@click.option("--out", type=FILE, help="By default to the screen.")
+@click.option("--out", type=OUT_FILE, help="By default to the screen.")
 @click.option("--account", help="For slurm: who may use the reservations; by default the program's name.")
 @click.option("--partition", help="For slurm: the partition, where it is not the default one.")
 def export(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import given_home
+from assay.cli.given import RUN, given_home
 
 if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
@@ -16,7 +16,7 @@ MAX_ROWS = 20
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--step", required=True, type=int, help="The step to run again (the first is 1).")
 @click.option("--through", type=int, help="Go on to this step, e.g. to one whose weights are on record.")
 @click.option("--lane", type=int, help="Of the step, also this lane by itself.")

@@ -9,7 +9,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import power_text
-from assay.cli.given import FILE, given_home, opened_ledger
+from assay.cli.given import FILE_OR_RUN, OUT_FILE, RUN, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.evaluation.evidence.scaling.points import ScalingPoints
@@ -26,7 +26,7 @@ def scaling() -> None:
 
 
 @scaling.command()
-@click.argument("sources", nargs=-1, required=True, metavar="FILE.csv | RUN...")
+@click.argument("sources", nargs=-1, required=True, type=FILE_OR_RUN, metavar="FILE.csv | RUN...")
 @click.option(
     "--form", "form_name", type=click.Choice(FORMS), default="chinchilla", show_default=True, help="The law."
 )
@@ -61,7 +61,7 @@ def scaling() -> None:
 @click.option(
     "--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten."
 )
-@click.option("--out", type=FILE, help="Write a page with figures here.")
+@click.option("--out", type=OUT_FILE, help="Write a page with figures here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def fit(
     sources: tuple[str, ...],
@@ -125,7 +125,9 @@ def fit(
 
 
 @scaling.command("code-length")
-@click.argument("run_ids", nargs=-1, required=True, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]...")
+@click.argument(
+    "run_ids", nargs=-1, required=True, type=RUN, metavar="BASELINE CANDIDATE [BASELINE CANDIDATE]..."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     """Say how many bits the labels cost somebody who learns along: fewer is a faster learner.

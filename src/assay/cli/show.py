@@ -3,11 +3,11 @@
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import found_ledger, given_home
+from assay.cli.given import RUN, found_ledger, given_home
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", required=False)
+@click.argument("run_id", metavar="RUN", type=RUN, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 @click.option("--keys", is_flag=True, help="Print every key of every command's --json with its meaning.")
 def show(run_id: str | None, as_json: bool, keys: bool) -> None:

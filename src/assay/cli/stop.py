@@ -3,11 +3,11 @@
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import given_home
+from assay.cli.given import RUN, given_home
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN)
 def stop(run_id: str) -> None:
     """Ask RUN to commit at its next step and leave; does not wait for it.
 

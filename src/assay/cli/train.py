@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, given_home
+from assay.cli.given import FILE, RUN, given_home
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     help="Ranks, on all nodes together: a power of two, at most loader.lanes. May differ at every resume.",
 )
 @click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
-@click.option("--resume", metavar="RUN", help="Go on with this run from its last commit, instead of a RECIPE.")
+@click.option(
+    "--resume", metavar="RUN", type=RUN, help="Go on with this run from its last commit, instead of a RECIPE."
+)
 @click.option(
     "--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder."
 )
@@ -147,9 +149,8 @@ def train(
         _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
         return
     place.check(workers)
-    os.environ["ASSAY_STORE_PATIENCE"] = str(
-        restarts["store_patience"]
-    )  # for ranks, and evaluation beside them
+    # For ranks, and evaluation beside them.
+    os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])
     home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
     if resume is not None:

@@ -15,12 +15,15 @@ from assay.base.errors import Interrupted, TrainingError
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.run import planned_run
 from assay.records.run import Attempt, Run
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 from assay.store.objects import open_store
 
+HANG_S = 900.0
+"""As long as a first step may take: nobody knows yet how long one takes."""
 LEAST_STEPS = 4
 """The first one reads the first rows and warms up, so it is not counted."""
 
@@ -60,7 +63,7 @@ def calibrate(
         supervisor = Supervisor(
             run,
             CommitLog(open_store(run.store_url)),
-            policy=RestartPolicy(max_restarts=0),
+            policy=RestartPolicy(max_restarts=0, hang_s=HANG_S),
             watchers=[watch],
             clock=clock,
         )
@@ -69,6 +72,10 @@ def calibrate(
             return watch.found(supervisor.run(world_size))
         except Interrupted:
             raise KeyboardInterrupt from None
+        except TrainingError as error:
+            ended = saved_attempts(Path(run.run_dir))
+            reason = ended[-1].reason if ended else str(error)
+            raise TrainingError(f"no run of this recipe gets far here: {reason}") from error
 
 
 class _Stopwatch:

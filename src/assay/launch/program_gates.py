@@ -6,7 +6,7 @@ gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | na
 from pathlib import Path
 from typing import NamedTuple
 
-from assay.launch.campaign.folder import campaign_names, find_campaign
+from assay.launch.campaign.folder import find_campaign
 from assay.launch.campaign.memo import newest_decisions
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
@@ -34,7 +34,7 @@ def gate_decisions(home: Home, program: Program) -> list[GateDecision]:
     found = []
     for name, gate in program.gates.items():
         campaign = gate.evidence.campaign if gate.evidence is not None else ""
-        if not campaign or campaign not in campaign_names(home):
+        if not campaign or campaign not in home.campaign_names():
             continue
         opened = find_campaign(home, campaign)
         final = [each for each in newest_decisions(opened).values() if each.is_final]

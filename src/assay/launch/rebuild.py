@@ -13,13 +13,13 @@ from typing import NamedTuple
 from assay.base.errors import AssayError, DataError, StoreError
 from assay.evaluation.suite.queue import PREFIX, stored_results
 from assay.launch.bookkeeping import RUN_SOURCES, LedgerSource, write_sources
-from assay.launch.campaign.folder import CAMPAIGN_FILE, all_decisions, declared_campaign
+from assay.launch.campaign.folder import all_decisions, declared_campaign
 from assay.launch.campaign.train import settle
 from assay.records.run import Run
 from assay.store.attempts import unreadable_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit, save_comparison, saved_audit, saved_comparisons
-from assay.store.home import Home
+from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.ledger.writer import clear_missed, missed_subjects
 from assay.store.objects import open_store

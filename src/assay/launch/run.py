@@ -22,8 +22,8 @@ from assay.records.commit import RunFinished
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
+from assay.store.known_runs import RUN_FILE
 from assay.store.objects import open_store
-from assay.store.place import RUN_FILE
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 VALIDATION = "validation"

@@ -13,19 +13,21 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-
-from sqlalchemy.engine import URL
+from typing import TYPE_CHECKING, Self
 
 from assay.base.errors import AssayError, ConfigError
 from assay.base.names import checked_name
-from assay.records.run import Run
-from assay.store.ledger import database
-from assay.store.ledger.ledger import Ledger
-from assay.store.objects import ObjectStore, open_store
-from assay.store.place import RUN_FILE, opened_in, written_in
+from assay.store.known_runs import RUN_FILE, run_ids_in, the_one_meant
+from assay.store.ledger.url import checked_url, sqlite_file
+
+if TYPE_CHECKING:
+    from assay.records.run import Run
+    from assay.store.ledger.ledger import Ledger
+    from assay.store.objects import ObjectStore
 
 CAMPAIGNS = "campaigns"
+CAMPAIGN_FILE = "campaign.json"
+"""A campaign's declaration, in its folder."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +36,13 @@ class Home:
 
     folder: Path
     """As it was named; messages show it so."""
-    ledger_url: URL
+    ledger: str
+    """The ledger's URL, checked."""
 
     @classmethod
     def at(cls, folder: Path, ledger: str | None = None) -> Self:
         """The home in a folder; its ledger is `ledger.db` there, or the one that a URL names."""
-        return cls(folder, database.ledger_url(ledger or f"sqlite:///{folder.absolute() / 'ledger.db'}"))
+        return cls(folder, checked_url(ledger or f"sqlite:///{folder.absolute() / 'ledger.db'}"))
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
@@ -49,8 +52,7 @@ class Home:
 
     def environment(self) -> dict[str, str]:
         """What tells another process of this home; wherever that one stands."""
-        url = self.ledger_url.render_as_string(hide_password=False)
-        return {"ASSAY_HOME": str(self.folder.resolve()), "ASSAY_LEDGER": url}
+        return {"ASSAY_HOME": str(self.folder.resolve()), "ASSAY_LEDGER": self.ledger}
 
     # Runs and campaigns
 
@@ -60,16 +62,20 @@ class Home:
             raise ConfigError(f"'{CAMPAIGNS}' is the folder of all campaigns, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
-    def store_of(self, run_id: str) -> ObjectStore:
+    def store_of(self, run_id: str) -> "ObjectStore":
         """That folder as a store."""
+        from assay.store.objects import open_store
+
         return open_store(str(self.run_dir(run_id)))
 
     def has_run(self, run_id: str) -> bool:
         """Whether a run of this id was made."""
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
-    def run(self, run_id: str) -> Run:
+    def run(self, run_id: str) -> "Run":
         """A run's own record, with its places as they are here."""
+        from assay.store.place import opened_in, written_in  # here, as all of a record is large to import
+
         folder = self.run_dir(run_id)
         path = self.folder / run_id / RUN_FILE
         if not path.is_file():
@@ -82,15 +88,37 @@ class Home:
             )
         return opened_in(run, folder)
 
-    def located(self, run: Run) -> Run:
+    def meant_run(self, id_or_prefix: str) -> str:
+        """The id of a run that is here, or on record in the ledger; a `ConfigError` where none is meant."""
+        file = self.ledger_file()
+        if file is None or self.has_run(id_or_prefix):
+            return id_or_prefix  # a server's runs are found when it is asked
+        known = run_ids_in(self.folder, file)
+        if known is None:
+            return id_or_prefix  # who opens the ledger says what is wrong with it
+        if not known:
+            raise ConfigError(
+                f"no run '{id_or_prefix}': there are no runs in {self.folder}. Is $ASSAY_HOME right?"
+            )
+        return the_one_meant(id_or_prefix, known)
+
+    def has_results(self, run_id: str) -> bool:
+        """Whether benchmark results may be on record under this name, be it a run's or not."""
+        file = self.ledger_file()
+        known = None if file is None else run_ids_in(self.folder, file, table="benchmark_results")
+        return known is None or run_id in known or self.run_dir(run_id).is_dir()
+
+    def located(self, run: "Run") -> "Run":
         """A run as the ledger has it, with its places as they are here, if it lies here."""
+        from assay.store.place import opened_in
+
         return opened_in(run, self.run_dir(run.run_id)) if self.has_run(run.run_id) else run
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> "list[Run]":
         """All runs whose record can be read, by id."""
         return self.readable_runs()[0]
 
-    def readable_runs(self) -> tuple[list[Run], list[str]]:
+    def readable_runs(self) -> "tuple[list[Run], list[str]]":
         """Likewise, and a sentence on each of the other folders."""
         runs, problems = [], []
         for path in sorted(self.folder.glob(f"*/{RUN_FILE}")):
@@ -105,17 +133,33 @@ class Home:
         """The folder of all campaigns; it need not be there."""
         return (self.folder / CAMPAIGNS).resolve()
 
+    def campaign_names(self) -> list[str]:
+        """Every campaign that was declared."""
+        return sorted(path.parent.name for path in self.campaigns.glob(f"*/{CAMPAIGN_FILE}"))
+
+    def campaign_dir(self, name: str) -> Path:
+        """The folder of a campaign that was declared; `ConfigError` where none was."""
+        folder = self.campaigns / checked_name(name, of="the campaign's name")
+        if not (folder / CAMPAIGN_FILE).is_file():
+            known = ", ".join(self.campaign_names()) or "none"
+            raise ConfigError(
+                f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
+            )
+        return folder
+
     # The ledger
 
-    def open_ledger(self) -> Ledger:
+    def open_ledger(self) -> "Ledger":
         """The ledger, made if there is none."""
-        return Ledger(database.open_engine(self.ledger_url), located=self.located)
+        from assay.store.ledger.ledger import open_ledger  # here, for its database is large to import
 
-    def find_ledger(self) -> Ledger | None:
+        return open_ledger(self.ledger, located=self.located)
+
+    def find_ledger(self) -> "Ledger | None":
         """Likewise, but nothing is made: None where a SQLite ledger's file does not exist yet."""
         path = self.ledger_file()
         return None if path is not None and not path.exists() else self.open_ledger()
 
     def ledger_file(self) -> Path | None:
         """The file of a SQLite ledger; None for a server."""
-        return database.sqlite_file(self.ledger_url)
+        return sqlite_file(self.ledger)

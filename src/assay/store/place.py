@@ -17,9 +17,7 @@ from typing import Any
 from assay.base.errors import ConfigError
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
-
-RUN_FILE = "run.json"
-"""The run's record, in its folder."""
+from assay.store.known_runs import RUN_FILE
 
 
 def written_in(folder: Path) -> Run:

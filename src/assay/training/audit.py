@@ -21,7 +21,8 @@ from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError, StoreAwayError, StoreError
-from assay.data.dataset.dataset import MANIFEST_FILE, Dataset
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import Receipt, explain, receipt

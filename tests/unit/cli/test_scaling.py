@@ -76,6 +76,10 @@ def test_a_page_that_cannot_be_written_is_said_without_a_traceback(runs_csv, cap
     assert "page.html: cannot be written" in capsys.readouterr().err
 
 
-def test_an_odd_number_of_runs_makes_no_pairs(capsys):
+def test_an_odd_number_of_runs_makes_no_pairs(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    for run_id in "abc":
+        (tmp_path / run_id).mkdir()
+        (tmp_path / run_id / "run.json").touch()
     assert call("scaling", "code-length", "a", "b", "c") == 2
     assert "3 runs do not make pairs" in capsys.readouterr().err

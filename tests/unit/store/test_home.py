@@ -27,7 +27,7 @@ def test_the_variables_name_another_folder_and_another_ledger(tmp_path: Path) ->
     home = Home.from_environment({"ASSAY_HOME": str(tmp_path), "ASSAY_LEDGER": "postgresql://me:pw@host/db"})
     assert home.run_dir("a-run") == tmp_path / "a-run"
     assert home.ledger_file() is None
-    assert home.ledger_url.host == "host"
+    assert home.ledger == "postgresql://me:pw@host/db"
 
 
 @pytest.mark.parametrize("ledger", [None, "postgresql://me:p%40ss@host/db"])
@@ -40,7 +40,7 @@ def test_another_process_elsewhere_finds_the_same_home(
     monkeypatch.chdir("/")
     theirs = Home.from_environment(variables)
     assert theirs.folder == tmp_path / "relative"
-    assert theirs.ledger_url == ours.ledger_url
+    assert theirs.ledger == ours.ledger
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc", "..", "", "a\nb", "campaigns"])

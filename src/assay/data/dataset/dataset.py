@@ -13,6 +13,7 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import DamagedDataError, DataError, StoreError
+from assay.data.dataset.manifest_file import MANIFEST_FILE, refuse_no_dataset
 from assay.data.dataset.partitions import partition_values, with_partitions
 from assay.data.dataset.row_groups import RowGroups, read_row_groups, row_group_identities
 from assay.data.dataset.shard_file import SparseFile, parse_footer, read_group
@@ -20,7 +21,6 @@ from assay.records.dataset import DatasetManifest, Shard
 from assay.store.objects import open_store
 from assay.store.patience import Patience
 
-MANIFEST_FILE = "manifest.json"
 ROW_GROUPS_FILE = "row_groups.parquet"
 FOOTERS_FILE = "footers.arrow"
 MAX_OPEN_SHARDS = 256
@@ -50,12 +50,8 @@ class Dataset:
     @classmethod
     def open(cls, folder: Path, patience: Patience | None = None) -> Self:
         """Read a manifest folder and check that its files belong together."""
+        refuse_no_dataset(folder)
         path = folder / MANIFEST_FILE
-        if not path.is_file():
-            raise DataError(
-                f"{folder}: no dataset there (no {MANIFEST_FILE}). Make one with 'assay data index' or "
-                "'assay data build'."
-            )
         manifest = DatasetManifest.from_json(path.read_bytes(), source=path)
         digests = {ROW_GROUPS_FILE: manifest.row_groups_sha256, FOOTERS_FILE: manifest.footers_sha256}
         for name, sha256 in digests.items():

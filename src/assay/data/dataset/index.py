@@ -25,10 +25,10 @@ from assay.base.errors import DataError
 from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema, plain_schema
 from assay.data.dataset.dataset import (
     FOOTERS_FILE,
-    MANIFEST_FILE,
     ROW_GROUPS_FILE,
     dataset_fingerprint,
 )
+from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.partitions import partition_schema, partition_values, with_partitions
 from assay.data.dataset.profile import (
     MAX_LENGTH,

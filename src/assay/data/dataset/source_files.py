@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from assay.base.errors import DataError
-from assay.data.dataset.dataset import MANIFEST_FILE, ROW_GROUPS_FILE
+from assay.data.dataset.dataset import ROW_GROUPS_FILE
+from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.store.objects import open_store
 
 SUFFIX = ".parquet"

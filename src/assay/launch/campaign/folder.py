@@ -20,19 +20,17 @@ from assay.base.clock import Clock
 from assay.base.config import LoadedConfig, read_config_file, stored, validated
 from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError
-from assay.base.names import checked_name
 from assay.data.dataset.dataset import Dataset
 from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, stored_recipe
 from assay.evaluation.decision.config import CampaignConfig
 from assay.launch.campaign.suites import require_suites_as_declared, sealed_suites
 from assay.records.campaign import Campaign
 from assay.records.decision import Decision, KnownGood
-from assay.store.home import Home
+from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.objects import ObjectStore, open_store
 from assay.store.place import moved_along
 from assay.training.recipe import Recipe
 
-CAMPAIGN_FILE = "campaign.json"
 SETTINGS_FILE = "settings.json"
 KNOWN_GOOD_FILE = "known_good.json"
 """After the candidate's name and a dot."""
@@ -102,22 +100,12 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
     """A campaign that was declared before."""
-    folder = home.campaigns / checked_name(name, of="the campaign's name")
-    if not (folder / CAMPAIGN_FILE).is_file():
-        known = ", ".join(campaign_names(home)) or "none"
-        raise ConfigError(
-            f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
-        )
+    folder = home.campaign_dir(name)
     settings = json.loads((folder / SETTINGS_FILE).read_bytes())
     record = _located(declared_campaign(folder), settings.pop("places", None), folder)
     config = _declared_config(record, settings)
     known_good = known_good_recipe(Path(record.beside) / config.recipe)[1] if record.known_good_sha256 else None
     return OpenCampaign(home, record, config, known_good)
-
-
-def campaign_names(home: Home) -> list[str]:
-    """Every campaign that was declared."""
-    return sorted(path.parent.name for path in home.campaigns.glob(f"*/{CAMPAIGN_FILE}"))
 
 
 def declared_campaign(folder: Path) -> Campaign:

@@ -67,8 +67,8 @@ def render_comparison_page(page: ComparisonPage) -> str:
     )
 
 
-def render_document(document: Document, *, refresh_s: float | None = None) -> str:
-    """A document as a page; the browser reads it again every `refresh_s` seconds."""
+def render_document(document: Document) -> str:
+    """A planning document as a page."""
     return render_page(
         "document.html",
         title=document.title,
@@ -77,7 +77,6 @@ def render_document(document: Document, *, refresh_s: float | None = None) -> st
         verdict=document.verdict,
         tiles=document.tiles,
         document=document,
-        refresh_s=refresh_s,
     )
 
 

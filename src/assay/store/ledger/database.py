@@ -23,6 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, Operationa
 
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.store.ledger import tables
+from assay.store.ledger.url import checked_url, sqlite_file
 
 LOCKED_S = 5
 """How long what somebody else holds is waited for: a SQLite file, a table, a server's first word."""
@@ -36,25 +37,15 @@ _CREATION_LOCK = 0x61737361  # any number that every assay agrees on
 def ledger_url(url: str) -> URL:
     """The database that `url` means."""
     try:
-        parsed = make_url(url)
+        parsed = make_url(checked_url(url))
     except ArgumentError as error:
-        raise _wrong_url(url) from error
-    if parsed.drivername in ("postgresql", "postgres"):
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    is_file = parsed.drivername == "sqlite" and parsed.database not in (None, "", ":memory:")
-    if not is_file and parsed.drivername != "postgresql+psycopg":
-        raise _wrong_url(url)
-    return parsed
-
-
-def sqlite_file(url: URL) -> Path | None:
-    """The file behind a SQLite URL; None for a server."""
-    return Path(url.database) if url.drivername == "sqlite" and url.database else None
+        raise ConfigError(f"'{url}' can not be read as a URL: {error}") from error
+    return parsed if parsed.drivername == "sqlite" else parsed.set(drivername="postgresql+psycopg")
 
 
 def open_engine(url: URL) -> Engine:
     """An engine on tables of this assay's layout, made if there are none."""
-    if (path := sqlite_file(url)) is not None:
+    if (path := _sqlite_file(url)) is not None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -97,7 +88,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 def _refuse_vanished(engine: Engine) -> None:
     """An open connection would go on writing to a file that has no name any more."""
-    path = sqlite_file(engine.url)
+    path = _sqlite_file(engine.url)
     if path is None or path.exists() or engine.pool.checkedin() == 0:  # type: ignore[attr-defined]
         return
     engine.dispose()
@@ -215,10 +206,8 @@ def _cure(reason: str) -> str:
 
 
 def _shown(engine: Engine) -> str:
-    return str(sqlite_file(engine.url) or engine.url.render_as_string(hide_password=True))
+    return str(_sqlite_file(engine.url) or engine.url.render_as_string(hide_password=True))
 
 
-def _wrong_url(url: str) -> ConfigError:
-    return ConfigError(
-        f"'{url}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
-    )
+def _sqlite_file(url: URL) -> Path | None:
+    return sqlite_file(url.render_as_string(hide_password=False))

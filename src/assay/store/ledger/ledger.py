@@ -5,7 +5,6 @@ all of them. Every write is by natural key: writing a fact again changes nothing
 attempt that has ended) takes its place.
 """
 
-import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,7 +14,6 @@ from sqlalchemy import ColumnElement, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
-from assay.base.errors import ConfigError
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import Campaign
@@ -33,21 +31,24 @@ from assay.records.notice import Notice
 from assay.records.record import Record, record_of_kind
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.suspect import Suspect
+from assay.store.known_runs import the_one_meant
 from assay.store.ledger import database, tables
 
 RecordT = TypeVar("RecordT")
 
 
-def open_ledger(url: str) -> "Ledger":
-    """The ledger at a URL (see `assay.store.ledger.database`), made if there is none."""
-    return Ledger(database.open_engine(database.ledger_url(url)))
+def open_ledger(url: str, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
+    """The ledger at a URL (see `assay.store.ledger.url`), made if there is none.
+
+    `located` says of a run on record where it lies now.
+    """
+    return Ledger(database.open_engine(database.ledger_url(url)), located)
 
 
 class Ledger:
     """Records in, records out. Safe to share between threads; each call is one transaction."""
 
-    def __init__(self, engine: Engine, *, located: Callable[[Run], Run] = lambda run: run) -> None:
-        """`located` says of a run on record where it lies now."""
+    def __init__(self, engine: Engine, located: Callable[[Run], Run]) -> None:
         self._engine = engine
         self._located = located
 
@@ -147,7 +148,7 @@ class Ledger:
         table = tables.runs
         with self.reading() as connection:
             known = list(connection.execute(select(table.c.run_id)).scalars())
-        (run,) = self._records(Run.from_json, table, _the_one_meant(id_or_prefix, known))
+        (run,) = self._records(Run.from_json, table, the_one_meant(id_or_prefix, known))
         return self._located(run)
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
@@ -261,23 +262,3 @@ def _row(table: Table, record: Record, **others: Any) -> dict[str, Any]:
     """A record's line of a table: the columns that are fields of it, those given, and its JSON."""
     others["record"] = record.to_json()
     return {column.key: getattr(record, column.key) for column in table.c if column.key not in others} | others
-
-
-def _the_one_meant(id_or_prefix: str, known: list[str]) -> str:
-    if id_or_prefix in known:
-        return id_or_prefix
-    matches = sorted(run_id for run_id in known if id_or_prefix and run_id.startswith(id_or_prefix))
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        shown = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
-        raise ConfigError(f"'{id_or_prefix}' begins the ids of {len(matches)} runs: {shown}. Write more of it.")
-    raise ConfigError(f"no run '{id_or_prefix}'. {_hint(id_or_prefix, known)}")
-
-
-def _hint(wanted: str, known: list[str]) -> str:
-    if not known:
-        return "The ledger holds no runs: is $ASSAY_HOME (or $ASSAY_LEDGER) the one that they were recorded in?"
-    if close := difflib.get_close_matches(wanted, known, n=3, cutoff=0.4):
-        return f"Perhaps you meant {' or '.join(close)}. 'assay runs' lists all."
-    return "'assay runs' lists those that there are."

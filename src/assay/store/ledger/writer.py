@@ -21,6 +21,7 @@ from typing import Self, TypeVar
 
 from assay.base.errors import AssayError
 from assay.store.home import Home
+from assay.store.ledger.database import ledger_url
 from assay.store.ledger.ledger import Ledger
 
 Facts = Callable[[Ledger], object]
@@ -194,4 +195,4 @@ def _mark(home: Home, subject: str) -> Path:
 
 
 def _name(home: Home) -> str:
-    return home.ledger_url.render_as_string(hide_password=True)
+    return ledger_url(home.ledger).render_as_string(hide_password=True)

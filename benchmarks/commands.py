@@ -1,0 +1,251 @@
+"""What every command costs before it does any work, on the demo's ledger and on one of 1,000 runs.
+
+    python benchmarks/commands.py [--rounds 5] [--starts 3] [--home build/commands]
+
+The demo's home is made once and kept under `--home`; the larger one is a copy of it with real records of
+further runs. Each command is a process of its own; medians. The last part times whole runs from the command to
+the end of their first step. The last line of the output is one JSON object.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from assay.base.units import duration_text
+from assay.records.run import Run
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.segment import read_segment, segment_paths
+
+NUM_RUNS = 1_000
+CHECKOUT = Path(__file__).parents[1]
+PROGRAM = CHECKOUT / "programs" / "helpfulness.yaml"
+LIMITS_S = {"help": 0.2, "runs": 0.5, "show": 0.5, "plan check": 1.5, "nothing there": 0.4}
+"""CPU seconds."""
+FIRST_STEP_LIMITS_S = {1: 5.0, 2: 6.0}
+"""Wall-clock seconds, by workers."""
+
+NOTHING_THERE = (
+    "data index no/folder --out out",
+    "data build no.jsonl --out out --tokenizer no.json",
+    "data show no",
+    "data split no",
+    "data diff no no2",
+    "train no.yaml",
+    "train no.yaml --check",
+    "train --resume no",
+    "stop no",
+    "show no",
+    "goodput no",
+    "goodput no.yaml",
+    "drill no.yaml",
+    "audit no",
+    "replay no --step 1",
+    "eval run no --suite no.yaml",
+    "eval work no",
+    "eval history no",
+    "eval import no.json",
+    "eval coverage no.yaml --suite no2.yaml",
+    "compare no no2",
+    "plan check no.yaml",
+    "plan solve no.yaml",
+    "plan what-if no.yaml",
+    "plan export no.yaml no.json --format csv",
+    "plan offer no.yaml",
+    "plan risk no.yaml",
+    "plan status no",
+    "plan review no",
+    "campaign run no.yaml",
+    "campaign show no",
+    "decide no",
+    "evidence proxy no.csv",
+    "scaling fit no.csv",
+    "scaling fit no",
+    "scaling code-length no no2",
+    "report no",
+)
+"""Each command with a name of something that is not there."""
+NEEDS_NOTHING = (
+    "demo",
+    "runs",
+    "plan new",
+    "plan keys",
+    "campaign keys",
+    "campaign list",
+    "evidence power",
+)
+"""The others: they are given no name of anything."""
+
+
+class Cost(NamedTuple):
+    """Of one call."""
+
+    cpu_s: float
+    wall_s: float
+    exit_code: int
+
+
+def call(arguments: Sequence[str], home: Path) -> Cost:
+    """Run a command in a process of its own, from the home's folder, so that nothing lies beside it."""
+    environment = {**os.environ, "ASSAY_HOME": str(home.resolve()), "PYTHONPATH": str(CHECKOUT / "src")}
+    environment.pop("ASSAY_LEDGER", None)
+    began_s = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, "-m", "assay", *arguments],
+        env=environment,
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - began_s, process.returncode)
+
+
+def measured(
+    arguments: str, home: Path, *, rounds: int, limit_s: float, exit_codes: Sequence[int] = (0,)
+) -> float:
+    """The median CPU seconds; a line about it."""
+    costs = [call(arguments.split(), home) for _ in range(rounds)]
+    wrong = {cost.exit_code for cost in costs} - set(exit_codes)
+    assert not wrong, f"assay {arguments}: exit code {wrong}"
+    cpu_s = float(statistics.median(cost.cpu_s for cost in costs))
+    wall_s = statistics.median(cost.wall_s for cost in costs)
+    verdict = "" if cpu_s <= limit_s else "  TOO SLOW"
+    print(
+        f"  {cpu_s:5.2f} s CPU (limit {limit_s:.1f}) {wall_s:6.2f} s wall   assay {arguments}{verdict}",
+        flush=True,
+    )
+    return cpu_s
+
+
+def demo_home(folder: Path) -> Path:
+    """A home with what 'assay demo' leaves; made once."""
+    home = folder / "demo"
+    if not (home / "made").exists():
+        print(f"making the demo's home in {home}: some minutes, once", flush=True)
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        assert call(["demo"], home).exit_code == 0, "the demo failed"
+        (home / "made").touch()
+    return home
+
+
+def large_home(folder: Path, demo: Path) -> Path:
+    """The same with `NUM_RUNS` runs: copies of a real run's records, in their folders and in the ledger."""
+    home = folder / "large"
+    if not (home / "made").exists():
+        print(f"making {NUM_RUNS:,} runs in {home}", flush=True)
+        shutil.rmtree(home, ignore_errors=True)
+        shutil.copytree(demo, home)
+        with Home.at(home).open_ledger() as ledger:
+            known = ledger.runs()
+            for number in range(NUM_RUNS - len(known)):
+                _copy(ledger, known[number % len(known)], home, f"copy-{number:04d}")
+        (home / "made").touch()
+    return home
+
+
+def _copy(ledger: Ledger, run: Run, home: Path, run_id: str) -> None:
+    folder = home / run_id
+    folder.mkdir()
+    new = {"run_id": run_id}
+    copied = run.model_copy(update={**new, "run_dir": str(folder), "store_url": str(folder)})
+    (folder / "run.json").write_bytes(copied.to_sealed_json().encode())
+    ledger.record_run(copied)
+    for attempt in ledger.attempts(run.run_id):
+        ledger.record_attempt(attempt.model_copy(update=new))
+    for launch in ledger.launches(run.run_id):
+        ledger.record_launch(launch.model_copy(update=new))
+    ledger.record_log_entries(run_id, dict(enumerate(ledger.log_entries(run.run_id))))
+    for seconds in ledger.phase_seconds(run.run_id):
+        ledger.record_phase_seconds(seconds.model_copy(update=new))
+    for evaluation in ledger.evaluations(run.run_id):
+        ledger.record_evaluation(evaluation.model_copy(update=new))
+    audit = ledger.audit(run.run_id)
+    if audit is not None:
+        ledger.record_audit(audit.model_copy(update=new))
+
+
+def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[float]:
+    """Seconds from the command to the end of the first step, of runs of the demo's recipe."""
+    recipe = yaml.safe_load((CHECKOUT / "src/assay/launch/demo.yaml").read_text())
+    recipe["data"]["dataset"] = str((demo / "demo" / "dataset").resolve())
+    recipe["trainer"]["max_steps"] = 16
+    (demo / "start.yaml").write_text(yaml.safe_dump(recipe))
+    for number in range(starts):
+        run_id = f"start-{workers}-{number}"
+        shutil.rmtree(demo / run_id, ignore_errors=True)
+        began_s = time.time()
+        options = ["--workers", str(workers), "--run-id", run_id]
+        assert call(["train", "start.yaml", *options], demo).exit_code == 0
+        ended_s = []
+        for path in segment_paths(demo / run_id):
+            segment = read_segment(path)
+            assert segment.header is not None
+            ended_s.append(float(segment.header.wall_of(segment.metrics["loss"].at_s)[0]))
+        print(f"  {workers} worker(s): first step after {max(ended_s) - began_s:.2f} s", flush=True)
+        yield max(ended_s) - began_s
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--starts", type=int, default=3, help="runs for each number of workers")
+    parser.add_argument("--home", type=Path, default=CHECKOUT / "build" / "commands")
+    arguments = parser.parse_args()
+    began_s = time.monotonic()
+    demo = demo_home(arguments.home)
+    large = large_home(arguments.home, demo)
+    rounds = arguments.rounds
+    found: dict[str, list[float]] = {name: [] for name in LIMITS_S}
+
+    def measure(kind: str, command: str, home: Path, exit_codes: Sequence[int] = (0,)) -> None:
+        limit_s = LIMITS_S[kind]
+        found[kind].append(measured(command, home, rounds=rounds, limit_s=limit_s, exit_codes=exit_codes))
+
+    measure("help", "--help", demo)
+    for home, title in ((demo, "the demo's ledger"), (large, f"a ledger of {NUM_RUNS:,} runs")):
+        print(title)
+        with Home.at(home).open_ledger() as ledger:
+            run_id = ledger.runs()[-1].run_id
+        for kind, command in (
+            ("runs", "runs"),
+            ("runs", "runs --json"),
+            ("show", f"show {run_id}"),
+            ("show", f"show {run_id} --json"),
+        ):
+            measure(kind, command, home)
+        for command in NOTHING_THERE:
+            measure("nothing there", command, home, exit_codes=(1, 2))
+    print("the shipped program")
+    measure("plan check", f"plan check {PROGRAM}", demo)
+    print("from the command to the end of the first step")
+    first_step_s = {
+        workers: statistics.median(first_steps(demo, workers, starts=arguments.starts)) for workers in (1, 2)
+    }
+    print(f"took {duration_text(time.monotonic() - began_s)}")
+    result = {
+        "help_cpu_s": max(found["help"]),
+        "runs_cpu_s": max(found["runs"]),
+        "show_cpu_s": max(found["show"]),
+        "plan_check_cpu_s": max(found["plan check"]),
+        "no_such_file_cpu_s": max(found["nothing there"]),
+        "first_step_s": first_step_s[1],
+        "first_step_2_s": first_step_s[2],
+    }
+    print(json.dumps({name: round(value, 3) for name, value in result.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Which runs there are, by their ids: what is asked before a command imports what it takes to look into one.
+
+So it reads names only: of folders, and of a SQLite ledger's rows by the driver that Python brings along.
+"""
+
+import difflib
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+
+RUN_FILE = "run.json"
+"""A run's record, in its folder."""
+
+
+def run_ids_in(folder: Path, ledger_file: Path, *, table: str = "runs") -> list[str] | None:
+    """The runs that lie in a folder, or are on record in a ledger's file; None where that cannot be read."""
+    found = {path.parent.name for path in folder.glob(f"*/{RUN_FILE}")}
+    if not ledger_file.exists():
+        return sorted(found)
+    try:
+        uri = f"{ledger_file.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as ledger:
+            found |= {run_id for (run_id,) in ledger.execute(f"SELECT DISTINCT run_id FROM {table}")}
+    except sqlite3.Error:
+        return None
+    return sorted(found)
+
+
+def the_one_meant(id_or_prefix: str, known: Sequence[str]) -> str:
+    """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
+    if id_or_prefix in known:
+        return id_or_prefix
+    matches = sorted(run_id for run_id in known if id_or_prefix and run_id.startswith(id_or_prefix))
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        shown = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+        raise ConfigError(f"'{id_or_prefix}' begins the ids of {len(matches)} runs: {shown}. Write more of it.")
+    raise ConfigError(f"no run '{id_or_prefix}'. {_hint(id_or_prefix, known)}")
+
+
+def _hint(wanted: str, known: Sequence[str]) -> str:
+    if not known:
+        return "The ledger holds no runs: is $ASSAY_HOME (or $ASSAY_LEDGER) the one that they were recorded in?"
+    if close := difflib.get_close_matches(wanted, known, n=3, cutoff=0.4):
+        return f"Perhaps you meant {' or '.join(close)}. 'assay runs' lists all."
+    return "'assay runs' lists those that there are."

@@ -1,0 +1,28 @@
+"""Which URLs name a ledger, told from the URL alone: nothing is opened, and no driver is imported.
+
+sqlite:///…   that file
+postgresql:// a server that a team shares
+"""
+
+import re
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+
+_SQLITE = re.compile(r"sqlite:///(?!:memory:)([^?]+)(\?.*)?")
+_POSTGRESQL = re.compile(r"postgres(ql)?(\+psycopg)?://.*")
+
+
+def checked_url(url: str) -> str:
+    """The URL itself; `ConfigError` where it names no ledger."""
+    if not (_SQLITE.fullmatch(url) or _POSTGRESQL.fullmatch(url)):
+        raise ConfigError(
+            f"'{url}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
+        )
+    return url
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file behind a SQLite URL; None for a server."""
+    found = _SQLITE.fullmatch(url)
+    return Path(found[1]) if found else None
