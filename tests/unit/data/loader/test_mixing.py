@@ -1,5 +1,6 @@
 """How well an order mixes: as told from a few windows, and as whole epochs have it."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,14 @@ from assay.data.dataset.index import index_dataset
 from assay.data.dataset.split import HashSplit, split_view, whole_view
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
-from assay.data.loader.mixing import measure_mixing
+from assay.data.loader.mixing import (
+    GOOD_CORRELATION,
+    MIN_GROUPS,
+    _mend,
+    _trait,
+    _windows_of,
+    measure_mixing,
+)
 from assay.records.cursor import Cursor
 
 NUM_ROWS, NUM_DOMAINS = 20_000, 10
@@ -151,3 +159,78 @@ def test_a_part_of_the_rows_is_measured_by_itself_and_few_rows_are_not_judged(so
     assert trait(measure_mixing(part, config_of()), "domain").variation > 1.5
     few = measure_mixing(part, config_of(global_batch_size=1024, lanes=2))
     assert (few.traits, few.mend) == ((), None)
+
+
+def test_variation_and_neighbours_are_what_plain_loops_make_of_the_steps() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(60, 2)) + np.arange(60)[:, None] / 20
+    steps = [np.sort(rng.integers(-1, 6, 40)), np.sort(rng.integers(0, 4, 24))]
+    steps[0] = np.concatenate([[-1], steps[0]])  # a row that no step serves
+    present = values[: sum(int((each >= 0).sum()) for each in steps)]
+    mean = present.mean(axis=0)
+    squares, products, row = [], [], 0
+    for window in steps:
+        sums: dict[int, list[float]] = {}
+        for step in window[window >= 0]:
+            sums.setdefault(int(step), []).append(present[row] - mean)
+            row += 1
+        scaled = [np.sum(sums[step], axis=0) / np.sqrt(len(sums[step])) for step in sorted(sums)]
+        squares += [float(each @ each) for each in scaled]
+        products += [float(one @ next_one) for one, next_one in pairwise(scaled)]
+    uniform = float(((present - mean) ** 2).mean(axis=0).sum())
+    found = _trait("x", present, steps)
+    assert found.variation == pytest.approx(np.sqrt(np.mean(squares) / uniform))
+    assert found.neighbours == pytest.approx(np.mean(products) / np.mean(squares))
+    assert _trait("x", present[:9], [np.zeros(9, np.int64)]).neighbours == 0.0
+
+
+def test_the_window_of_a_row_is_the_one_that_reads_it(sorted_dataset) -> None:
+    view, config = whole_view(sorted_dataset(700)), config_of()
+    loader = Loader(view, config, ())
+    for epoch in (0, 1):
+        window_of = np.full(NUM_ROWS, -1)
+        for lane in range(config.lanes):
+            for window in range(loader.geometry.num_windows):
+                window_of[loader.rows_of_window(epoch, lane, window).astype(np.int64)] = window
+        assert (_windows_of(loader, view, np.arange(NUM_ROWS), epoch) == window_of).all()
+
+
+def test_pairs_of_a_step_share_a_window_again_as_often_as_the_next_epoch_has_them(sorted_dataset) -> None:
+    """Row groups as large as windows: who stood in one once stands in one again."""
+    view, config = whole_view(sorted_dataset(1000)), config_of(window_rows=1024)
+    loader = Loader(view, config, ())
+    windows = _windows_of(loader, view, np.arange(NUM_ROWS), 1)
+    expected = []
+    for rows in rows_of_epoch(loader, 0):
+        counts = np.bincount(windows[rows]).astype(float)
+        expected.append((counts * (counts - 1)).sum() / (len(rows) * (len(rows) - 1)))
+    mixing = measure_mixing(view, config)
+    assert mixing.meeting_again == pytest.approx(np.mean(expected) * loader.geometry.num_windows, rel=0.2)
+    assert mixing.meeting_again > 1.5
+
+
+def test_one_lane_and_one_window_are_measured_too(sorted_dataset) -> None:
+    view = whole_view(sorted_dataset(500))
+    mixing = measure_mixing(view, config_of(lanes=1, window_rows=NUM_ROWS))
+    assert trait(mixing, "domain").variation == pytest.approx(1, abs=0.2)
+
+
+def test_a_text_that_is_there_or_not_tells_rows_apart(tmp_path: Path) -> None:
+    tokens = pa.array([[1, 2]] * NUM_ROWS, pa.list_(pa.int32()))
+    where = pa.array(["here" if row < NUM_ROWS // 2 else None for row in range(NUM_ROWS)])
+    table = pa.table({"input_ids": tokens, "label": pa.array(np.zeros(NUM_ROWS, np.int8)), "where": where})
+    (tmp_path / "source").mkdir()
+    pq.write_table(table, tmp_path / "source" / "a.parquet", row_group_size=1000)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    mixing = measure_mixing(whole_view(Dataset.open(tmp_path / "dataset")), config_of())
+    assert trait(mixing, "where").variation > 1.5
+
+
+def test_what_mends_it_stays_within_the_lane_and_above_nothing(sorted_dataset) -> None:
+    view = whole_view(sorted_dataset(500))
+    loader = Loader(view, config_of(), ())
+    worst = _mend(loader, view, 0.0, 1e9)
+    assert worst is not None and worst == (NUM_ROWS // 4, 1)
+    ordered = _mend(loader, view, GOOD_CORRELATION, 0.0)
+    assert ordered is not None
+    assert ordered.window_rows == min(NUM_ROWS // 4, 1 << int(np.ceil(np.log2(MIN_GROUPS * 500))))

@@ -1,0 +1,53 @@
+"""What a window takes from a row group: whole numbers within 32 bits, read once however many lanes share it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from assay.base.errors import DataError
+from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
+from assay.data.loader.layouts import _sortable
+from assay.data.loader.loader import Loader
+from assay.data.loader.windows import SharedGroups, _lists
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint32()])
+def test_numbers_of_a_list_are_within_32_bits_or_refused(kind) -> None:
+    least, most = (0, 2**31 - 1) if kind == pa.uint32() else (-(2**31), 2**31 - 1)
+    lists = _lists(pa.chunked_array([[[least, 7], [], [most]]], pa.list_(kind)))
+    assert lists.values.tolist() == [least, 7, most] and lists.values.dtype == np.int32
+    assert lists.offsets.tolist() == [0, 2, 2, 3]
+    with pytest.raises(DataError, match=f"holds {most + 1}, beyond 32 bits"):
+        _lists(pa.chunked_array([[[3], [most + 1]]], pa.list_(kind)))
+
+
+def test_a_number_below_32_bits_is_named() -> None:
+    with pytest.raises(DataError, match=f"holds {-(2**31) - 1}, beyond"):
+        _lists(pa.chunked_array([[[5], [-(2**31) - 1]]], pa.list_(pa.int64())))
+
+
+def test_lengths_beyond_16_bits_keep_their_order() -> None:
+    lengths = np.array([70_000, 3, 65_536, 65_535], np.int32)
+    assert np.argsort(_sortable(lengths), kind="stable").tolist() == [1, 3, 2, 0]
+    assert _sortable(lengths[[1, 3]]).dtype == np.uint16
+
+
+def test_a_group_that_somebody_holds_is_not_read_again(fake_source) -> None:
+    source = fake_source([20])
+    groups = SharedGroups(source, ("label",), quarantines=False)
+    held = groups.read(0)
+    assert groups.read(0) is held and source.reads[0] == 1
+    del held
+    groups.read(0)
+    assert source.reads[0] == 2
+
+
+def test_the_rows_of_a_step_are_told_without_reading_where_lengths_do_not_matter(fake_source) -> None:
+    source = fake_source([9, 14, 6])
+    config = LoaderConfig(lanes=2, global_batch_size=8, window_rows=8, threads=1, layout=PaddedLayout())
+    loader = Loader(source, config, ())
+    told = loader.rows_of_steps(0, 1, 0)
+    assert told is not None and not source.reads
+    assert np.sort(np.concatenate(told)).tolist() == np.sort(loader.rows_of_window(0, 1, 0)).tolist()
+    by_length = config.model_copy(update={"layout": BucketedLayout()})
+    assert Loader(source, by_length, ()).rows_of_steps(0, 1, 0) is None
