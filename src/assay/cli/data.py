@@ -1,14 +1,19 @@
 """`assay data`: adopt, build, describe, split and compare datasets."""
 
+import shlex
+import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH
+from assay.base.errors import ConfigError
+from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH, is_given
 
 if TYPE_CHECKING:
+    from assay.data.dataset.raw.propose import Proposal
     from assay.records.dataset import DatasetManifest
 
 
@@ -54,36 +59,72 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @data.command()
 @click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
-@click.option("--tokenizer", required=True, help="A tokenizer.json, or a folder that holds one.")
-@click.option("--text", default="text", show_default=True, help="Field with the text.")
-@click.option("--label", default="label", show_default=True, help="Field with the label, 0 or 1.")
+@click.option(
+    "--tokenizer",
+    help="A tokenizer.json, a folder or package:NAME/FOLDER with one, or new:8000 to train one on the texts.",
+)
+@click.option("--text", help="Field with the text.  [default: text]")
+@click.option("--label", help="Field with what is to be learned.  [default: label]")
+@click.option(
+    "--label-kind",
+    type=click.Choice(["auto", "binary", "classes", "number"]),
+    default="auto",
+    show_default=True,
+    help="What the labels are: 0 and 1, names, or a quantity; auto tells from all of them.",
+)
 @click.option("--no-label", is_flag=True, help="The rows have no label.")
 @click.option("--metadata", multiple=True, help="A field to keep as a column; may be given more than once.")
-@click.option("--key", help="Field kept as 'shard_id', by whose hash rows can be split.")
+@click.option(
+    "--group-by",
+    "--key",
+    "key",
+    help="Field whose rows stay together when some are held out, as 'shard_id'.  [default: the text itself]",
+)
 @click.option("--time", help="Field with an ISO 8601 time, kept as 'created_at'.")
+@click.option(
+    "--drop",
+    multiple=True,
+    type=click.Choice(["doubled", "conflicting"]),
+    help="Leave out rows whose text an earlier row has, or all rows of a text with several labels.",
+)
 @click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut at their end.")
 @click.option("--rows-per-shard", default=100_000, show_default=True)
 @click.option("--rows-per-group", default=1_000, show_default=True, help="The unit that training reads.")
 @click.option("--workers", default=2, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
-def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **fields: object) -> None:
+def build(
+    sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, no_label: bool, **fields: Any
+) -> None:
     """Tokenise SOURCES into Parquet shards, and index them.
 
-    A source is a file of JSON lines (an object a row), a .txt file (a row a line), or a folder of .txt files (a
-    row a file, with the fields 'text', 'path' and 'folder', the name of the folder that the file lies in).
+    A source is a file of Parquet, Arrow, CSV, TSV, JSON lines (an object a row) or .txt (a row a line); another
+    file, or a pattern in quotes ('notes/**/*.md'), a row a file; a folder of one of these, or as the 'datasets'
+    library saved it. A file that is a row has the fields 'text', 'path' and 'folder'.
 
-    All rows are checked first. If the build is interrupted, the same command goes on where it stopped.
+    Fields that are not named are proposed, and asked for on a terminal. All rows are checked first. If a build
+    is interrupted, the same command goes on where it stopped.
     """
     from assay.base.config import LoadedConfig, validated
+    from assay.cli.screens.data import print_build
     from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.build import build_dataset
     from assay.data.dataset.fields import BuildConfig
+    from assay.data.dataset.raw.propose import AskedFields, propose
 
-    if fields.pop("no_label"):
-        fields["label"] = None
-    renamed = {"text": "text_field", "label": "label_field", "metadata": "metadata_fields"}
-    renamed |= {"key": "key_field", "time": "time_field"}
-    values = {renamed.get(name, name): value for name, value in fields.items()}
+    asked = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
+    found = propose(sources, AskedFields(**asked, without_label=no_label))
+    if found.is_guessed:
+        _agree_on(found, sources, out, fields)
+    values = {
+        "tokenizer": found.tokenizer,
+        "text_field": found.text,
+        "label_field": found.label,
+        "metadata_fields": found.metadata,
+        "time_field": found.time,
+        "key_field": found.key,
+        "key_is_text": found.key is None,
+        **fields,
+    }
     manifest = build_dataset(
         sources,
         out,
@@ -93,6 +134,34 @@ def build(sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, **f
         progress=partial(show_progress, "building", unit=" shards"),
     )
     _print(manifest, out, as_json=as_json)
+    if not as_json:
+        print_build(manifest)
+
+
+def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
+    """Ask whether these are the fields that are meant; without a terminal, say what to paste."""
+    words = ["assay", "data", "build", *map(str, sources), "--text", found.text]
+    words += ["--no-label"] if found.label is None else ["--label", found.label]
+    words += [word for name in found.metadata for word in ("--metadata", name)]
+    for option, value in (("--group-by", found.key), ("--time", found.time), ("--tokenizer", found.tokenizer)):
+        words += [option, value] if value is not None else []
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        if parameter.name in options and is_given(context, parameter.name):
+            value = options[parameter.name]
+            words += [
+                word
+                for each in (value if isinstance(value, tuple) else (value,))
+                for word in (parameter.opts[0], str(each))
+            ]
+    line = shlex.join([*words, "--out", str(out)])
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"which fields are meant was not said. This is a proposal to run as it is, or changed:\n\n  "
+            f"{line}\n"
+        )
+    click.echo(f"Proposed, from the first rows:\n\n  {line}\n", err=True)
+    click.confirm("Build the dataset so?", abort=True, default=True, err=True)
 
 
 @data.command()

@@ -136,3 +136,8 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
         for problem in fold_in_missed(home, ledger):
             click.echo(problem, err=True)
     return ledger
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
+    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

@@ -10,6 +10,7 @@ from assay.base.errors import AssayError
 
 _COMMANDS = {
     "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),
+    "recipe": ("assay.cli.recipe", "Write the first recipe for a dataset, each line explained."),
     "demo": ("assay.cli.demo", "The whole story on this machine, in under five minutes."),
     "train": ("assay.cli.train", "Train a recipe; resume it where it stopped."),
     "stop": ("assay.cli.stop", "Ask a run to commit and leave, wherever it was started."),

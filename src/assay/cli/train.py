@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, RUN, given_home
+from assay.cli.given import FILE, RUN, given_home, is_given
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -245,14 +245,10 @@ def _passed_on(*names: str) -> tuple[str, ...]:
     """Those of the options that were given, for a process that trains elsewhere."""
     context = click.get_current_context()
     options = {option.name: option.opts[0] for option in context.command.params}
-    given = {name: context.params[name] for name in names if _is_given(context, name)}
+    given = {name: context.params[name] for name in names if is_given(context, name)}
     return tuple(
         options[name] if value is True else f"{options[name]}={value}" for name, value in given.items()
     )
-
-
-def _is_given(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
 def _train_here(

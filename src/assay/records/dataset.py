@@ -50,6 +50,33 @@ class ColumnProfile(Record):
     mean: float | None = None
 
 
+class BuildSummary(Record):
+    """What became of the rows that a dataset was built from."""
+
+    num_read: NonNegativeInt
+    """Rows in the sources."""
+    num_empty: NonNegativeInt = 0
+    """Left out: they have no text."""
+    first_empty: str = ""
+    """Where the first of them is."""
+    num_unlabelled: NonNegativeInt = 0
+    """Left out: they have no label."""
+    first_unlabelled: str = ""
+    """Where the first of them is."""
+    num_doubled: NonNegativeInt = 0
+    """Rows whose text an earlier row has."""
+    num_conflicting: NonNegativeInt = 0
+    """Rows of texts that have several labels."""
+    num_shared: NonNegativeInt = 0
+    """Rows kept whose text another group has, too: a split by group lets them leak from one part to another."""
+    num_dropped: NonNegativeInt = 0
+    """Left out because `drop` asks for it."""
+    num_cut: NonNegativeInt = 0
+    """Rows that were longer than `max_tokens`."""
+    num_cut_tokens: NonNegativeInt = 0
+    """What they lost."""
+
+
 class DatasetManifest(Record):
     """A dataset: the bytes, by digest, and what is in them."""
 
@@ -74,7 +101,12 @@ class DatasetManifest(Record):
     """A model's vocabulary must be larger."""
     lengths: LengthProfile
     label_counts: dict[str, int]
-    """Label -> rows; empty where the dataset has no `label` column."""
+    """Label -> rows: classes by their names, whole numbers as text. Empty where the dataset has no `label`
+    column, or one of too many values to be classes."""
     column_profiles: tuple[ColumnProfile, ...]
     tokenizer_sha256: str | None = None
     """SHA-256 of the tokenizer's `tokenizer.json`, where the dataset was built by us."""
+    build: BuildSummary | None = None
+    """What became of the rows that it was built from; None where shards were adopted."""
+
+    added: ClassVar = frozenset({"build"})

@@ -47,6 +47,7 @@ class Measured(Record):
     """None where these rows cannot say it: an AUC of one class."""
 
 
+ACCURACY = Metric(name="accuracy", unit="share", higher_is_better=True)
 AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
 AVERAGE_PRECISION = Metric(name="average_precision", unit="share", higher_is_better=True)
 LOG_LOSS = Metric(name="log_loss", unit="nats per row", higher_is_better=False)
@@ -82,12 +83,62 @@ class ClassifierMetrics(Record):
         )
 
 
+class ClassScore(Record):
+    """One of several classes on a set of rows."""
+
+    name: str
+    num_rows: NonNegativeInt
+    """Rows of this class."""
+    predicted_as: tuple[int, ...]
+    """How many of them were taken for each class, in the order of `ScoreMetrics.classes`."""
+    precision: float | None
+    """Of the rows that were taken for this class, the share that is; None where none was."""
+    recall: float | None
+    """Of its rows, the share that was taken for it; None where there are none."""
+    f1: float
+    """The harmonic mean of both; 0 where one is missing."""
+
+
+class NumberBin(Record):
+    """Rows whose predicted number fell into one bin."""
+
+    num_rows: PositiveInt
+    mean_predicted: float
+    mean_label: float
+
+
+class NumberFit(Record):
+    """Predicted numbers beside the true ones."""
+
+    label_mean: float
+    label_deviation: float
+    """Standard deviation of the labels: the root mean squared error of who always says their mean."""
+    r_squared: float | None
+    """1 - squared error / variance of the labels: 1 is perfect, 0 as good as their mean, less is worse. None
+    where all labels are equal."""
+    bias: float
+    """Mean of prediction - label."""
+    bins: tuple[NumberBin, ...]
+    """Of about equal counts, by prediction, lowest first."""
+
+
 class ScoreMetrics(Record):
     """The means of the rows' own scores on a set of rows."""
 
     num_rows: NonNegativeInt
     measured: tuple[Measured, ...]
     """By name, the one that runs are compared by first."""
+    classes: tuple[ClassScore, ...] = ()
+    """Where a row is one of several classes: each of them, on all rows."""
+    fit: NumberFit | None = None
+    """Where a number is predicted: how well, on all rows."""
+
+    added: ClassVar = frozenset({"classes", "fit"})
+
+    @property
+    def macro_f1(self) -> float | None:
+        """The mean of the classes' F1, each counting alike however many rows it has."""
+        return sum(each.f1 for each in self.classes) / len(self.classes) if self.classes else None
 
 
 class SliceMetrics(Record):

@@ -1,5 +1,6 @@
 """Datasets on the screen: what one holds, how it splits, what changed between two."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,22 +36,67 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         f"{manifest.source_url}"
     )
     if manifest.label_counts:
-        console.print(_label_bar(manifest.label_counts))
+        console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
     console.print(_column_table(manifest.column_profiles, manifest.num_rows))
+
+
+def print_build(manifest: DatasetManifest) -> None:
+    """What became of the rows that were read, and what can be done about it."""
+    if (build := manifest.build) is None:
+        return
+    lines = [f"read {_counted(build.num_read, 'row')}, kept {manifest.num_rows:,}"]
+    lines += [
+        f"left out {_counted(count, 'row')} without {what} (the first: {first})"
+        for count, what, first in (
+            (build.num_empty, "text", build.first_empty),
+            (build.num_unlabelled, "a label", build.first_unlabelled),
+        )
+        if count
+    ]
+    if build.num_cut:
+        lines.append(
+            f"cut {_counted(build.num_cut, 'row')} at {manifest.lengths.max:,} tokens, which lost "
+            f"{count_text(build.num_cut_tokens)} tokens: --max-tokens allows more"
+        )
+    if build.num_doubled:
+        lines.append(
+            f"doubled: {_counted(build.num_doubled, 'row')} whose text an earlier row has (--drop doubled)"
+        )
+    if build.num_conflicting:
+        lines.append(
+            f"conflicting: {_counted(build.num_conflicting, 'row')} of texts that have several labels "
+            "(--drop conflicting)"
+        )
+    if build.num_dropped:
+        lines.append(f"dropped {_counted(build.num_dropped, 'row')} of these, as was asked")
+    if build.num_shared:
+        lines.append(
+            f"leaks: {_counted(build.num_shared, 'row')} whose text another group has, too: held out and "
+            "trained "
+            "on at once, where groups are held out (--drop doubled, or another --group-by)"
+        )
+    print("\n" + "\n".join(lines))
 
 
 def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def _label_bar(counts: Mapping[str, int]) -> str:
+def _label_lines(counts: Mapping[str, int]) -> Iterator[str]:
+    """A bar for label 1, or for each of the most frequent classes."""
     total = sum(counts.values())
-    positive = counts.get("1", 0)
-    filled = min(BAR, round(BAR * positive / total))
-    bar = f"[cyan]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
-    return f"\nlabel 1 {bar} {positive / total:.1%} ({positive:,} of {total:,} rows)"
+    is_binary = counts.keys() <= {"0", "1"}
+    most = [("1", counts.get("1", 0))] if is_binary else Counter(counts).most_common(MAX_LINES)
+    width = max(len(_short(name)) for name, _ in most)
+    for label, rows in most:
+        filled = min(BAR, round(BAR * rows / total))
+        bar = f"[cyan]{'█' * filled}[/][dim]{'░' * (BAR - filled)}[/]"
+        behind = f"{rows:,} of {total:,} rows" if is_binary else f"{rows:,} rows"
+        yield f"label {escape(_short(label)):<{width}} {bar} {rows / total:.1%} ({behind})"
+    if len(counts) > MAX_LINES and len(most) == MAX_LINES:
+        yield f"and {len(counts) - MAX_LINES} other classes"
 
 
 def _print_lengths(console: Console, lengths: LengthProfile) -> None:
@@ -133,6 +179,12 @@ def print_split(dataset: Path, found: SplitView) -> None:
             f"leaks       {leak.num_rows:>12,} of {leak.num_validation_rows:,} validation rows have the tokens "
             f"of a training row{examples}"
         )
+        if leak.num_rows:
+            print(
+                "            build the dataset anew with --drop doubled, or without --group-by: then copies "
+                "of a text "
+                "are on one side"
+            )
     spelled = ", ".join(f"{key}: {value}" for key, value in found.split.items())
     print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
 

@@ -234,7 +234,7 @@ def print_result(result: RunResult) -> None:
     evaluation, audit = result.evaluation, result.audit
     if evaluation is not None:
         headline = evaluation.headline
-        click.echo(f"{f'validation {headline.metric.title}':<16}{estimate_text(headline.estimate)}")
+        click.echo(f"{f'validation {headline.metric.title}':<15} {estimate_text(headline.estimate)}")
     if audit is not None:
         learned = f"{audit.rows_learned} of {audit.rows_expected} rows learned once"
         click.echo(f"audit           {audit.verdict}: {learned}")

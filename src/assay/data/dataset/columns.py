@@ -14,7 +14,7 @@ TIME = "created_at"
 
 
 def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
-    """`input_ids` is a list of integers, `label` (if there or needed) an integer or a boolean.
+    """`input_ids` is a list of integers, `label` (if there or needed) a number, a boolean or text.
 
     Each name is there once, and Arrow can take rows of each column.
     """
@@ -44,9 +44,10 @@ def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
             )
     if LABEL in schema.names:
         label = schema.field(LABEL).type
-        if not (pa.types.is_integer(label) or pa.types.is_boolean(label)):
+        if not (_is_number(label) or is_text(label)):
             raise DataError(
-                f"{shard}: column '{LABEL}' has type {label}; expected integers 0 and 1. Map its values first."
+                f"{shard}: column '{LABEL}' has type {label}; expected 0 and 1, numbers, or text that names "
+                "classes. Map its values first."
             )
     for field in plain_schema(schema):
         try:
@@ -110,6 +111,14 @@ def plain_type(arrow_type: pa.DataType) -> pa.DataType:
     if types.is_list(arrow_type):
         return pa.list_(_plain_field(arrow_type.value_field))
     return arrow_type
+
+
+def is_text(arrow_type: pa.DataType) -> bool:
+    """Text, be it spelled out or as categories."""
+    if pa.types.is_dictionary(arrow_type):
+        return is_text(arrow_type.value_type)
+    types = pa.types
+    return any(is_a(arrow_type) for is_a in (types.is_string, types.is_large_string, types.is_string_view))
 
 
 def is_ragged(arrow_type: pa.DataType) -> bool:

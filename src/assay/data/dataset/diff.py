@@ -59,10 +59,14 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
     old_count, new_count = (np.bincount(index, minlength=len(texts)) for index in (old_index, new_index))
     relabelled = 0
     if all(LABEL in dataset.manifest.columns for dataset in (before, after)):
-        old_positive = np.bincount(old_index, _labels(before), minlength=len(texts))
-        new_positive = np.bincount(new_index, _labels(after), minlength=len(texts))
+        labels, label_index = np.unique(np.concatenate([_labels(before), _labels(after)]), return_inverse=True)
+        pairs, pair_index = np.unique(text_index * len(labels) + label_index, return_inverse=True)
+        old_pairs, new_pairs = (
+            np.bincount(index, minlength=len(pairs)) for index in np.split(pair_index, [len(old)])
+        )
         # Of copies with several labels only the number of each is known.
-        relabelled = int(np.abs(old_positive - new_positive)[old_count == new_count].sum())
+        has_as_many = (old_count == new_count)[pairs // len(labels)]
+        relabelled = int(np.abs(old_pairs - new_pairs)[has_as_many].sum()) // 2
     return RowDiff(
         num_added=int(np.maximum(new_count - old_count, 0).sum()),
         num_removed=int(np.maximum(old_count - new_count, 0).sum()),
@@ -71,8 +75,12 @@ def _row_diff(before: Dataset, after: Dataset) -> RowDiff:
 
 
 def _labels(dataset: Dataset) -> np.ndarray:
+    """As text: true and 1 are one, and so are names however they are stored."""
     tables = dataset.each_group(lambda group: dataset.read_row_group(group, [LABEL]))
-    return np.concatenate([table[LABEL].cast(pa.int64()).to_numpy() for table in tables])
+    columns = [table[LABEL] for table in tables]
+    is_truth = bool(columns) and pa.types.is_boolean(columns[0].type)
+    plain = [column.cast(pa.int64()) if is_truth else column for column in columns]
+    return np.concatenate([column.cast(pa.string()).to_numpy() for column in plain]).astype(str)
 
 
 def _renamed(old: dict[str, Shard], new: dict[str, Shard]) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,12 +23,21 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
-from assay.data.dataset.columns import LABEL, MASK, TOKENS, check_same_schema, check_schema, plain_schema
+from assay.data.dataset.columns import (
+    LABEL,
+    MASK,
+    TOKENS,
+    check_same_schema,
+    check_schema,
+    is_text,
+    plain_schema,
+)
 from assay.data.dataset.dataset import (
     FOOTERS_FILE,
     ROW_GROUPS_FILE,
     dataset_fingerprint,
 )
+from assay.data.dataset.label_values import MAX_CLASSES
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.partitions import partition_schema, partition_values, with_partitions
 from assay.data.dataset.profile import (
@@ -41,7 +51,7 @@ from assay.data.dataset.profile import (
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
-from assay.records.dataset import DatasetManifest, Shard
+from assay.records.dataset import BuildSummary, DatasetManifest, Shard
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
@@ -81,6 +91,7 @@ def index_dataset(
     needs_label: bool = True,
     workers: int = 2,
     tokenizer_sha256: str | None = None,
+    build: BuildSummary | None = None,
     progress: Progress = lambda done, total: None,
 ) -> DatasetManifest:
     """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`."""
@@ -105,7 +116,7 @@ def index_dataset(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return _write(scans, source_url, out, name or _name_of(source_url), tokenizer_sha256)
+    return _write(scans, source_url, out, name or _name_of(source_url), tokenizer_sha256, build)
 
 
 def scan_shard(
@@ -165,6 +176,8 @@ def _scan(
             _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
             labels.update(_labels(table[LABEL], where))
+            if len(labels) > MAX_CLASSES:  # too many to be classes, and that is all that is asked
+                labels = Counter(dict(islice(labels.items(), MAX_CLASSES + 1)))
         for name, counts in columns.items():
             counts.add(table[name])
     shard = Shard(
@@ -224,16 +237,38 @@ def _max_token_id(column: pa.ChunkedArray, where: str) -> int:
 
 
 def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
+    """Rows of each label; of none where they are numbers with fractions."""
     if column.null_count:
         raise DataError(f"{where}: {column.null_count} rows have no {LABEL} (null). Drop or label them first.")
-    counts = pc.value_counts(column.cast(pa.int64()).combine_chunks())
-    pairs = dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
-    if strange := sorted(set(pairs) - {0, 1}):
+    if pa.types.is_floating(column.type):
+        values = column.to_numpy()
+        if not (finite := np.isfinite(values)).all():
+            raise DataError(
+                f"{where}: {LABEL} is {values[~finite][0]} in {int((~finite).sum())} rows; a number to learn "
+                "is "
+                "finite. Drop or mend these rows."
+            )
+        return {}
+    names = column.cast(pa.string() if is_text(column.type) else pa.int64()).combine_chunks()
+    counts = pc.value_counts(names)
+    return dict(zip(map(str, counts.field(0).to_pylist()), counts.field(1).to_pylist(), strict=True))
+
+
+def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
+    """Of all shards; nothing where there are too many different ones to be classes."""
+    total: Counter[str] = Counter()
+    for scan in scans:
+        total.update(scan.label_counts)
+    if len(total) <= MAX_CLASSES:
+        return dict(total)
+    if is_text(scans[0].schema.field(LABEL).type):
+        some = ", ".join(repr(name[:40]) for name in list(total)[:3])
         raise DataError(
-            f"{where}: {LABEL} has the value {strange[0]} in {pairs[strange[0]]} rows; expected 0 or 1. "
-            "Map the labels first."
+            f"{LABEL} has more than {MAX_CLASSES:,} different texts ({some}, …): too many to be classes. "
+            "Write the label into "
+            "this column, or index without one (--no-label) after renaming it."
         )
-    return {str(label): count for label, count in pairs.items()}
+    return {}
 
 
 def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: str) -> None:
@@ -252,7 +287,12 @@ def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: 
 
 
 def _write(
-    scans: Sequence[ShardScan], source_url: str, out: Path, name: str, tokenizer_sha256: str | None
+    scans: Sequence[ShardScan],
+    source_url: str,
+    out: Path,
+    name: str,
+    tokenizer_sha256: str | None,
+    build: BuildSummary | None,
 ) -> DatasetManifest:
     groups = _row_groups(scans)
     schema = scans[0].schema
@@ -277,9 +317,10 @@ def _write(
         num_tokens=int(groups.num_tokens.sum()),
         max_token_id=max(scan.max_token_id for scan in scans),
         lengths=length_profile(functools.reduce(added, (scan.rows_of_length for scan in scans))),
-        label_counts=dict(sum((scan.label_counts for scan in scans), Counter())),
+        label_counts=_all_labels(scans),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
         tokenizer_sha256=tokenizer_sha256,
+        build=build,
     )
     folder = open_store(str(out))
     folder.delete(MANIFEST_FILE)

@@ -3,6 +3,7 @@
 Profiles of shards add up to the profile of the dataset.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from assay.data.dataset.columns import is_text
 from assay.records.dataset import ColumnProfile, LengthProfile
 
 Counts = npt.NDArray[np.int64]
@@ -34,6 +36,8 @@ class ColumnCounts:
     values: Counter[str] = field(default_factory=Counter)
     minimum: Any = None
     maximum: Any = None
+    num_endless: int = 0
+    """Of the numbers, infinite ones: they are in the limits and not in the total."""
     total: float = 0.0
 
     def add(self, column: pa.ChunkedArray) -> None:
@@ -45,7 +49,7 @@ class ColumnCounts:
         if num_missing == len(column):
             return
         column = column.filter(pc.invert(missing))
-        if _is_text(column.type) or pa.types.is_boolean(column.type):
+        if is_text(column.type) or pa.types.is_boolean(column.type):
             counts = pc.value_counts(column.cast(pa.string()))
             pairs = zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True)
             self.values.update(dict(pairs))
@@ -63,7 +67,12 @@ class ColumnCounts:
             low, high = limits["min"].as_py(), limits["max"].as_py()
         self._extend(low, high)
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-            self.total += float(pc.sum(pc.cast(column, pa.float64(), safe=False)).as_py())
+            numbers = pc.cast(column, pa.float64(), safe=False)
+            is_finite = pc.is_finite(numbers)
+            if num_endless := len(numbers) - int(pc.sum(is_finite).as_py()):
+                self.num_endless += num_endless
+                numbers = numbers.filter(is_finite)
+            self.total += float(pc.sum(numbers).as_py() or 0.0)
 
     def merge(self, other: "ColumnCounts") -> None:
         """Add another shard's counts."""
@@ -71,6 +80,7 @@ class ColumnCounts:
         self.num_missing += other.num_missing
         self.values.update(other.values)
         self.total += other.total
+        self.num_endless += other.num_endless
         if other.minimum is not None:
             self._extend(other.minimum, other.maximum)
 
@@ -80,7 +90,7 @@ class ColumnCounts:
 
     def profile(self, name: str, arrow_type: pa.DataType) -> ColumnProfile:
         """For the manifest."""
-        present = self.num_rows - self.num_missing
+        present = self.num_rows - self.num_missing - self.num_endless
         is_number = pa.types.is_integer(arrow_type) or pa.types.is_floating(arrow_type)
         return ColumnProfile(
             name=name,
@@ -89,21 +99,13 @@ class ColumnCounts:
             top_values=tuple(self.values.most_common(NUM_TOP_VALUES)),
             minimum=None if self.minimum is None else _limit_text(self.minimum, arrow_type),
             maximum=None if self.maximum is None else _limit_text(self.maximum, arrow_type),
-            mean=self.total / present if is_number and present else None,
+            mean=self.total / present if is_number and present and math.isfinite(self.total) else None,
         )
 
 
 def is_profiled(arrow_type: pa.DataType) -> bool:
     """Whether a column is one value a row (lists of tokens have a profile of their own)."""
     return not pa.types.is_nested(arrow_type)
-
-
-def _is_text(arrow_type: pa.DataType) -> bool:
-    if pa.types.is_dictionary(arrow_type):
-        return _is_text(arrow_type.value_type)
-    return any(
-        is_a(arrow_type) for is_a in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    )
 
 
 def _has_limits(arrow_type: pa.DataType) -> bool:

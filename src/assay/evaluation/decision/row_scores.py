@@ -31,7 +31,7 @@ from assay.evaluation.evidence.benchmark_items import (
 from assay.evaluation.evidence.classifier.auc import placements
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scores_of
 from assay.records.benchmark import BenchmarkResult
-from assay.records.evaluation import AUC, AnyEvaluation, ClassifierEvaluation, Metric
+from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, AnyEvaluation, Metric, ScoreEvaluation
 
 METRICS = {
     "correct": Metric(name="correct", unit="share", higher_is_better=True),
@@ -118,16 +118,12 @@ def _scored(
     benchmark: PredictionsBenchmark, chosen: Any, evaluation: AnyEvaluation
 ) -> tuple[Metric, npt.NDArray[np.float64]]:
     """What is measured, and each row's score."""
-    is_classifier = isinstance(evaluation, ClassifierEvaluation)
-    if is_classifier == (benchmark.score == "own"):
-        cure = "Use score: correct, ranking or log_likelihood." if is_classifier else "Use score: own."
+    if isinstance(evaluation, ScoreEvaluation):
+        return _own_score(benchmark, chosen, evaluation)
+    if benchmark.score == "own":
         raise ConfigError(
-            f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of the rows of "
-            f"run {evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {cure}"
+            _no_such_score(benchmark, evaluation, "Use score: correct, ranking or log_likelihood.")
         )
-    if not is_classifier:
-        metric = evaluation.headline.metric
-        return metric, np.asarray(chosen[metric.name].to_numpy(), np.float64)
     rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
     if benchmark.score == "ranking" and not rows.has_both_classes:
         raise ConfigError(
@@ -135,6 +131,32 @@ def _scored(
             "Use score: correct."
         )
     return METRICS[benchmark.score], row_scores(rows, benchmark.score)
+
+
+def _own_score(
+    benchmark: PredictionsBenchmark, chosen: Any, evaluation: ScoreEvaluation
+) -> tuple[Metric, npt.NDArray[np.float64]]:
+    """The score that runs are compared by; of classes also whether the row is right, and its log-likelihood."""
+    names = [each.metric.name for each in evaluation.overall.measured]
+    if benchmark.score == "correct" and ACCURACY.name in names:
+        return METRICS["correct"], _column_of_scores(chosen, ACCURACY.name)
+    if benchmark.score == "log_likelihood" and LOG_LOSS.name in names:
+        return METRICS["log_likelihood"], -_column_of_scores(chosen, LOG_LOSS.name)
+    if benchmark.score != "own":
+        raise ConfigError(_no_such_score(benchmark, evaluation, "Use score: own."))
+    metric = evaluation.headline.metric
+    return metric, _column_of_scores(chosen, metric.name)
+
+
+def _column_of_scores(table: Any, name: str) -> npt.NDArray[np.float64]:
+    return np.asarray(table[name].to_numpy(), np.float64)
+
+
+def _no_such_score(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation, cure: str) -> str:
+    return (
+        f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of the rows of run "
+        f"{evaluation.run_id}, which is measured by {evaluation.headline.metric.name}. {cure}"
+    )
 
 
 def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:

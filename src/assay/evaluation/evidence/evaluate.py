@@ -14,6 +14,7 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
 from assay.evaluation.evidence.classifier.rows import scores_of
+from assay.evaluation.evidence.labels import class_scores, number_fit
 from assay.evaluation.evidence.mean_scores import (
     compare_score_slices,
     compare_scores,
@@ -28,7 +29,12 @@ from assay.records.evaluation import (
     ClassifierEvaluation,
     ScoreEvaluation,
 )
-from assay.training.trainer.method_config import BinaryPredictions, Predictions
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    NumberPredictions,
+    Predictions,
+)
 
 
 def evaluate_predictions(
@@ -60,10 +66,15 @@ def evaluate_predictions(
         )
     metrics = predictions.metrics
     table = read_predictions(path, {metric.name: pa.float64() for metric in metrics})
+    overall = score_metrics(table, metrics)
+    if isinstance(predictions, ClassPredictions):
+        overall = overall.model_copy(update={"classes": class_scores(table, predictions.names)})
+    elif isinstance(predictions, NumberPredictions):
+        overall = overall.model_copy(update={"fit": number_fit(table)})
     return ScoreEvaluation(
         **of_what,
         predictions_sha256=sha256_of_bytes(path.read_bytes()),
-        overall=score_metrics(table, metrics),
+        overall=overall,
         slices=score_slices(table, metrics),
     )
 

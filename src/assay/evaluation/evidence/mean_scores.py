@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import stats
 
+from assay.base.errors import DataError
 from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
-from assay.evaluation.evidence.predictions import require_same_rows
+from assay.evaluation.evidence.predictions import PREDICTED, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import metadata_slices, slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import (
@@ -68,7 +69,9 @@ def compare_scores(
     allowed_loss: float,
 ) -> ScoreComparison:
     """Compare two tables of predictions by the mean of one score; `DataError` if their rows differ."""
-    require_same_rows(baseline, candidate, f"{baseline_run_id} and {candidate_run_id}")
+    names = f"{baseline_run_id} and {candidate_run_id}"
+    require_same_rows(baseline, candidate, names)
+    require_same_labels(baseline, candidate, names)
     before, after = _scores(baseline, metric), _scores(candidate, metric)
     difference = _paired(after - before)
     verdict = verdict_of(difference, allowed_loss=allowed_loss, higher_is_better=metric.higher_is_better)
@@ -101,8 +104,15 @@ def _paired(differences: Float64[np.ndarray, "row"]) -> Estimate:
 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
-    return np.asarray(table[metric.name].to_numpy(), np.float64)
+    scores = np.asarray(table[metric.name].to_numpy(), np.float64)
+    if not (is_finite := np.isfinite(scores)).all():
+        raise DataError(
+            f"{metric.title} is {scores[~is_finite][0]} in {int((~is_finite).sum())} rows: the model that was "
+            "asked has "
+            "diverged. Train it with a lower learning rate."
+        )
+    return scores
 
 
 def _names(metrics: Sequence[Metric]) -> list[str]:
-    return [metric.name for metric in metrics]
+    return [*(metric.name for metric in metrics), *PREDICTED]

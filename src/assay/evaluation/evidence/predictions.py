@@ -25,6 +25,9 @@ EVALUATION_FILE = "evaluation.json"
 ROW_ID = "row_id"
 BINARY_COLUMNS = {"label": pa.int8(), "probability": pa.float64()}
 """What is predicted of a row that has one of two classes."""
+LABEL = "label"
+PREDICTED = ("predicted", "prediction")
+"""What was said of a row, be it a class or a number: neither its score nor metadata."""
 
 
 def evaluation_folder(run_dir: Path, *, step: int, split: str) -> Path:
@@ -93,6 +96,18 @@ def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
             f"{names}: not evaluated on the same rows: {before.size - shared} rows only in the first, "
             f"{after.size - shared} only in the second, {shared} in both. "
             "Evaluate both on one split of one dataset."
+        )
+
+
+def require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
+    """Raise a `DataError` where two tables of predictions of the same rows have labels, and not the same."""
+    if LABEL not in baseline.column_names or LABEL not in candidate.column_names:
+        return
+    before, after = (np.asarray(table[LABEL].to_numpy()) for table in (baseline, candidate))
+    if num_relabelled := int(np.count_nonzero(before != after)):
+        raise DataError(
+            f"{names}: {num_relabelled} of {len(baseline)} rows have different labels in the two files. "
+            "The labels changed between the two evaluations; evaluate both anew."
         )
 
 

@@ -1,9 +1,12 @@
 """A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Shaped
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
@@ -96,19 +99,46 @@ class ClassificationScorer(Scorer):
     @torch.inference_mode()
     def _scores(self, batch: MicroBatch) -> list[ItemScore]:
         device = next(self._model.parameters()).device
-        predicted = self._method.predictions(self._model, self._method.tensors(batch, device))
-        probabilities, labels = (predicted[name].cpu().numpy() for name in ("probability", "label"))
-        if self._config.score == "correct":
-            scores = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
-        else:
-            of_label = np.where(labels == 1, probabilities, 1 - probabilities)
-            scores = -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
+        predicted = {
+            name: values.cpu().numpy()
+            for name, values in self._method.predictions(
+                self._model, self._method.tensors(batch, device)
+            ).items()
+        }
+        scores, shown, name = (
+            _of_two(predicted, self._config)
+            if "probability" in predicted
+            else _of_several(predicted, self._config)
+        )
         ids = [str(row) for row in batch.row_ids.tolist()]
         by = self._cluster_column
         clusters = ids if by is None else [str(value) for value in batch.columns[by].to_pylist()]
         return [
-            ItemScore(item_id, cluster, score, details=f'{{"probability":{probability!r}}}')
-            for item_id, cluster, score, probability in zip(
-                ids, clusters, scores.tolist(), probabilities.tolist(), strict=True
+            ItemScore(item_id, cluster, score, details=f'{{"{name}":{detail!r}}}')
+            for item_id, cluster, score, detail in zip(
+                ids, clusters, scores.tolist(), shown.tolist(), strict=True
             )
         ]
+
+
+class _Scored(NamedTuple):
+    scores: Shaped[np.ndarray, "row"]
+    shown: Shaped[np.ndarray, "row"]
+    """What was said of the rows, for who looks at one,"""
+    name: str
+    """and what that is."""
+
+
+def _of_two(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scored:
+    probabilities, labels = predicted["probability"], predicted["label"]
+    if config.score == "correct":
+        scores = ((probabilities >= 0.5) == (labels == 1)).astype(np.float64)
+    else:
+        of_label = np.where(labels == 1, probabilities, 1 - probabilities)
+        scores = -np.log(np.maximum(of_label, SMALLEST_PROBABILITY))
+    return _Scored(scores, probabilities, "probability")
+
+
+def _of_several(predicted: Mapping[str, Shaped[np.ndarray, "row"]], config: Classification) -> _Scored:
+    column = "accuracy" if config.score == "correct" else "log_loss"
+    return _Scored(predicted[column], predicted["predicted"], "predicted")

@@ -41,7 +41,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore
 from assay.training.recipe import recipe_of
-from assay.training.trainer.method_config import BinaryPredictions
+from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions
 
 if TYPE_CHECKING:
     from assay.training.model.local_model import LocalModel
@@ -54,7 +54,7 @@ def scorers_of_commit(
     from assay.evaluation.suite.commit_model import ClassificationScorer, load_committed
 
     model = load_committed(run, commit, store)
-    is_classifier = isinstance(recipe_of(run).method.predictions, BinaryPredictions)
+    is_classifier = isinstance(recipe_of(run).method.predictions, BinaryPredictions | ClassPredictions)
     for benchmark in suite.benchmarks:
         if not isinstance(benchmark, Classification) or not is_classifier:
             answers = "answers only those of type classification" if is_classifier else "answers none"

@@ -38,7 +38,7 @@ def processor_here(
 ) -> Processor:
     """The processor of the ranks that this process starts, or the one that the arguments describe."""
     environment = os.environ if environment is None else environment
-    gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else _gpus()
+    gpus = [] if environment.get("CUDA_VISIBLE_DEVICES") in ("", "-1") else gpus_here()
     if gpus and "+cpu" not in version("torch"):
         return Processor(model=", ".join(sorted(set(gpus))), instructions="", torch=version("torch"))
     said = _cpu() if cpu is None else cpu
@@ -102,7 +102,7 @@ def _cpu() -> dict[str, str]:
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _gpus() -> list[str]:
+def gpus_here() -> list[str]:
     """Names of the GPUs, as the driver has them."""
     lines = [
         line

@@ -12,6 +12,7 @@ from assay.records.evaluation import (
     ClassifierMetrics,
     Estimate,
     Metric,
+    ScoreEvaluation,
     ScoreMetrics,
     ScoreSlice,
     SliceMetrics,
@@ -27,6 +28,7 @@ from assay.reporting.figures.evidence_plots import (
     score_chart,
 )
 from assay.reporting.figures.figure import Figure, Size, Table, figure, legend_of
+from assay.reporting.figures.label_plots import confusion_figure, fit_figure
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import PHASES, bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.views.curves import RunCurves, Series
@@ -88,6 +90,11 @@ def quality_figures(page: RunPage) -> Iterator[Figure]:
         yield _calibration(evaluation)
         if page.histogram is not None:
             yield _scores(page.histogram)
+    if isinstance(evaluation, ScoreEvaluation):
+        if evaluation.overall.classes:
+            yield confusion_figure(evaluation.overall.classes)
+        if evaluation.overall.fit is not None:
+            yield fit_figure(evaluation.overall.fit)
     if evaluation is not None and evaluation.slices:
         yield _slices(evaluation)
 
@@ -105,7 +112,23 @@ def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
     if isinstance(metrics, ClassifierMetrics):
         error = f"{metrics.expected_calibration_error:.4f}"
         rows.append(("calibration error", error, f"{len(metrics.calibration)} bins of equal count"))
+    else:
+        rows += _label_rows(metrics)
     return Table(("metric", "value [95% interval]", "interval by"), rows)
+
+
+def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
+    """What is no mean over rows: of classes, of numbers."""
+    if metrics.macro_f1 is not None:
+        yield "macro F1", f"{metrics.macro_f1:.4f}", "the mean over classes, each counting alike"
+    if (fit := metrics.fit) is not None:
+        r_squared = "—" if fit.r_squared is None else f"{fit.r_squared:.4f}"
+        yield (
+            "R²",
+            r_squared,
+            f"labels: mean {fit.label_mean:.4g}, standard deviation {fit.label_deviation:.4g}",
+        )
+        yield "bias", f"{fit.bias:+.4g}", "mean of predicted - true"
 
 
 def _name_with_unit(metric: Metric) -> str:

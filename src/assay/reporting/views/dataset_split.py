@@ -12,7 +12,7 @@ class SideView(View):
 
     num_rows: int
     num_positive: int | None
-    """Rows of label 1; null where the rows have no label."""
+    """Rows of label 1; null where the rows have no label, or other ones than 0 and 1."""
 
 
 class LeakView(View):
@@ -49,5 +49,6 @@ def dataset_split_view(
 
 
 def _side(view: DatasetView) -> SideView:
-    has_label = "label" in view.dataset.manifest.columns
-    return SideView(num_rows=int(view.num_rows.sum()), num_positive=view.sum_of("label") if has_label else None)
+    counts = view.dataset.manifest.label_counts
+    is_binary = bool(counts) and counts.keys() <= {"0", "1"}
+    return SideView(num_rows=int(view.num_rows.sum()), num_positive=view.sum_of("label") if is_binary else None)

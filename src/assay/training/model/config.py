@@ -1,6 +1,5 @@
 """What a user chooses about an encoder, and how large that is; imports no torch."""
 
-import importlib.util
 import json
 import math
 from pathlib import Path
@@ -10,6 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
+from assay.base.installed import installed_path
 
 
 class EncoderShape(NamedTuple):
@@ -128,14 +128,7 @@ EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(disc
 
 def checkpoint_path(path: str) -> Path:
     """The checkpoint folder behind a path or a `package:NAME/FOLDER`."""
-    folder = Path(path)
-    if path.startswith("package:"):
-        name, _, inside = path.removeprefix("package:").partition("/")
-        # A name with dots would import the package before it is found.
-        spec = importlib.util.find_spec(name) if name.isidentifier() else None
-        if spec is None or not spec.submodule_search_locations:
-            raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
-        folder = Path(spec.submodule_search_locations[0]) / inside
+    folder = installed_path(path)
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder}: no config.json there. Name a folder that save_pretrained wrote.")
     return folder

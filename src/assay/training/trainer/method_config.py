@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
 from assay.records.dataset import DatasetManifest
-from assay.records.evaluation import AUC, Metric
+from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 
 
 class BinaryPredictions(NamedTuple):
@@ -33,7 +33,44 @@ class RowScores(NamedTuple):
         return self.metrics[0]
 
 
-Predictions = BinaryPredictions | RowScores
+class ClassPredictions(NamedTuple):
+    """Columns `predicted` (a place among `names`), `accuracy` and `log_loss`; runs are compared by accuracy."""
+
+    names: tuple[str, ...]
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Means over rows."""
+        return (ACCURACY, LOG_LOSS)
+
+    @property
+    def metric(self) -> Metric:
+        """By which commits are best and runs are compared."""
+        return ACCURACY
+
+
+class NumberPredictions(NamedTuple):
+    """Columns `prediction`, `absolute_error` and `squared_error`; runs are compared by the absolute error."""
+
+    unit: str
+    """Of the labels; empty where it was not said."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Means over rows."""
+        unit = self.unit or "units of the label"
+        return (
+            Metric(name="absolute_error", unit=unit, higher_is_better=False),
+            Metric(name="squared_error", unit=f"{unit} squared", higher_is_better=False),
+        )
+
+    @property
+    def metric(self) -> Metric:
+        """By which commits are best and runs are compared."""
+        return self.metrics[0]
+
+
+Predictions = BinaryPredictions | RowScores | ClassPredictions | NumberPredictions
 
 
 class ModelSize(NamedTuple):

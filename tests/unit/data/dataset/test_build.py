@@ -14,11 +14,11 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import ConfigError, DataError
-from assay.data.dataset.build import _write_shard, build_dataset
+from assay.data.dataset.build import _column_plan, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.fields import BuildConfig, check_span, field_types
+from assay.data.dataset.fields import BuildConfig, check_span
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.raw_rows import find_spans
+from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.tokens import train_tokenizer
 
 LINES = [
@@ -86,10 +86,12 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         (b'{"text": "caf\xe9", "label": 0}', r"line 12: not UTF-8 \(byte 13 of the line is 0xe9\)"),
         (b'{"text": "half', "line 12: not JSON"),
         (b"[1]", "line 12: expected a JSON object, found list"),
-        (b'{"label": 0}', "line 12: field 'text' is missing"),
-        (b'{"text": "fine", "label": 2}', "line 12: field 'label' is 2; expected 0 or 1"),
-        (b'{"text": "fine"}', "line 12: field 'label' is missing"),
-        (b'{"text": "", "label": 1}', "line 12: field 'text' is empty"),
+        (b'{"text": 3, "label": 0}', "line 12: field 'text' is of type int"),
+        (b'{"text": "fine", "label": [2]}', "line 12: field 'label' is a list; a label is text, a number"),
+        (b'{"text": "fine", "label": Infinity}', "line 12: field 'label' is inf; .* is finite"),
+        (b'{"text": "fine", "label": 1e999}', "line 12: field 'label' is inf"),
+        (b'{"text": "fine", "label": 36893488147419103232}', "line 12: .* within 64 bits"),
+        (b'{"text": "fine", "label": "\\ud83d"}', "line 12: field 'label' holds .* half a character"),
         (b'{"text": "fine", "label": 1, "when": "noon"}', "field 'when'"),
         (b'{"text": "fine", "label": 1, "language": 3}', "field 'language' mixes types"),
         (b'{"text": "\\ud83d fine", "label": 1}', r"line 12: field 'text' holds '\\ud83d', half a character"),
@@ -129,12 +131,15 @@ def test_rows_that_pass_the_check_can_be_written_and_the_others_are_named(tmp_pa
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     try:
         (span,) = find_spans([folder / "rows.jsonl"], config.rows_per_shard)
-        types = field_types([check_span(span, config)], config)
+        facts = check_span(span, config)
+        plan = _column_plan([facts], config)
     except DataError as error:
         assert "rows.jsonl: line " in str(error)
         return
-    _write_shard(span, folder, "a.parquet", config, types)
-    assert index_dataset(str(folder), folder / "out").num_rows == len(lines)
+    kept = [line for line in lines if str(line["text"] or "").strip()]
+    if kept:
+        _write_shard(span, folder, "a.parquet", config, plan)
+        assert index_dataset(str(folder), folder / "out").num_rows == len(kept)
 
 
 def all_rows(folder: Path, columns: list[str]) -> list[dict]:
@@ -144,7 +149,7 @@ def all_rows(folder: Path, columns: list[str]) -> list[dict]:
 
 
 def test_bad_input_is_found_before_the_first_shard_is_written(tmp_path: Path, config) -> None:
-    source = write(tmp_path / "rows.jsonl", [*encoded(), b'{"text": "fine", "label": 3}'])
+    source = write(tmp_path / "rows.jsonl", [*encoded(), b'{"text": "fine", "label": {}}'])
     with pytest.raises(DataError, match="line 26"):
         build_dataset([source], tmp_path / "out", config, workers=1)
     assert not list(tmp_path.glob("out/**/*.parquet"))
@@ -157,6 +162,8 @@ def test_a_field_that_is_missing_in_a_whole_shard_has_the_type_it_has_elsewhere(
     ]
     source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
     config = config.model_copy(update={"metadata_fields": ("turns", "score", "never"), "time_field": None})
+    lines[3]["never"] = None
+    source.write_text("\n".join(map(json.dumps, lines)))
     manifest = build_dataset([source], tmp_path / "out", config, workers=1)
     assert [manifest.columns[name] for name in ("turns", "score", "never")] == ["int64", "double", "string"]
     expected = [{"turns": line["turns"], "score": float(line["score"]), "never": None} for line in lines]
@@ -167,7 +174,12 @@ def test_a_missing_key_stays_missing(tmp_path: Path, config) -> None:
     source = write(
         tmp_path / "rows.jsonl", [b'{"text": "x", "label": 0, "key": 7}', b'{"text": "y", "label": 1}']
     )
-    build_dataset([source], tmp_path / "out", config.model_copy(update={"key_field": "key"}), workers=1)
+    build_dataset(
+        [source],
+        tmp_path / "out",
+        config.model_copy(update={"key_field": "key", "metadata_fields": (), "time_field": None}),
+        workers=1,
+    )
     assert all_rows(tmp_path / "out", ["shard_id"]) == [{"shard_id": "7"}, {"shard_id": None}]
 
 

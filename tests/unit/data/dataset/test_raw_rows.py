@@ -4,8 +4,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from assay.data.dataset import raw_rows
-from assay.data.dataset.raw_rows import find_spans
+from assay.data.dataset.raw import lines as raw_rows
+from assay.data.dataset.raw.find import find_spans
 
 TEXTS = st.lists(st.text(max_size=12), min_size=1, max_size=30)
 
@@ -36,6 +36,6 @@ def test_spans_of_several_sources_do_not_mix(tmp_path: Path) -> None:
         ("a.jsonl", 2),
         ("a.jsonl", 1),
     ]
-    first, second, *of_the_copy = [span.digest() for span in spans]
+    first, second, *of_the_copy = [span.digest(()) for span in spans]
     assert first != second
     assert of_the_copy == [first, second]

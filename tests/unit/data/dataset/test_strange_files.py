@@ -14,7 +14,7 @@ from assay.base.errors import DataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.diff import diff_datasets
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.raw_rows import find_spans
+from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.split import TimeSplit, split_view
 
 

@@ -5,12 +5,10 @@ The rule is that of `verdict_of`: a candidate may lose `allowed_loss` of AUC (on
 
 from typing import Any
 
-import numpy as np
-
 from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.auc import auc_difference, placements
 from assay.evaluation.evidence.classifier.rows import scores_of
-from assay.evaluation.evidence.predictions import BINARY_COLUMNS, require_same_rows
+from assay.evaluation.evidence.predictions import BINARY_COLUMNS, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import AucComparison
@@ -33,7 +31,7 @@ def compare_auc(
     """
     names = f"{baseline_run_id} and {candidate_run_id}"
     require_same_rows(baseline, candidate, names)
-    _require_same_labels(baseline, candidate, names)
+    require_same_labels(baseline, candidate, names)
     before = scores_of(baseline, source=f"predictions of {baseline_run_id}")
     after = scores_of(candidate, source=f"predictions of {candidate_run_id}")
     difference = auc_difference(before, after)
@@ -64,12 +62,3 @@ def compare_slices(baseline: Any, candidate: Any) -> tuple[SliceDifference, ...]
         lambda chosen: auc_difference(before.where(chosen), after.where(chosen)),
         scores=BINARY_COLUMNS,
     )
-
-
-def _require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
-    num_relabelled = int(np.count_nonzero(baseline["label"].to_numpy() != candidate["label"].to_numpy()))
-    if num_relabelled:
-        raise DataError(
-            f"{names}: {num_relabelled} of {len(baseline)} rows have different labels in the two files. "
-            "The labels changed between the two evaluations; evaluate both anew."
-        )

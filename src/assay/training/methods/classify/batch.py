@@ -13,21 +13,21 @@ from assay.base.errors import DataError
 from assay.data.dataset.columns import LABEL
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.config import ClassifyConfig
+from assay.training.methods.classify.labels import Labels
 
 
 def classifier_tensors(
-    batch: MicroBatch, config: ClassifyConfig, device: torch.device
+    batch: MicroBatch, config: ClassifyConfig, labels: Labels, device: torch.device
 ) -> dict[str, Shaped[Tensor, "row ..."]]:
     """`input_ids` [row, token], `lengths` [row], `metadata_buckets` [row, column], `labels` [row].
 
     `attention_mask` [row, token] is there only where some row is padded.
     """
-    labels = batch.columns[LABEL].to_numpy(zero_copy_only=False)
     tensors = {
         "input_ids": torch.from_numpy(batch.tokens.values),
         "lengths": torch.from_numpy(batch.tokens.lengths),
         "metadata_buckets": torch.from_numpy(metadata_buckets(batch, config)),
-        "labels": torch.from_numpy(labels.astype(np.float32)),
+        "labels": labels.targets(batch.columns[LABEL]),
     }
     if batch.tokens.is_padded:
         tensors["attention_mask"] = torch.from_numpy(batch.tokens.mask())

@@ -1,13 +1,14 @@
 """What a user chooses about the classifier."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
+from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig
 from assay.training.model.config import EncoderConfig, NewEncoderConfig
-from assay.training.trainer.method_config import BinaryPredictions, MethodConfig, ModelSize
+from assay.training.trainer.method_config import MethodConfig, ModelSize, Predictions
 
 NUMERIC_BUCKETS = 129
 """0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""
@@ -15,11 +16,16 @@ _TOKEN_TYPES = 2
 
 
 class ClassifyConfig(MethodConfig):
-    """A transformer encoder over the tokens, embeddings of metadata, and one logit."""
+    """A transformer encoder over the tokens, embeddings of metadata, and a head that says what the label is."""
 
     type: Literal["classify"] = "classify"
 
     encoder: EncoderConfig
+
+    label: LabelConfig = BinaryLabel()
+    """What is learned of a row: 0 or 1, one of several classes, or a number."""
+
+    added: ClassVar = frozenset({"label"})
 
     categorical_columns: tuple[str, ...] = ()
     """Metadata columns whose values are names. Each value is hashed into one of `category_buckets`."""
@@ -43,12 +49,14 @@ class ClassifyConfig(MethodConfig):
         return ("input_ids", "label", *self.metadata_columns)
 
     @property
-    def predictions(self) -> BinaryPredictions:
+    def predictions(self) -> Predictions:
         """See `MethodConfig`."""
-        return BinaryPredictions()
+        return self.label.predictions
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`: the encoder's position and token tables must be large enough."""
+        """See `MethodConfig`: the encoder's position and token tables must be large enough, the
+        labels of the kind that is learned."""
+        self.label.check_dataset(manifest)
         if not isinstance(self.encoder, NewEncoderConfig):
             return
         if (longest := manifest.lengths.max) > self.encoder.max_tokens:
@@ -76,7 +84,7 @@ class ClassifyConfig(MethodConfig):
         )
         buckets = len(self.categorical_columns) * (self.category_buckets + 1)
         buckets += len(self.numeric_columns) * NUMERIC_BUCKETS
-        head = _linear(width, width) + _linear(width, 1)
+        head = _linear(width, width) + _linear(width, self.label.num_outputs)
         return embeddings + encoder.num_layers * (attention + feed_forward) + buckets * width + head
 
     def size(self, num_tokens: int) -> ModelSize | None:
@@ -89,6 +97,14 @@ class ClassifyConfig(MethodConfig):
         if shape is None or parameters is None:
             return None
         return ModelSize(parameters, shape.activation_numbers(num_tokens))
+
+    @model_validator(mode="after")
+    def _columns_have_names_of_their_own(self) -> "ClassifyConfig":
+        if taken := {"label", "predicted", "prediction", "probability"} & set(self.metadata_columns):
+            raise ValueError(
+                f"a metadata column is named {min(taken)}, as what is learned or predicted is. Rename it"
+            )
+        return self
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "ClassifyConfig":

@@ -9,19 +9,22 @@ from torch import Tensor, nn
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
-from assay.training.methods.classify.loss import cross_entropy_sum
+from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
-from assay.training.trainer.method import Helpers, Loss, MetricSum
+from assay.training.trainer.method import Helpers, Loss
 
 
 class ClassifyMethod:
-    """Text and metadata to the probability of label 1."""
-
-    metrics = ("accuracy",)
-    """What is written down with every step, beside the loss."""
+    """Text and metadata to what the label is: the probability of 1, of each class, or a number."""
 
     def __init__(self, config: ClassifyConfig) -> None:
         self.config = config
+        self._labels = labels_of(config.label)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is written down with every step, beside the loss."""
+        return self._labels.metrics
 
     def build_helpers(self) -> Helpers:
         """None: the loss asks the one network."""
@@ -33,7 +36,7 @@ class ClassifyMethod:
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
         """See `classifier_tensors`."""
-        return classifier_tensors(micro_batch, self.config, device)
+        return classifier_tensors(micro_batch, self.config, self._labels, device)
 
     def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "row ..."]]:
         """One row of one token."""
@@ -42,7 +45,7 @@ class ClassifyMethod:
             "input_ids": torch.zeros(1, 1, dtype=torch.int64, device=device),
             "lengths": torch.ones(1, dtype=torch.int32, device=device),
             "metadata_buckets": torch.zeros(1, num_columns, dtype=torch.int64, device=device),
-            "labels": torch.zeros(1, device=device),
+            "labels": self._labels.blank(device),
         }
 
     def weight(self, micro_batch: MicroBatch) -> int:
@@ -55,26 +58,23 @@ class ClassifyMethod:
         tensors: Mapping[str, Shaped[Tensor, "row ..."]],
         helpers: Helpers,  # noqa: ARG002
     ) -> Loss:
-        """The rows' cross-entropies, in nats; `accuracy`: the share of rows whose label is the likelier."""
-        logits, labels = self.logits(model, tensors), tensors["labels"]
-        is_right = (logits.detach() > 0) == (labels > 0.5)
-        return Loss(cross_entropy_sum(logits, labels), {"accuracy": MetricSum(is_right.sum(), len(labels))})
+        """See `labels`: each kind's own."""
+        return self._labels.loss(self.outputs(model, tensors), tensors["labels"])
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
-        """The rows' labels, and their probabilities of label 1."""
-        probabilities = torch.sigmoid(self.logits(model, tensors).double())
-        return {"label": tensors["labels"].to(torch.int8), "probability": probabilities}
+        """See `labels`: each kind's own."""
+        return self._labels.predictions(self.outputs(model, tensors), tensors["labels"])
 
-    def logits(
+    def outputs(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
-    ) -> Float[Tensor, "row"]:
-        """The rows' log-odds of label 1."""
-        logits: Tensor = model(
+    ) -> Float[Tensor, "row ..."]:
+        """The network's, of the rows."""
+        outputs: Tensor = model(
             tensors["input_ids"],
             tensors["lengths"],
             tensors["metadata_buckets"],
             tensors.get("attention_mask"),
         )
-        return logits
+        return outputs

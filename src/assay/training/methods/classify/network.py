@@ -13,7 +13,7 @@ from assay.training.model.encoder import build_encoder
 
 
 class ClassifierNetwork(nn.Module):
-    """Tokens and metadata buckets in, one logit a row out."""
+    """Tokens and metadata buckets in; out one number a row, or one for each class."""
 
     def __init__(self, config: ClassifyConfig) -> None:
         super().__init__()
@@ -25,7 +25,10 @@ class ClassifierNetwork(nn.Module):
         for embedding in self.metadata:
             nn.init.normal_(embedding.weight, std=0.02)  # type: ignore[arg-type]
         self.head = nn.Sequential(
-            nn.Linear(width, width), nn.GELU(), nn.Dropout(config.head_dropout), nn.Linear(width, 1)
+            nn.Linear(width, width),
+            nn.GELU(),
+            nn.Dropout(config.head_dropout),
+            nn.Linear(width, config.label.num_outputs),
         )
 
     def forward(
@@ -34,13 +37,13 @@ class ClassifierNetwork(nn.Module):
         lengths: Int[Tensor, "row"],
         metadata_buckets: Int[Tensor, "row column"],
         attention_mask: Bool[Tensor, "row token"] | None = None,
-    ) -> Float[Tensor, "row"]:
-        """Logits in float32. No `attention_mask` says that no row is padded: attention's fastest path."""
+    ) -> Float[Tensor, "row ..."]:
+        """In float32, [row] or [row, class]. No `attention_mask`: no row is padded, the fastest path."""
         states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
         if attention_mask is not None:
             states = states * attention_mask[:, :, None]
         pooled = states.sum(dim=1) / lengths[:, None]
         for column, embedding in enumerate(self.metadata):
             pooled = pooled + embedding(metadata_buckets[:, column])
-        logits: Tensor = self.head(pooled)
-        return logits.squeeze(-1).float()
+        outputs: Tensor = self.head(pooled)
+        return outputs.squeeze(-1).float()

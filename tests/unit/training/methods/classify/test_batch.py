@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from assay.base.errors import DataError
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
+from assay.training.methods.classify.labels import labels_of
 from assay.training.model.config import NewEncoderConfig
 
 ENCODER = NewEncoderConfig(vocab_size=50)
@@ -29,7 +30,7 @@ numbers = st.one_of(
 def tensors_by_row(as_micro_batch, **columns: Any) -> list[dict[str, Any]]:
     """The classifier's tensors, in the order in which the rows were given."""
     batch = as_micro_batch(**columns)
-    tensors = classifier_tensors(batch, CONFIG, CPU)
+    tensors = classifier_tensors(batch, CONFIG, labels_of(CONFIG.label), CPU)
     place = {int(row): index for index, row in enumerate(batch.row_ids)}
     return [
         {name: tensor[place[row]].tolist() for name, tensor in tensors.items()} for row in range(len(place))

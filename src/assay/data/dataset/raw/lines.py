@@ -1,25 +1,23 @@
-"""Rows before they are tokens: where they lie in JSON lines and text files, and reading a stretch of them.
+"""Rows of JSON lines, of text files, and of files that are a row each: where they lie, and reading a stretch.
 
-    rows.jsonl    a JSON object a line
-    notes.txt     a row a line, in the field `text`; blank lines are left out
-    folder/       a row a *.txt file below it: `text`, its `path`, and the `folder` that it lies in
+    rows.jsonl      a JSON object a line
+    notes.txt       a row a line, in the field `text`; blank lines are left out
+    page.md, ...    a row a file: `text`, its `path`, and the `folder` that it lies in
 
-A span is what becomes one shard. Finding the spans reads each file once and parses nothing, so that processes
-can then start in the middle of a large file.
+Finding the spans of a file of lines reads it once and parses nothing, so that processes can then start in the
+middle of a large file.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
-from assay.data.dataset.source_files import text_paths
+from assay.data.dataset.raw.span import Row
 
-Row = dict[str, Any]
 BLOCK_BYTES = 8 * 1024 * 1024
 TEXT_SUFFIX = ".txt"
 
@@ -35,7 +33,17 @@ class Lines:
     """The first line's first byte."""
     stop: int
 
-    def digest(self) -> str:
+    @property
+    def is_spelled(self) -> bool:
+        """See `RawSpan`."""
+        return False
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """See `RawSpan`."""
+        return ("text",) if self.source.suffix == TEXT_SUFFIX else None
+
+    def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
         """The digest of these rows' bytes: wherever the file lies, the same rows have the same name."""
         return sha256_of_parts(chain([self.source.suffix.encode()], self._blocks()))
 
@@ -44,15 +52,15 @@ class Lines:
             for place in range(file.seek(self.start), self.stop, BLOCK_BYTES):
                 yield file.read(min(BLOCK_BYTES, self.stop - place))
 
-    def rows(self) -> Iterator[tuple[str, Row]]:
-        """Each row with where it is, for messages."""
+    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:  # noqa: ARG002
+        """See `RawSpan`."""
         is_text = self.source.suffix == TEXT_SUFFIX
         with self.source.open("rb") as file:
             place = file.seek(self.start)
             for number, line in enumerate(file, start=self.first_line):
                 place += len(line)
                 where = f"{self.source}: line {number}"
-                text = _decoded(line, where, unit="line")
+                text = decoded(line, where, unit="line")
                 if not is_text:
                     yield where, _parsed(text, where)
                 elif text.strip():
@@ -69,49 +77,33 @@ class Files:
     paths: tuple[str, ...]
     """Relative to `source`."""
 
-    def digest(self) -> str:
+    @property
+    def is_spelled(self) -> bool:
+        """See `RawSpan`."""
+        return False
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """See `RawSpan`."""
+        return ("text", "path", "folder")
+
+    def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
         """The digest of these rows: the files' bytes, and their names as far as rows hold them."""
         files = [(path, self.source / path) for path in self.paths]
         return sha256_of_json(
             [[path, file.parent.name, sha256_of_bytes(file.read_bytes())] for path, file in files]
         )
 
-    def rows(self) -> Iterator[tuple[str, Row]]:
-        """Each row with where it is, for messages."""
+    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:  # noqa: ARG002
+        """See `RawSpan`."""
         for path in self.paths:
             file = self.source / path
-            text = _decoded(file.read_bytes(), str(file), unit="file")
+            text = decoded(file.read_bytes(), str(file), unit="file")
             yield str(file), {"text": text, "path": path, "folder": file.parent.name}
 
 
-Span = Lines | Files
-
-
-def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[Span]:
-    """Cut the sources into spans of `rows_per_span` lines or files; the last of each source is shorter."""
-    spans: list[Span] = []
-    for source in sources:
-        try:
-            found = (
-                _folder_spans(source, rows_per_span) if source.is_dir() else _line_spans(source, rows_per_span)
-            )
-            spans.extend(found)
-        except OSError as error:
-            raise DataError(f"{source}: cannot be read: {error.strerror}. Check the path.") from error
-    return spans
-
-
-def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[Files]:
-    paths = text_paths(folder, TEXT_SUFFIX)
-    if not paths:
-        raise DataError(
-            f"{folder}: no *{TEXT_SUFFIX} file there. Name a folder of texts, or files of JSON lines."
-        )
-    for first in range(0, len(paths), rows_per_span):
-        yield Files(folder, tuple(paths[first : first + rows_per_span]))
-
-
-def _line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
+def line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
+    """Of a file of JSON lines or of text."""
     start = end = number = 0
     with source.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -125,7 +117,14 @@ def _line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
         yield Lines(source, number - number % rows_per_span + 1, start, end)
 
 
-def _decoded(data: bytes, where: str, *, unit: str) -> str:
+def file_spans(folder: Path, paths: list[str], rows_per_span: int) -> Iterator[Files]:
+    """Of files that are a row each."""
+    for first in range(0, len(paths), rows_per_span):
+        yield Files(folder, tuple(paths[first : first + rows_per_span]))
+
+
+def decoded(data: bytes, where: str, *, unit: str) -> str:
+    """UTF-8, or an error that names the first byte that is not."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -139,11 +138,19 @@ def _parsed(text: str, where: str) -> Row:
     try:
         row = json.loads(text)
     except ValueError as error:
-        raise DataError(f"{where}: not JSON: {error}. Mend or drop the line.") from error
+        cure = (
+            "It looks like one JSON array: write an object a line (jq -c '.[]')."
+            if text.lstrip().startswith("[")
+            else "Mend or drop the line."
+        )
+        raise DataError(f"{where}: not JSON: {error}. {cure}") from error
     except RecursionError as error:
         raise DataError(
             f"{where}: lists or objects in one another a thousand deep. Flatten the row."
         ) from error
     if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(row).__name__}.")
+        raise DataError(
+            f"{where}: expected a JSON object, found {type(row).__name__}. Write an object a line (of an "
+            "array: jq -c '.[]')."
+        )
     return row

@@ -1,0 +1,20 @@
+"""Folders inside installed Python packages, which are named `package:NAME/FOLDER`: weights, tokenizers."""
+
+import importlib.util
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+
+PREFIX = "package:"
+
+
+def installed_path(path: str) -> Path:
+    """What a path or a `package:NAME/FOLDER` names, be it there or not; no package is imported."""
+    if not path.startswith(PREFIX):
+        return Path(path)
+    name, _, inside = path.removeprefix(PREFIX).partition("/")
+    # A name with dots would import the package before it is found.
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"{path}: the Python package '{name}' is not installed. Install it with pip.")
+    return Path(spec.submodule_search_locations[0]) / inside

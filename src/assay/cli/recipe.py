@@ -1,0 +1,39 @@
+"""`assay recipe`: write the first recipe for a dataset."""
+
+from pathlib import Path
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import DATASET, OUT_FILE
+
+
+@click.group()
+def recipe() -> None:
+    """Recipes: what a run is. 'assay train --keys' describes every key."""
+
+
+@recipe.command()
+@click.argument("dataset", type=DATASET)
+@click.option("--out", type=OUT_FILE, help="The file to write.  [default: print it]")
+@click.option("--name", help="Of the runs.  [default: the dataset's]")
+@click.option(
+    "--encoder", help="Folder of a pretrained encoder, or package:NAME/FOLDER.  [default: a new, small one]"
+)
+@click.option("--epochs", type=click.IntRange(min=1), help="Passes over the rows.  [default: by their number]")
+def new(dataset: Path, out: Path | None, name: str | None, encoder: str | None, epochs: int | None) -> None:
+    """Write a recipe that fits DATASET and this machine, each line explained; it trains as it is.
+
+    What is learned follows from the labels, the token budget from the rows' lengths, lanes and the model's size
+    from this machine, steps and commits from the number of rows.
+    """
+    from assay.launch.new_recipe import new_recipe
+
+    text = new_recipe(dataset, name=name, encoder=encoder, epochs=epochs)
+    if out is None:
+        click.echo(text, nl=False)
+        return
+    if out.exists():
+        raise ConfigError(f"{out}: is there already. Name another --out, or move it away.")
+    out.write_text(text, encoding="utf-8")
+    click.echo(f"wrote {out}\n\nnext: assay train {out} --check\n      assay train {out}")

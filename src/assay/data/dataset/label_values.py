@@ -1,0 +1,159 @@
+"""What rows are labelled with: 0 and 1, the names of classes, or a number; told from all values, never some.
+
+0, 1, "0", "1", true, false     binary     int8
+text, or few whole numbers      classes    text: a class is its name, in shards, recipes and reports alike
+any other finite number         number     float64
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from assay.base.errors import DataError
+
+LabelKind = Literal["binary", "classes", "number"]
+MAX_CLASSES = 1_000
+FEW = 20
+"""So many different whole numbers or less are taken for classes, unless `number` is asked for."""
+COLUMN_TYPES: dict[LabelKind, pa.DataType] = {
+    "binary": pa.int8(), "classes": pa.string(), "number": pa.float64(),
+}  # fmt: skip
+ValueType = Literal["binary", "whole", "number", "text"]
+
+
+@dataclass
+class LabelFacts:
+    """Of the labels of some rows."""
+
+    types: dict[ValueType, str] = field(default_factory=dict)
+    """Type of value -> the first place that has it."""
+    written: dict[str, str] = field(default_factory=dict)
+    """Likewise `a number` and `text`, of what files say themselves: CSV says nothing but text."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Rows of each name; of `MAX_CLASSES` and one more at most."""
+
+    def add(self, value: Any, where: str, *, field: str, is_spelled: bool) -> None:
+        """Another row's; `DataError` for what is no label."""
+        kind = _type_of(value, field, where, is_spelled=is_spelled)
+        self.types.setdefault(kind, where)
+        if kind != "binary" and not is_spelled:
+            self.written.setdefault("text" if kind == "text" else "a number", where)
+        self._count(class_name(value), 1)
+
+    def merge(self, later: "LabelFacts") -> None:
+        """Those of rows behind these."""
+        for kind, where in later.types.items():
+            self.types.setdefault(kind, where)
+        for written, where in later.written.items():
+            self.written.setdefault(written, where)
+        for name, count in later.counts.items():
+            self._count(name, count)
+
+    def _count(self, name: str, count: int) -> None:
+        if name in self.counts or len(self.counts) <= MAX_CLASSES:
+            self.counts[name] += count
+
+
+def is_unlabelled(value: Any) -> bool:
+    """Whether nothing is said: null, no text, not a number."""
+    return value is None or (isinstance(value, str) and not value.strip()) or value != value
+
+
+def class_name(value: Any) -> str:
+    """`3` and `3.0` are one class; true is 1."""
+    if isinstance(value, bool) or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    return str(value).strip()
+
+
+def label_value(value: Any, kind: LabelKind) -> int | str | float:
+    """As the column of this kind holds it."""
+    if kind == "binary":
+        return int(float(value))
+    return float(value) if kind == "number" else class_name(value)
+
+
+def kind_of_labels(facts: LabelFacts, asked: LabelKind | Literal["auto"], *, field: str) -> LabelKind:
+    """The kind that all labels are of; `DataError` where they are not of the one that was asked for."""
+    kind = asked if asked != "auto" else _told(facts)
+    others = [where for each, where in facts.types.items() if each != "binary"]
+    if kind == "binary" and others:
+        name = next((name for name in facts.counts if name not in ("0", "1")), "something else")
+        raise DataError(
+            f"{others[0]}: field '{field}' is {name}; expected 0 or 1. Map the labels first, name the right "
+            "field "
+            "(--label), or say what they are (--label-kind classes, or number)."
+        )
+    if kind == "number" and "text" in facts.types:
+        raise DataError(
+            f"{facts.types['text']}: field '{field}' is text, not a number. Mend the row, name the right field "
+            "(--label), or learn it as names (--label-kind classes)."
+        )
+    if kind == "classes":
+        _check_classes(facts, field)
+    return kind
+
+
+def _told(facts: LabelFacts) -> LabelKind:
+    types = set(facts.types)
+    if types <= {"binary"}:
+        return "binary"
+    if "text" in types or (types <= {"binary", "whole"} and len(facts.counts) <= FEW):
+        return "classes"
+    return "number"
+
+
+def _check_classes(facts: LabelFacts, field: str) -> None:
+    if len(facts.counts) > MAX_CLASSES:
+        some = ", ".join(repr(name[:40]) for name in list(facts.counts)[:3])
+        raise DataError(
+            f"field '{field}' has more than {MAX_CLASSES:,} different values ({some}, …): too many for "
+            "classes. "
+            "Name another field (--label), or learn it as a number (--label-kind number)."
+        )
+    if len(facts.counts) == 1:
+        (name,) = facts.counts
+        raise DataError(
+            f"field '{field}' is {name!r} in all rows that have it: there is nothing to tell apart. Name "
+            "another "
+            "field (--label), or build without labels (--no-label)."
+        )
+    if len(facts.written) > 1:
+        (one, here), (other, there) = facts.written.items()
+        raise DataError(
+            f"{there}: field '{field}' is {other} here and {one} in {here}. Make it all text or all numbers."
+        )
+
+
+def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueType:
+    if isinstance(value, str):
+        if value in ("0", "1"):
+            return "binary"
+        number = _spelled_number(value) if is_spelled else None
+        if number is None:
+            return "text"
+        value = number
+    if not isinstance(value, int | float):
+        raise DataError(
+            f"{where}: field '{field}' is a {type(value).__name__}; a label is text, a number, true or false. "
+            "Flatten it first, or name another field (--label)."
+        )
+    if not (-(2.0**63) <= value < 2.0**63 if isinstance(value, int) else math.isfinite(value)):
+        raise DataError(
+            f"{where}: field '{field}' is {value}; a number to learn is finite, and within 64 bits. Mend or "
+            "drop "
+            "the row, or leave its label empty: then it is left out."
+        )
+    if value in (0, 1):
+        return "binary"
+    return "whole" if float(value).is_integer() else "number"
+
+
+def _spelled_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,142 @@
+"""Which rows the given sources hold: files, patterns of files, folders; cut into spans.
+
+a.parquet  a.arrow  a.csv  a.tsv  a.jsonl  a.txt    rows of one file
+'notes/**/*.md'                                     any other file is a row; patterns go as their files would
+folder/                                             of files of one of these kinds, or as `datasets` saved it
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from glob import glob, has_magic
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.raw.delimited import DELIMITERS, delimited_spans
+from assay.data.dataset.raw.lines import TEXT_SUFFIX, file_spans, line_spans
+from assay.data.dataset.raw.span import RawSpan
+from assay.data.dataset.raw.tables import ARROW_SUFFIXES, PARQUET_SUFFIX, table_spans
+from assay.data.dataset.source_files import files_below, text_paths
+
+_JSON_LINES = (".jsonl", ".ndjson")
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".zip", ".tar", ".tgz", ".7z", ".xlsx", ".pkl", ".pickle")
+_KINDS = {
+    PARQUET_SUFFIX: "Parquet",
+    **dict.fromkeys(ARROW_SUFFIXES, "Arrow"),
+    **dict.fromkeys(DELIMITERS, "CSV or TSV"),
+    **dict.fromkeys(_JSON_LINES, "JSON lines"),
+}
+"""Of files that are looked for in folders."""
+_READERS: dict[str, Callable[[Path, int], Iterator[RawSpan]]] = {
+    PARQUET_SUFFIX: table_spans,
+    **dict.fromkeys(ARROW_SUFFIXES, table_spans),
+    **dict.fromkeys(DELIMITERS, delimited_spans),
+    **dict.fromkeys((*_JSON_LINES, ".json", TEXT_SUFFIX), line_spans),
+}
+
+
+def find_spans(sources: Sequence[Path], rows_per_span: int) -> list[RawSpan]:
+    """Cut the sources into spans of so many rows; the last of each file is shorter."""
+    return list(each_span(sources, rows_per_span))
+
+
+def each_span(sources: Sequence[Path], rows_per_span: int) -> Iterator[RawSpan]:
+    """Likewise, each as soon as it is found."""
+    for is_row, group in groupby(_named(sources), key=_is_a_row):
+        files = list(group)
+        if is_row:
+            yield from _loose_spans(files, rows_per_span)
+            continue
+        for source in files:
+            try:
+                spans = _folder_spans if source.is_dir() else _file_spans
+                yield from spans(source, rows_per_span)
+            except OSError as error:
+                raise DataError(
+                    f"{source}: cannot be read: {error.strerror or error}. Check the path."
+                ) from error
+
+
+def _named(sources: Sequence[Path]) -> Iterator[Path]:
+    """Patterns as the files that they match."""
+    for source in sources:
+        if source.exists() or not has_magic(str(source)):
+            yield source
+            continue
+        found = sorted(path for path in glob(str(source), recursive=True) if Path(path).is_file())  # noqa: PTH207
+        if not found:
+            raise DataError(f"{source}: no file is named so. Check the pattern; '**' also goes into folders.")
+        yield from map(Path, found)
+
+
+def _is_a_row(source: Path) -> bool:
+    suffix = source.suffix.lower()
+    if suffix in _PACKED:
+        raise ConfigError(
+            f"{source}: a {suffix} file is not read. Unpack it, or write it as Parquet, CSV or JSON lines."
+        )
+    return not source.is_dir() and suffix not in _READERS
+
+
+def _file_spans(source: Path, rows_per_span: int) -> Iterator[RawSpan]:
+    return _READERS[source.suffix.lower()](source, rows_per_span)
+
+
+def _loose_spans(files: list[Path], rows_per_span: int) -> Iterator[RawSpan]:
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: cannot be read: there is no such file. Check the path.")
+    if any(file.is_absolute() for file in files):
+        files = [file.absolute() for file in files]
+    base = Path(os.path.commonpath([file.parent for file in files]))
+    return file_spans(base, [file.relative_to(base).as_posix() for file in files], rows_per_span)
+
+
+def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[RawSpan]:
+    if (saved := _saved_by_datasets(folder)) is not None:
+        for file in saved:
+            yield from table_spans(file, rows_per_span)
+        return
+    visible = [path for path in files_below(folder) if not any(part[0] in "._" for part in path.split("/"))]
+    by_kind: dict[str, list[str]] = {}
+    for path in sorted(visible):
+        if (suffix := Path(path).suffix.lower()) in _KINDS:
+            by_kind.setdefault(_KINDS[suffix], []).append(path)
+    if len(by_kind) > 1:
+        raise ConfigError(
+            f"{folder}: holds files of {' and of '.join(sorted(by_kind))}. Name those that are meant, by a "
+            f"pattern in quotes: '{folder}/**/*.csv', say."
+        )
+    for paths in by_kind.values():
+        for path in paths:
+            yield from _file_spans(folder / path, rows_per_span)
+    if by_kind:
+        return
+    paths = text_paths(folder, TEXT_SUFFIX)
+    if not paths:
+        raise DataError(
+            f"{folder}: no *{TEXT_SUFFIX} file there, nor Parquet, Arrow, CSV or JSON lines. Name the files "
+            "by a "
+            f"pattern in quotes: '{folder}/**/*.md', say."
+        )
+    yield from file_spans(folder, paths, rows_per_span)
+
+
+def _saved_by_datasets(folder: Path) -> list[Path] | None:
+    """The Arrow files of what `datasets` saved, in its order; None where it did not."""
+    if (folder / "dataset_dict.json").is_file():
+        splits = _json_of(folder / "dataset_dict.json").get("splits", ())
+        return [file for split in splits for file in _saved_by_datasets(folder / str(split)) or ()]
+    if (folder / "state.json").is_file():
+        return [folder / str(each["filename"]) for each in _json_of(folder / "state.json")["_data_files"]]
+    return None
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: cannot be read: {error}. Save the dataset again.") from error
+    return found

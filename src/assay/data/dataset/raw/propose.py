@@ -1,0 +1,198 @@
+"""Which fields of some rows are the text, the label, the time: told by their names and by what they hold.
+
+What is told by a name alone (`text`, `label`) is taken as it is; all else is proposed, and a person decides.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.errors import DataError
+from assay.data.dataset.label_values import FEW, is_unlabelled
+from assay.data.dataset.raw.find import each_span
+
+SAMPLE_ROWS = 1_000
+TEXT, LABEL = "text", "label"
+_TEXT_NAMES = (
+    "content",
+    "body",
+    "document",
+    "review",
+    "comment",
+    "message",
+    "sentence",
+    "description",
+    "prompt",
+)
+_LABEL_NAMES = (
+    "labels", "class", "category", "target", "sentiment", "rating", "stars", "score", "grade", "y", "topic",
+    "folder",
+)  # fmt: skip
+_TIME_NAMES = ("created_at", "timestamp", "time", "date", "datetime", "created", "published", "when")
+_GROUP_NAMES = (
+    "group", "author", "user", "user_id", "document_id", "doc_id", "conversation_id", "session_id", "thread_id",
+    "source_id", "url", "file", "path",
+)  # fmt: skip
+_LONG = 64
+"""Characters of a text that is no category any more."""
+_FEW_SHARE = 0.2
+"""Different values of a category, as a share of the rows."""
+_LARGE_BYTES = 2_000_000
+"""Of sources whose texts deserve a vocabulary of 8,000 rather than 2,000."""
+
+
+class Proposal(NamedTuple):
+    """The fields that are meant, given ones included."""
+
+    text: str
+    label: str | None
+    metadata: tuple[str, ...]
+    time: str | None
+    key: str | None
+    tokenizer: str
+    is_guessed: bool
+    """Whether a person has to agree."""
+
+
+class AskedFields(NamedTuple):
+    """What was said already; None where nothing was."""
+
+    text: str | None = None
+    label: str | None = None
+    without_label: bool = False
+    metadata: tuple[str, ...] = ()
+    time: str | None = None
+    key: str | None = None
+    tokenizer: str | None = None
+
+
+def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
+    """From the first rows of each source; raises `DataError` where they hold no text at all."""
+    label_is_known = given.label is not None or given.without_label
+    if given.text is not None and label_is_known and given.tokenizer is not None:
+        label = None if given.without_label else given.label
+        return Proposal(given.text, label, given.metadata, given.time, given.key, given.tokenizer, False)
+    columns, num_rows = _sample(sources)
+    said = (given.text, given.label, given.time, given.key, *given.metadata)
+    if any(name is not None and name not in columns for name in said):
+        # Whoever builds says which rows lack it, and what was perhaps meant.
+        label = None if given.without_label else given.label or LABEL
+        tokenizer = given.tokenizer or _new_tokenizer(sources)
+        is_guessed = given.tokenizer is None
+        return Proposal(given.text or TEXT, label, given.metadata, given.time, given.key, tokenizer, is_guessed)
+    by_name = (
+        (given.text or TEXT) in columns and (label_is_known or LABEL in columns) and given.tokenizer is not None
+    )
+    text = given.text or _text_field(columns, sources)
+    label = None if given.without_label else given.label or _label_field(columns, text, num_rows)
+    if by_name:
+        # Nothing is taken along that nobody named.
+        assert given.tokenizer is not None
+        return Proposal(text, label, given.metadata, given.time, given.key, given.tokenizer, False)
+    time = given.time or _named(columns, _TIME_NAMES, lambda values: all(map(_is_time, values)), {text, label})
+    taken = {text, label, time}
+    key = given.key or _named(columns, _GROUP_NAMES, _has_repeats, taken)
+    others = {name: values for name, values in columns.items() if name not in taken | {key}}
+    metadata = given.metadata or tuple(
+        name for name, values in others.items() if _is_category(values, num_rows) and _is_free(name)
+    )
+    return Proposal(text, label, metadata, time, key, given.tokenizer or _new_tokenizer(sources), True)
+
+
+def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
+    """Field -> its values in the first rows, without those that are missing; and how many rows those are."""
+    per_source = -(-SAMPLE_ROWS // max(1, len(sources)))
+    columns: dict[str, list[Any]] = {}
+    num_rows = 0
+    for source in sources:
+        rows = chain.from_iterable(span.rows() for span in each_span([source], SAMPLE_ROWS))
+        for _, row in islice(rows, per_source):
+            num_rows += 1
+            for name, value in row.items():
+                values = columns.setdefault(name, [])
+                if not is_unlabelled(value):
+                    values.append(value)
+    return columns, num_rows
+
+
+def _text_field(columns: Mapping[str, list[Any]], sources: Sequence[Path]) -> str:
+    lengths = {
+        name: sum(map(len, values)) / len(values)
+        for name, values in columns.items()
+        if values and all(isinstance(value, str) for value in values)
+    }
+    if not lengths:
+        raise DataError(
+            f"{', '.join(map(str, sources))}: no field is of text; rows have: {', '.join(columns)}. Write the "
+            "text "
+            "into a field of its own."
+        )
+    named = (name for name in (TEXT, *_TEXT_NAMES) if name in lengths)
+    return next(named, max(lengths, key=lambda name: lengths[name]))
+
+
+def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> str | None:
+    for name in (LABEL, *_LABEL_NAMES):
+        values = columns.get(name)
+        if values and name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1:
+            return name
+    texts = {
+        name: len(set(values))
+        for name, values in columns.items()
+        if name != text and all(isinstance(value, str) for value in values) and _is_category(values, num_rows)
+    }
+    several = {name: count for name, count in texts.items() if 1 < count <= FEW and name not in _GROUP_NAMES}
+    return min(several, key=lambda name: several[name]) if several else None
+
+
+def _named(
+    columns: Mapping[str, list[Any]], names: Sequence[str], fits: Any, taken: set[str | None]
+) -> str | None:
+    return next(
+        (name for name in names if name not in taken and columns.get(name) and fits(columns[name])), None
+    )
+
+
+def _is_category(values: Sequence[Any], num_rows: int) -> bool:
+    """Numbers, truths, and short texts of which there are few different ones."""
+    if not values:
+        return False
+    if all(isinstance(value, int | float) for value in values):
+        return True
+    if not all(isinstance(value, str) for value in values):
+        return False
+    if all(_is_number(value) for value in values):
+        return True
+    return max(map(len, values)) <= _LONG and len(set(values)) <= max(2, _FEW_SHARE * num_rows)
+
+
+def _is_free(name: str) -> bool:
+    return name not in ("input_ids", "attention_mask", "label", "shard_id", "created_at")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(value.strip())
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _has_repeats(values: Sequence[Any]) -> bool:
+    return len(set(map(str, values))) < len(values)
+
+
+def _new_tokenizer(sources: Sequence[Path]) -> str:
+    files = [path for source in sources for path in ([source] if source.is_file() else source.rglob("*"))]
+    num_bytes = sum(path.stat().st_size for path in files if path.is_file())
+    return "new:8000" if num_bytes > _LARGE_BYTES else "new:2000"

@@ -1,0 +1,34 @@
+"""What every kind of file is read as: spans, each of which becomes one shard."""
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+Row = dict[str, Any]
+
+
+class RawSpan(Protocol):
+    """Consecutive rows of one source. Picklable: another process reads it."""
+
+    @property
+    def source(self) -> Path:
+        """The file, or the folder of the files."""
+        ...
+
+    @property
+    def is_spelled(self) -> bool:
+        """Whether every value is text that spells it, as in CSV: `3` may be a number."""
+        ...
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """Of every row; None where each row has its own."""
+        ...
+
+    def digest(self, columns: Collection[str]) -> str:
+        """Of these rows: wherever the file lies, the same rows have the same name."""
+        ...
+
+    def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:
+        """Each row with where it is; with these columns at least, or all."""
+        ...

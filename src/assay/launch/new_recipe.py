@@ -1,0 +1,324 @@
+"""The first recipe for a dataset: chosen by rules of thumb that each line says, checked before it is shown.
+
+What is learned follows from the labels; the token budget from the rows' lengths; batch, epochs and commits from
+their number; the model's size from both and from whether there is a GPU. It is a start that trains, no optimum.
+"""
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import yaml
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
+from assay.base.units import count_text
+from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.label_values import FEW
+from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.launch.ranks.processor import gpus_here
+from assay.launch.run import checked
+from assay.records.dataset import ColumnProfile, DatasetManifest
+
+LANES = 8
+FEW_ROWS, MANY_ROWS = 5_000, 200_000
+WANTED_STEPS = 400
+"""A small model needs about so many steps to learn anything at all."""
+MOST_EPOCHS = 20
+_WIDTH = 66
+"""Column at which explanations begin."""
+_SEEDS = 50
+
+
+class _Sizes(NamedTuple):
+    batch: int
+    epochs: int
+    steps: int
+    commit_every: int
+
+
+class _Columns(NamedTuple):
+    categorical: list[str]
+    numeric: list[str]
+    left_out: list[str]
+
+
+def new_recipe(folder: Path, *, name: str | None, encoder: str | None, epochs: int | None) -> str:
+    """YAML with an explanation on each line; `ConfigError` where the dataset cannot be trained on."""
+    dataset = Dataset.open(folder)
+    manifest = dataset.manifest
+    if LABEL not in manifest.columns:
+        raise ConfigError(
+            f"{folder}: the rows have no '{LABEL}', and what is trained today learns one. Build the dataset "
+            "with "
+            "--label."
+        )
+    split, train = _split(dataset)
+    sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=encoder is not None)
+    title = re.sub(r"[^\w.-]+", "-", name or manifest.name).strip("-.") or "first"
+    lines = [
+        f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
+        "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
+        *_aligned(_general(title, folder, split, train)),
+        *_aligned(_loader(manifest, sizes, num_rows=int(train.num_rows.sum()))),
+        *_aligned(_method(dataset, train, encoder)),
+        *_aligned(_trainer(sizes, pretrained=encoder is not None)),
+    ]
+    text = "\n".join(lines) + "\n"
+    checked(LoadedConfig(yaml.safe_load(text), {}))
+    return text
+
+
+def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
+    for line, meaning in lines:
+        yield f"{line:<{_WIDTH}}  # {meaning}" if meaning else line
+
+
+def _general(
+    title: str, folder: Path, split: HashSplit | TimeSplit, train: DatasetView
+) -> Iterator[tuple[str, str]]:
+    held_out = 1 - int(train.num_rows.sum()) / train.dataset.manifest.num_rows
+    yield f"name: {title}", "begins the ids of the runs"
+    yield "seed: 0", "of the starting weights and of dropout; another one is another run of the same experiment"
+    yield "data:", ""
+    yield f"  dataset: {_flow(str(folder))}", "as seen from where 'assay train' is called"
+    if split.type == "time":
+        moment = f"{split.validation_from:%Y-%m-%dT%H:%M:%SZ}"
+        yield (
+            f"  split: {{type: time, column: {_flow(split.column)}, validation_from: {moment}}}",
+            (f"rows from then on are held out: {held_out:.0%}"),
+        )
+        return
+    given = (
+        f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
+    )
+    yield (
+        f"  split: {{type: hash, {given}}}",
+        f"{held_out:.0%} of the rows are held out; equal values stay together",
+    )
+
+
+def _loader(manifest: DatasetManifest, sizes: _Sizes, *, num_rows: int) -> Iterator[tuple[str, str]]:
+    window = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
+    rows_per_lane = sizes.batch // LANES
+    budget = -(-max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max) // 256) * 256
+    yield "loader:", ""
+    yield f"  lanes: {LANES}", f"the same weights on 1, 2, 4 or {LANES} workers"
+    yield (
+        f"  global_batch_size: {sizes.batch}",
+        "rows behind one step; larger is steadier, and takes fewer steps",
+    )
+    yield (
+        f"  window_rows: {window}",
+        "rows of a lane that are shuffled together; 'assay data show' measures how well",
+    )
+    yield (
+        "  layout: {type: bucketed, jitter: 0.1}",
+        "rows of like length share a micro-batch, so little is padding",
+    )
+    yield (
+        f"  max_micro_batch_tokens: {budget}",
+        (
+            f"bounds the memory of a pass: {rows_per_lane} rows of a lane at the 95% length "
+            f"({manifest.lengths.p95:.0f})"
+        ),
+    )
+
+
+def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterator[tuple[str, str]]:
+    manifest, columns = dataset.manifest, _columns(dataset.manifest)
+    yield "method:", ""
+    yield "  type: classify", "an encoder over the tokens, the metadata, and a head that says the label"
+    yield from _label(train)
+    if encoder is not None:
+        yield "  encoder:", ""
+        yield (
+            f"    type: pretrained\n    path: {_flow(encoder)}",
+            "its tokenizer must be the one of the dataset",
+        )
+    else:
+        width, layers = _model_size(manifest)
+        yield "  encoder:", ""
+        yield "    type: new", "random weights; 'assay recipe new --encoder FOLDER' begins with trained ones"
+        yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
+        yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
+        yield f"    num_layers: {layers}", "more learn more, and more slowly"
+        yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+        yield f"    intermediate_size: {4 * width}", "four times the width, as usual"
+        yield f"    max_tokens: {manifest.lengths.max}", "the longest row"
+    if columns.categorical:
+        yield f"  categorical_columns: {_flow(columns.categorical)}", "metadata that the model sees, as names"
+    if columns.numeric:
+        yield f"  numeric_columns: {_flow(columns.numeric)}", "likewise, as numbers by their order of magnitude"
+    if columns.left_out:
+        yield (
+            f"  # left out: {', '.join(columns.left_out)}",
+            "one value, none, or nearly as many as rows; or a time",
+        )
+
+
+def _trainer(sizes: _Sizes, *, pretrained: bool) -> Iterator[tuple[str, str]]:
+    rate, warmup = ("5.0e-5" if pretrained else "1.0e-3"), max(1, sizes.steps // 20)
+    evaluate_every = 2 * sizes.commit_every
+    yield "trainer:", ""
+    yield f"  epochs: {sizes.epochs}", f"passes over the rows: {sizes.steps:,} steps in all"
+    yield f"  commit_every: {sizes.commit_every}", "steps between commits: what a death can cost at most"
+    if evaluate_every < sizes.steps:
+        yield (
+            f"  evaluate_every: {evaluate_every}",
+            "steps between looks at the held-out rows; one more at the end",
+        )
+    yield "  optimizer:", ""
+    what = "that do not forget" if pretrained else "for a small new model; a tenth of it if the loss jumps"
+    yield f"    learning_rate: {rate}", f"the peak; usual {what}"
+    yield (
+        f"    schedule: {{type: cosine, warmup_steps: {warmup}}}",
+        "rises for 5% of the steps, then falls to a tenth",
+    )
+    yield "retention:", ""
+    yield "  keep_last: 2", "commits that stay"
+    yield "  keep_best: 1", "and the best one by the held-out rows"
+
+
+def _label(train: DatasetView) -> Iterator[tuple[str, str]]:
+    manifest = train.dataset.manifest
+    counts = manifest.label_counts
+    if counts and counts.keys() <= {"0", "1"}:
+        share = counts.get("1", 0) / sum(counts.values())
+        yield "  label: {type: binary}", f"0 or 1; {share:.1%} are 1; compared by AUC"
+        return
+    is_text = not manifest.columns[LABEL].startswith(("int", "uint", "bool"))
+    if counts and (is_text or len(counts) <= FEW):
+        if len(counts) == 2:
+            rarer = min(sorted(counts), key=lambda label: counts[label])
+            yield (
+                f"  label: {{type: binary, positive: {_flow(rarer)}}}",
+                (
+                    f"'{rarer}' counts as 1: {counts[rarer] / sum(counts.values()):.1%} of the rows; compared "
+                    "by AUC"
+                ),
+            )
+            return
+        names = sorted(
+            counts,
+            key=lambda label: (
+                not label.lstrip("-").isdecimal(),
+                len(label) if label.isdecimal() else 0,
+                label,
+            ),
+        )
+        most = max(counts, key=lambda label: counts[label])
+        yield (
+            f"  label: {{type: classes, names: {_flow(names)}}}",
+            (f"the most frequent is '{most}', {counts[most] / sum(counts.values()):.1%}; compared by accuracy"),
+        )
+        return
+    labels = np.concatenate(
+        [
+            train.read(group, [LABEL])[LABEL].cast(pa.float64()).to_numpy()
+            for group in np.flatnonzero(train.num_rows).tolist()
+        ]
+    )
+    mean, scale = (float(f"{value:.4g}") for value in (labels.mean(), labels.std() or 1.0))
+    yield (
+        f"  label: {{type: number, mean: {mean!r}, scale: {scale!r}}}",
+        (
+            "mean and spread of the labels: the model learns how far off the mean a row is; compared by "
+            "absolute error"
+        ),
+    )
+
+
+def _columns(manifest: DatasetManifest) -> _Columns:
+    found = _Columns([], [], [])
+    for column in manifest.column_profiles:
+        if column.name in (LABEL, KEY, TIME, TOKENS, MASK):
+            continue
+        is_number = column.type.startswith(("int", "uint", "float", "double", "halffloat"))
+        if column.missing_rate >= 1 or not (is_number or column.top_values):
+            found.left_out.append(column.name)
+        elif is_number:
+            (found.left_out if column.minimum == column.maximum else found.numeric).append(column.name)
+        else:
+            (found.categorical if _tells(column, manifest.num_rows) else found.left_out).append(column.name)
+    return found
+
+
+def _tells(column: ColumnProfile, num_rows: int) -> bool:
+    """Several values that come back: not one, and not another in every row."""
+    present = num_rows * (1 - column.missing_rate)
+    listed = sum(count for _, count in column.top_values)
+    has_several = len(column.top_values) > 1 or column.missing_rate > 0
+    return (
+        has_several
+        and (len(column.top_values) < 20 or listed >= 0.05 * present)
+        and listed > len(column.top_values)
+    )
+
+
+def _split(dataset: Dataset) -> tuple[HashSplit | TimeSplit, DatasetView]:
+    """By the key, else by a column with many values; with a seed that holds out about what is asked."""
+    manifest = dataset.manifest
+    fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
+    several = [each for each in manifest.column_profiles if len(each.top_values) >= 10 and each.name != LABEL]
+    columns = [KEY] if KEY in manifest.columns else [each.name for each in several]
+    for column in columns:
+        for seed in range(_SEEDS):
+            split = HashSplit(column=column, validation_fraction=fraction, seed=seed)
+            try:
+                train = split_view(dataset, split, "train")
+            except ConfigError:  # all or nothing is held out
+                continue
+            held_out = 1 - int(train.num_rows.sum()) / manifest.num_rows
+            if fraction / 2 <= held_out <= 2 * fraction:
+                return split, train
+    raise ConfigError(
+        f"{dataset.folder}: no column says which rows to hold out"
+        f"{f' ({columns[0]} has too few values)' if columns else ''}. Build the dataset with another "
+        "--group-by, or "
+        "without one: then each text is by itself."
+    )
+
+
+def _sizes(num_rows: int, epochs: int | None, *, pretrained: bool) -> _Sizes:
+    batch = min(128, max(2 * LANES, 1 << (num_rows // 100).bit_length()))
+    per_epoch = -(-num_rows // batch)
+    if epochs is None:
+        wanted = WANTED_STEPS // 2 if pretrained else WANTED_STEPS
+        epochs = 1 if num_rows >= MANY_ROWS else min(MOST_EPOCHS, max(2, -(-wanted // per_epoch)))
+    steps = epochs * per_epoch
+    return _Sizes(batch, epochs, steps, min(500, max(1, steps // 10)))
+
+
+def _model_size(manifest: DatasetManifest) -> tuple[int, int]:
+    if manifest.num_tokens < 20_000_000 and not gpus_here():
+        return 64, 2
+    return (128, 2) if manifest.num_tokens < 100_000_000 and not gpus_here() else (256, 4)
+
+
+def _vocabulary(dataset: Dataset) -> int:
+    needed = dataset.manifest.max_token_id + 1
+    file = dataset.folder / TOKENIZER_FILE
+    return max(needed, load_tokenizer(file).get_vocab_size()) if file.is_file() else needed
+
+
+def _machine() -> str:
+    gpus = gpus_here()
+    cores = os.cpu_count() or 1
+    return (
+        f"{len(gpus)} GPU ({gpus[0]})"
+        if gpus
+        else f"{cores} CPU cores: --workers {1 << (cores.bit_length() - 1)} uses them"
+    )
+
+
+def _flow(value: str | Sequence[str]) -> str:
+    """YAML on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**9, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,148 @@
+"""What a user says of the labels: 0 and 1, the names of classes, or a number; imports no torch."""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, field_validator
+
+from assay.base.config import FrozenConfig, first_repeated
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import LABEL
+from assay.records.dataset import DatasetManifest
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    NumberPredictions,
+    Predictions,
+)
+
+_SHOWN = 5
+_FRACTIONS = ("halffloat", "float", "double")
+
+
+class BinaryLabel(FrozenConfig):
+    """Labels 0 and 1: the model says how likely 1 is; runs are compared by AUC."""
+
+    type: Literal["binary"] = "binary"
+
+    positive: str | None = None
+    """The label of the rows that count as 1, where labels are names; all others count as 0. Null where labels
+    are 0 and 1."""
+
+    @property
+    def num_outputs(self) -> int:
+        """One logit."""
+        return 1
+
+    @property
+    def predictions(self) -> Predictions:
+        """See `MethodConfig`."""
+        return BinaryPredictions()
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """Raise a `ConfigError` about labels that are others."""
+        known = {"0", "1"} if self.positive is None else manifest.label_counts.keys()
+        if self.positive is not None and self.positive not in manifest.label_counts:
+            raise ConfigError(
+                f"method.label.positive is '{self.positive}', and no row of dataset '{manifest.name}' is "
+                "labelled so; "
+                f"there are: {_some(manifest.label_counts)}."
+            )
+        strange = [label for label in manifest.label_counts if label not in known]
+        if strange or manifest.columns.get(LABEL, "") in _FRACTIONS:
+            raise ConfigError(
+                f"dataset '{manifest.name}' has labels other than 0 and 1"
+                f"{f': {_some(strange)}' if strange else ' (numbers)'}, and method.label is binary. "
+                f"{_cure(manifest)}"
+            )
+
+
+class ClassesLabel(FrozenConfig):
+    """Labels that are names: the model says how likely each is; runs are compared by accuracy."""
+
+    type: Literal["classes"]
+
+    names: tuple[str, ...] = Field(min_length=2)
+    """All that there are, as the dataset holds them; their order is that of the model's outputs."""
+
+    @field_validator("names")
+    @classmethod
+    def _names_differ(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if (twice := first_repeated(names)) is not None:
+            raise ValueError(f"'{twice}' stands there twice")
+        return names
+
+    @property
+    def num_outputs(self) -> int:
+        """A logit for each class."""
+        return len(self.names)
+
+    @property
+    def predictions(self) -> Predictions:
+        """See `MethodConfig`."""
+        return ClassPredictions(self.names)
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """Raise a `ConfigError` about labels that are not named."""
+        if not manifest.label_counts:
+            raise ConfigError(
+                f"the labels of dataset '{manifest.name}' are numbers, and method.label is classes. "
+                f"{_cure(manifest)}"
+            )
+        if strange := [label for label in manifest.label_counts if label not in self.names]:
+            raise ConfigError(
+                f"dataset '{manifest.name}' has {len(strange)} labels that method.label.names does not list: "
+                f"{_some(strange)}. List them, or build the dataset without their rows."
+            )
+
+
+class NumberLabel(FrozenConfig):
+    """Labels that are numbers: the model says one, the loss is the squared error of (label - mean) / scale, and
+    runs are compared by the mean absolute error, in the label's own unit."""
+
+    type: Literal["number"]
+
+    mean: float = 0.0
+    """About the mean of the labels: a model begins at its 0."""
+
+    scale: PositiveFloat = 1.0
+    """About the standard deviation of the labels: what the loss counts as 1."""
+
+    unit: str = ""
+    """Of the labels, for reports: `EUR`, `days`."""
+
+    @property
+    def num_outputs(self) -> int:
+        """One number."""
+        return 1
+
+    @property
+    def predictions(self) -> Predictions:
+        """See `MethodConfig`."""
+        return NumberPredictions(self.unit)
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """Raise a `ConfigError` about labels that are no numbers."""
+        kind = manifest.columns.get(LABEL, "")
+        if not kind.startswith((*_FRACTIONS, "int", "uint", "bool")):
+            raise ConfigError(
+                f"the labels of dataset '{manifest.name}' are of type {kind}, and method.label is number. "
+                f"{_cure(manifest)}"
+            )
+
+
+LabelConfig = Annotated[BinaryLabel | ClassesLabel | NumberLabel, Field(discriminator="type")]
+
+
+def _some(labels: Iterable[str]) -> str:
+    names = [repr(label) for label in labels]
+    return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+
+
+def _cure(manifest: DatasetManifest) -> str:
+    if not manifest.label_counts:
+        return "Use method.label={type: number}."
+    if manifest.label_counts.keys() <= {"0", "1"}:
+        return "Leave method.label out."
+    some = ", ".join(sorted(manifest.label_counts)[:_SHOWN])
+    return f"Use method.label={{type: classes, names: [{some}, ...]}}."

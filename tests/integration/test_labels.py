@@ -1,0 +1,106 @@
+"""Each kind of label from raw rows to a report: one digest at every number of workers, by its own metrics."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+KINDS = ("binary", "classes", "number")
+SCORES = {"classes": ("correct", "share"), "number": ("own", "units of the label")}
+WORDS = ("alpha", "beta", "gamma")
+SHORT = ("trainer.max_steps=12", "trainer.commit_every=6", "trainer.evaluate_every=6", "loader.lanes=4")
+Assay = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds `rows.csv`, with a label of each kind."""
+    folder = tmp_path_factory.mktemp("labels")
+    lines = ["text,binary,classes,number"]
+    lines += [
+        f"{WORDS[n % 3]} {'again ' * (n % 7)}number {n},{int(n % 3 == 0)},{WORDS[n % 3]},{n % 7 * 10 + 0.5}"
+        for n in range(240)
+    ]
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def assay(folder: Path) -> Assay:
+    """Runs a command there."""
+    environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
+
+    def run(*arguments: object) -> str:
+        command = [sys.executable, "-m", "assay", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def recipes(assay: Assay) -> dict[str, str]:
+    """Kind -> the recipe that fits its dataset, as it was written."""
+    for kind in KINDS:
+        named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--workers", 1)
+        assay("data", "build", "rows.csv", *named, "--out", kind)
+        assay("recipe", "new", kind, "--out", f"{kind}.yaml")
+    return {kind: f"{kind}.yaml" for kind in KINDS}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
+    assay: Assay, recipes: dict[str, str], kind: str, tmp_path: Path
+) -> None:
+    assert f"type: {kind}" in assay("train", recipes[kind], "--check")
+    runs: dict[int, dict[str, Any]] = {}
+    for workers in (1, 2, 4):
+        options = ("--workers", workers, "--run-id", f"{kind}-{workers}", "--json")
+        runs[workers] = json.loads(assay("train", recipes[kind], *SHORT, *options))
+    assert len({run["weights_digest"] for run in runs.values()}) == 1
+    evaluation = runs[1]["evaluation"]
+    assert runs[4]["evaluation"]["overall"] == evaluation["overall"]
+    (same,) = json.loads(assay("compare", f"{kind}-1", f"{kind}-2", "--json", "--out", tmp_path / "c.html"))
+    assert same["verdict"] == "pass"
+    assay("report", f"{kind}-1", "--out", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text()
+    assert {"binary": "ROC", "classes": "Class by class", "number": "Predicted and true"}[kind] in page
+    if kind == "classes":
+        assert [each["name"] for each in evaluation["overall"]["classes"]] == sorted(WORDS)
+        assert "gamma" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", list(SCORES))
+def test_a_campaign_decides_on_each_kind_of_label(
+    assay: Assay, folder: Path, recipes: dict[str, str], kind: str
+) -> None:
+    score, unit = SCORES[kind]
+    campaign = {
+        "name": f"c-{kind}",
+        "question": "Does a far lower learning rate hurt?",
+        "recipe": recipes[kind],
+        "candidates": [{"name": "slower", "patch": {"trainer.optimizer.learning_rate": 1e-6}}],
+        "seeds": 2,
+        "budget_device_hours": 1,
+        "benchmarks": [{"type": "predictions", "name": "rows", "score": score}],
+        "rule": {"primary": ["rows"], "least_effect": 0.01, "prior_sd": 2.0},
+    }
+    (folder / f"c-{kind}.yaml").write_text(yaml.safe_dump(campaign))
+    assay("campaign", "run", f"c-{kind}.yaml")
+    (decision,) = json.loads(assay("campaign", "show", f"c-{kind}", "--json"))
+    (effect,) = decision["effects"]
+    assert effect["unit"] == unit
+    assert decision["recommendation"] != "scale"
+    memo = next(folder.rglob("memo*.md")).read_text()
+    assert "slower" in memo
