@@ -8,8 +8,10 @@ from assay.records.record import Record
 
 Verdict = Literal["equal", "differs", "not recorded"]
 
-Cause = Literal["wrong arithmetic", "other machine or code", "bad data", "optimisation", "ordinary"]
-"""The cause of a step that looks bad. `ordinary`: it does not."""
+Cause = Literal[
+    "wrong arithmetic", "other machine or code", "bad data", "divergence", "optimisation", "ordinary"
+]
+"""Of a step that looks bad. `ordinary`: it does not."""
 
 
 class Compared(Record):

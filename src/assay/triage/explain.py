@@ -1,9 +1,11 @@
-"""Why a step looks bad: wrong arithmetic, bad data, or the optimisation itself.
+"""Why a step looks bad: wrong arithmetic, bad data, or the optimisation itself, up to a divergence.
 
 the replay differs from the record                      -> wrong arithmetic (if only from this step on), else
 another machine or code made the record
 equal, and rows of this step are worse than the rows
 before them, with the same weights                      -> bad data; the rows are named
+equal, those rows are no worse, and the loss is
+not finite or far above where training began            -> divergence: the updates had ruined the weights
 equal, and those rows are no worse                      -> optimisation: the weights had gone wrong before
 equal, and the loss is within what it was before        -> ordinary
 """
@@ -20,6 +22,8 @@ NUM_BEFORE = 50
 """Steps on record with which a loss is compared."""
 SPIKE_SIGMAS = 6.0
 """Robust standard deviations above the median that make a spike."""
+DIVERGED_FACTOR = 10.0
+"""Times the loss of the first step: beyond that it is no spike, however few steps are on record."""
 
 
 def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanation:
@@ -73,16 +77,19 @@ def _of_rows(rows: RowSearch) -> Explanation:
 
 
 def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanation:
-    if report.loss is None:
+    earlier = [steps[step].values for step in sorted(steps) if step < report.step]
+    if (seen := _divergence(report, earlier)) is not None:
+        rate = f" of {earlier[-1]['learning_rate']:.3g}" if earlier else ""
         return Explanation(
-            cause="optimisation",
-            because="The loss is not finite again, and no row makes it so by itself: the weights are to blame. "
-            "'--watch' names the operator.",
+            cause="divergence",
+            because=f"{seen} No row makes it so by itself: the updates before had ruined the weights. Lower "
+            f"the learning rate{rate}, or warm up longer. '--watch' names the operator.",
         )
-    before = [steps[step].values for step in sorted(steps) if step < report.step][-NUM_BEFORE:]
+    before = earlier[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
     if len(losses) < 8:
         return Explanation(cause="ordinary", because="Too few steps before it are on record to call it high.")
+    assert report.loss is not None, "what is not finite has diverged"
     median = float(np.median(losses))
     spread = 1.4826 * float(np.median(np.abs(losses - median))) or float(losses.std()) or 1e-12
     sigmas = (report.loss - median) / spread
@@ -96,6 +103,18 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explana
         because=f"The replay is equal, and with the same weights the step's rows are no worse than the rows "
         f"before them. {seen}: the weights had gone wrong already.{_largest_gradient(before, report.step)}",
     )
+
+
+def _divergence(report: ReplayReport, earlier: list[dict[str, float]]) -> str | None:
+    """What is beyond a spike, in a sentence; None where nothing is."""
+    if report.loss is None:
+        return "The loss is not finite again."
+    if report.gradient_norm is None:
+        return f"The loss is {report.loss:.4g}, and the gradient's norm is not finite."
+    first = next((values["loss"] for values in earlier if math.isfinite(values["loss"])), None)
+    if first is None or report.loss <= DIVERGED_FACTOR * first or first <= 0.0:
+        return None
+    return f"The loss is {report.loss:.4g}; training began at {first:.4g}."
 
 
 def _largest_gradient(before: list[dict[str, float]], step: int) -> str:

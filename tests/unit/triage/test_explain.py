@@ -1,0 +1,44 @@
+"""Why a step looks bad, from what a replay found."""
+
+import pytest
+
+from assay.records.replay import ReplayReport, RowSearch
+from assay.store.metrics.recorded import RecordedStep
+from assay.triage.explain import explain
+
+NO_ROW = RowSearch(
+    criterion="not finite", rows=(), num_rows=32, num_passes=1, step_loss=None, loss_without=None,
+    earlier_loss=None,
+)  # fmt: skip
+
+
+def report(step: int, loss: float | None, gradient_norm: float | None = 1.0) -> ReplayReport:
+    return ReplayReport(
+        run_id="r", step=step, through_step=step, from_step=0, attempt=0, recorded_code_version="1",
+        code_version="1", verdict="equal", compared=10, at_step=(), first_difference=None, loss=loss,
+        gradient_norm=gradient_norm, rows=NO_ROW,
+    )  # fmt: skip
+
+
+def recorded(*losses: float) -> dict[int, RecordedStep]:
+    return {
+        step: RecordedStep(1, {"loss": loss, "gradient_norm": 1.0, "learning_rate": 1000.0}, {})
+        for step, loss in enumerate(losses, start=1)
+    }
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(None, None), (5e8, None), (5e8, 1e9)])
+def test_the_step_that_killed_a_run_at_a_learning_rate_of_1000_is_a_divergence_however_early(loss, norm):
+    found = explain(report(3, loss, norm), recorded(0.69, 4e5))
+    assert found.cause == "divergence"
+    assert "Lower the learning rate of 1e+03" in found.because
+
+
+def test_a_loss_like_those_before_is_ordinary():
+    losses = [0.6 + 0.01 * (step % 3) for step in range(20)]
+    assert explain(report(21, 0.61), recorded(*losses)).cause == "ordinary"
+
+
+def test_a_spike_below_ten_times_the_beginning_is_optimisation():
+    losses = [0.6 + 0.01 * (step % 3) for step in range(20)]
+    assert explain(report(21, 4.0), recorded(*losses)).cause == "optimisation"
