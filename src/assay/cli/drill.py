@@ -33,6 +33,8 @@ def drill(
     undisturbed pilot, bit for bit, and a clean audit, and each fault must have struck; else the exit code is 1.
     Run it before a large run.
     """
+    from rich.text import Text
+
     from assay.base.config import read_config_file
     from assay.cli.screens.terminal import stdout
     from assay.launch.drill import drill as run_drill
@@ -61,7 +63,6 @@ def drill(
     if as_json:
         click.echo(report.to_json())
     elif report.passed():
-        screen.print(
-            f"[bold green]passed[/]: all ended with weights {report.exercises[0].weights_digest[:12]}…"
-        )
+        weights = f"all ended with weights {report.exercises[0].weights_digest[:12]}…"
+        screen.print(Text.assemble(("passed", "bold green"), ": ", weights))
     raise SystemExit(0 if report.passed() else 1)

@@ -11,7 +11,8 @@ from assay.cli.given import FILE_OR_RUN, found_ledger, given_home
 @click.command()
 @click.argument("names", metavar="[RUN... | PROGRAM]", nargs=-1, type=FILE_OR_RUN)
 @click.option("--json", "as_json", is_flag=True, help="Print the record as one JSON object.")
-def goodput(names: tuple[str, ...], as_json: bool) -> None:
+@click.option("--drills", is_flag=True, help="Where no RUN is named, also those that 'assay drill' made.")
+def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     """Account for the device time of RUNs (all runs, if none is named), or of all runs of a PROGRAM.
 
     PROGRAM is a program's YAML file, as for 'assay plan'. Its runs are those in the ledger whose ids its
@@ -49,7 +50,8 @@ def goodput(names: tuple[str, ...], as_json: bool) -> None:
                 )
             return
         named = {run.run_id: run for run in map(ledger.run, names)}
-        found = goodput_of(ledger, list(named.values()) or ledger.runs())
+        every = [run for run in ledger.runs() if drills or not run.is_drill]
+        found = goodput_of(ledger, list(named.values()) or every)
         if as_json:
             click.echo(found.to_json())
         else:

@@ -17,7 +17,7 @@ from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import Parallel
 from assay.launch.run import new_run
 from assay.records.drill import DrillReport, Exercise
-from assay.records.run import Run
+from assay.records.run import DRILL_PREFIX, Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.ledger.writer import FINISH_S, LedgerWriter
@@ -85,7 +85,7 @@ def drill(
     pilot = _pilot(recipe, num_steps=num_steps, commit_every=commit_every)
     wanted, exercises = "", []
     for scenario in scenarios(num_steps=num_steps, commit_every=commit_every, workers=workers):
-        run = new_run(home, pilot, world_size=workers)
+        run = new_run(home, pilot, world_size=workers, made_by_drill=True)
         with writer_of(home, run) as writer:
             exercise = _exercise(run, scenario, writer, workers=workers, wanted=wanted)
             writer.wait(FINISH_S)
@@ -102,7 +102,7 @@ def _pilot(recipe: LoadedConfig, *, num_steps: int, commit_every: int) -> Loaded
         "commit_every": commit_every,
         "evaluate_every": None,
     }
-    name = f"drill-{recipe.values.get('name', 'recipe')}"
+    name = f"{DRILL_PREFIX}{recipe.values.get('name', 'recipe')}"
     return LoadedConfig({**recipe.values, "name": name, "trainer": trainer}, recipe.origins)
 
 

@@ -44,9 +44,11 @@ def new_run(
     world_size: int = 1,
     run_id: str | None = None,
     store_url: str | None = None,
+    made_by_drill: bool = False,
 ) -> Run:
     """Check everything that can be checked, then make the run's folder and its `run.json`."""
     run = planned_run(home, recipe_values, world_size=world_size, run_id=run_id, store_url=store_url)
+    run = run.model_copy(update={"made_by_drill": made_by_drill})
     save_run(home, run)
     return run
 
@@ -84,6 +86,7 @@ def planned_run(
         run_dir=str(run_dir),
         store_url=absolute_store(store_url) if store_url else str(run_dir),
         num_steps=steps_of(recipe, dataset).planned,
+        made_by_drill=False,
     )
 
 

@@ -20,7 +20,8 @@ from assay.base.errors import ConfigError
 from assay.planning.actuals import held_spans
 from assay.planning.program.risk import Noise
 from assay.records.failure_rates import FailureRates
-from assay.records.run import Attempt, Run
+from assay.records.goodput import Interruption
+from assay.records.run import DRILL_PREFIX, Attempt, Run
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
 
@@ -34,7 +35,8 @@ LEAST_LOSSES = 5
 
 
 def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRates:
-    """The rates of the runs whose ids match a pattern.
+    """The rates of the runs whose ids match a pattern. A drill's kills were meant: they count only where the
+    pattern asks for drills (`drill-*`).
 
     Raises `ConfigError` where nothing matches, or where the program states a rate of zero.
     """
@@ -44,13 +46,19 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
             "noise.interrupts_per_device_hour is 0, and the ledger's rates need a stated one to start from. "
             "Leave the key out (the default is that of published clusters), or state a guess."
         )
-    chosen = [run for run in ledger.runs() if fnmatchcase(run.run_id, runs)]
+    chosen = [
+        run
+        for run in ledger.runs()
+        if fnmatchcase(run.run_id, runs) and (not run.is_drill or runs.startswith(DRILL_PREFIX))
+    ]
     attempts = [a for run in chosen for a in ledger.attempts(run.run_id) if a.ended_s is not None]
     if not attempts:
         raise ConfigError(
             f"the ledger has no attempt that is over of a run like '{runs}'. 'assay runs' lists what it has."
         )
-    outcomes = Counter(a.outcome for a in attempts if a.outcome != "succeeded")
+    interruptions = _unplanned(ledger, chosen)
+    interrupted = {(each.run_id, each.attempt) for each in interruptions}
+    outcomes = Counter(a.outcome for a in attempts if (a.run_id, a.attempt) in interrupted)
     hours = sum(_held_s(ledger, run.run_id) for run in chosen) / HOUR_S
     shape, scale = PRIOR_INTERRUPTS + outcomes.total(), 1.0 / (PRIOR_INTERRUPTS / stated + hours)
     low, high = np.asarray(gamma.ppf((0.05, 0.95), shape, scale=scale)).tolist()
@@ -65,7 +73,7 @@ def failure_rates(ledger: Ledger, noise: Noise, *, runs: str = "*") -> FailureRa
         low=low,
         high=high,
         shape=shape,
-        loss_hours=_loss_hours(ledger, chosen, attempts),
+        loss_hours=_loss_hours(interruptions, attempts),
     )
 
 
@@ -78,13 +86,23 @@ def _held_s(ledger: Ledger, run_id: str) -> float:
     )
 
 
-def _loss_hours(ledger: Ledger, runs: Sequence[Run], attempts: Sequence[Attempt]) -> tuple[float, float] | None:
+def _unplanned(ledger: Ledger, runs: Sequence[Run]) -> list[Interruption]:
+    """Those that no fault plan had asked for."""
+    planned = {
+        (run.run_id, notice.attempt)
+        for run in runs
+        for notice in ledger.notices(run.run_id)
+        if notice.notice == "fault"
+    }
+    found = goodput_of(ledger, runs).interruptions
+    return [each for each in found if (each.run_id, each.attempt) not in planned]
+
+
+def _loss_hours(
+    interruptions: Sequence[Interruption], attempts: Sequence[Attempt]
+) -> tuple[float, float] | None:
     size = {(attempt.run_id, attempt.attempt): attempt.world_size for attempt in attempts}
-    interruptions = goodput_of(ledger, runs).interruptions
-    losses = [
-        (each.cost_device_s() - each.waited_device_s) / size[each.run_id, each.attempt] / HOUR_S
-        for each in interruptions
-    ]
+    losses = [each.cost_device_s() / size[each.run_id, each.attempt] / HOUR_S for each in interruptions]
     if len(losses) < LEAST_LOSSES:
         return None
     mean, half = float(np.mean(losses)), float(np.sqrt(3.0) * np.std(losses, ddof=1))

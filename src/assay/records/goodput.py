@@ -41,8 +41,8 @@ class Interruption(Record):
     """Nobody held the devices between the two attempts, times the ranks of the second."""
 
     def cost_device_s(self) -> float:
-        """All of it."""
-        return self.lost_device_s + self.stalled_device_s + self.startup_device_s + self.waited_device_s
+        """Of what was held: nobody paid for the waiting, which may last a week."""
+        return self.lost_device_s + self.stalled_device_s + self.startup_device_s
 
 
 class Goodput(Record):
@@ -80,7 +80,7 @@ class Goodput(Record):
         return self.useful_device_s() / whole_s if whole_s else 0.0
 
     def interruptions_device_s(self) -> float:
-        """What all interruptions cost."""
+        """What all interruptions cost; never more than was held."""
         return sum(interruption.cost_device_s() for interruption in self.interruptions)
 
 

@@ -14,11 +14,14 @@ from assay.records.suspect import Suspect
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
 """`gone`: it is not done, and who drove it is no more. `unknown`: from here nobody can tell whether it runs."""
 
+DRILL_PREFIX = "drill-"
+"""Begins the recipe's name of every pilot that a drill hurts."""
+
 
 class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
-    added: ClassVar = frozenset(("num_steps",))
+    added: ClassVar = frozenset(("num_steps", "made_by_drill"))
 
     run_id: Name
     created_s: float
@@ -35,6 +38,15 @@ class Run(Record):
     store_url: str
     num_steps: PositiveInt | None = None
     """Optimizer steps from the first to the last, as planned; None in a record by an assay that did not say."""
+    made_by_drill: bool | None = None
+    """Whether `assay drill` made it, to hurt it; None in a record by an assay that did not say."""
+
+    @property
+    def is_drill(self) -> bool:
+        """An exercise: its kills were meant, so no account of failures or of time counts it unasked."""
+        if self.made_by_drill is None:
+            return str(self.recipe.get("name", "")).startswith(DRILL_PREFIX)
+        return self.made_by_drill
 
 
 class Attempt(Record):

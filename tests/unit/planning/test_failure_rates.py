@@ -13,6 +13,7 @@ from assay.planning.program.risk import Noise
 from assay.planning.risk.compile import simulated
 from assay.planning.risk.luck import draw_luck
 from assay.planning.risk.sketch import sketch
+from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
 
@@ -27,7 +28,7 @@ def ledger(tmp_path, monkeypatch):
         yield opened
 
 
-def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5):
+def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5, made_by_drill=None):
     """Attempts one after the other; each but a success rolls back the same work."""
     ledger.record_run(
         Run(
@@ -39,6 +40,7 @@ def record(ledger, run_id, outcomes, *, hours=10.0, world_size=8, lost_h=1.5):
             code_version="",
             run_dir="",
             store_url="",
+            made_by_drill=made_by_drill,
         )
     )
     for number, outcome in enumerate(outcomes, start=1):
@@ -103,6 +105,15 @@ def test_only_the_runs_that_were_asked_for_count_and_none_is_an_error(ledger):
         failure_rates(ledger, NOISE, runs="nobody-*")
     with pytest.raises(ConfigError, match="need a stated one to start from"):
         failure_rates(ledger, Noise(interrupts_per_device_hour=0.0))
+
+
+def test_kills_that_were_meant_enter_no_rate(ledger):
+    record(ledger, "mine", ["killed", "killed", "succeeded"])
+    record(ledger, "drill-mine", ["killed"] * 9 + ["succeeded"], made_by_drill=True)
+    fault = Notice(notice="fault", run_id="mine", attempt=2, at_s=0.0, text="rank 0 was killed as planned")
+    ledger.record_notices("mine", {0: fault})
+    assert failure_rates(ledger, NOISE).num_interrupts() == 1
+    assert failure_rates(ledger, NOISE, runs="drill-*").num_interrupts() == 9
 
 
 def test_what_is_little_known_keeps_the_mean_and_makes_the_tail_longer(program):

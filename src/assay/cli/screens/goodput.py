@@ -38,7 +38,6 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
             (number("goodput"), lambda part: f"{part[1].goodput():.1%}" if part[1].held_device_s else "-"),
             (number("ETTR"), lambda part: f"{part[1].ettr():.1%}" if part[1].held_device_s else "-"),
             (number("interruptions"), lambda part: str(len(part[1].interruptions))),
-            # With the waiting that nobody held.
             (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
         )
         screen.print(by_part)

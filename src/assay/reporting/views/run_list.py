@@ -43,8 +43,8 @@ class RunLine(RunHead):
     """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
 
 
-def run_lines(ledger: Ledger) -> list[RunLine]:
-    """The newest first."""
+def run_lines(ledger: Ledger, *, drills: bool = False) -> list[RunLine]:
+    """The newest first; runs that were made by drills only where they are asked for."""
     return [
         RunLine.of(
             summary,
@@ -58,4 +58,5 @@ def run_lines(ledger: Ledger) -> list[RunLine]:
             started=summary.launch.where() if summary.launch else None,
         )
         for summary in run_summaries(ledger)
+        if drills or not summary.run.is_drill
     ]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from assay.base.commit_interval import optimal_commit_interval_s
-from assay.records.commit import Commit
+from assay.records.commit import Commit, LogEntry, RunFinished
 from assay.records.goodput import USEFUL, Goodput, Interruption
 from assay.records.phase import Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
@@ -29,7 +29,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
             for phase, spent_s in rank.seconds.items():
                 by_phase[phase] = by_phase.get(phase, 0.0) + spent_s
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
-        interruptions += _interruptions(attempts, seconds)
+        interruptions += _interruptions(attempts, seconds, finished_by=_finished_by(entries))
         num_commits += len(commits)
         num_commit_ranks += sum(commit.world_size for commit in commits)
         commit_device_s += sum(rank.seconds.get("checkpoint", 0.0) for rank in seconds)
@@ -54,7 +54,14 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
     )
 
 
-def _interruptions(attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds]) -> list[Interruption]:
+def _finished_by(entries: Sequence[LogEntry]) -> int | None:
+    """The attempt that made the last step: whatever came after it interrupted nothing."""
+    return next((entry.attempt for entry in reversed(entries) if isinstance(entry, RunFinished)), None)
+
+
+def _interruptions(
+    attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds], *, finished_by: int | None
+) -> list[Interruption]:
     def spent_s(attempt: int, phase: Phase) -> float:
         return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)
 
@@ -62,6 +69,8 @@ def _interruptions(attempts: Sequence[Attempt], seconds: Sequence[PhaseSeconds])
     for attempt, after in zip(attempts, [*attempts[1:], None], strict=True):
         if attempt.outcome in ("running", "succeeded"):
             continue
+        if finished_by is not None and attempt.attempt >= finished_by:
+            break
         assert attempt.ended_s is not None
         gap_s = max(0.0, after.started_s - attempt.ended_s) if after else 0.0
         found.append(
