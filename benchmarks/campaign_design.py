@@ -21,12 +21,15 @@ from scipy.stats import binom, norm
 
 from assay.base.config import FrozenConfig
 from assay.evaluation.evidence.campaign.looks import LookPlan
-from assay.evaluation.evidence.campaign.rule import CampaignRule, forecast_of, least_scaling_effect
+from assay.evaluation.evidence.campaign.rule import (
+    CampaignRule,
+    bounds_of_look,
+    least_scaling_effect,
+)
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.failure_rate import rate_upper
 from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance, variance_scatter
-from assay.evaluation.evidence.replication import shrink
 
 _POINTS = 64
 
@@ -115,7 +118,7 @@ def gain_power(design: CampaignDesign, effect: float) -> float:
 
 
 def futility_probability(design: CampaignDesign, effect: float) -> float:
-    """P(some gate stops for futility), at most."""
+    """P(some gate ends it: the gain too small, unlikely, or not to be shown by the last one), at most."""
     return sum(_stop_probability(design, index, effect) for index in range(len(design.looks.gate_seeds)))
 
 
@@ -144,26 +147,20 @@ def _expected(design: CampaignDesign, num_seeds: int) -> Effect:
 
 
 def _stop_probability(design: CampaignDesign, gate_index: int, effect: float) -> float:
-    """P(this gate finds the gain futile), by the rule's three clauses turned into a bound on the mean."""
+    """P(this gate ends it without a gain), by the rule's three clauses turned into a bound on the mean."""
     rule, gates = design.rule, design.looks.gate_seeds
     seen = _expected(design, gates[gate_index])
-    weight, sd = shrink(np.ones_like(seen.mean), seen.variance, prior_sd=rule.prior_sd)
-    too_small = rule.least_effect - seen.quantile(rule.futility_level) * seen.standard_error
-    unlikely = (rule.least_effect + norm.ppf(rule.stop_probability) * sd) / weight
-    bound = np.maximum(too_small, unlikely)
-    if gate_index + 1 < len(gates):
-        bound = np.maximum(bound, _no_way_bound(design, seen, gates[gate_index]))
+    levels = design.looks.gate_levels()
+    bound = bounds_of_look(
+        seen,
+        num_seeds=gates[gate_index],
+        level=levels[gate_index],
+        end_seeds=gates[-1],
+        end_level=levels[-1],
+        replication_variance=design.replication_variance(),
+        rule=rule,
+    ).ends
     return float(ndtr((bound - effect) / _true_error(design, gates[gate_index])).mean())
-
-
-def _no_way_bound(design: CampaignDesign, seen: Effect, num_seeds: int) -> npt.NDArray[np.float64]:
-    """The mean below which P(SCALE by the last gate) is too small."""
-    rule, end_seeds = design.rule, design.looks.gate_seeds[-1]
-    ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-    quantile = ahead.end.quantile(design.looks.gate_levels()[-1])
-    needed = least_scaling_effect(ahead.end.variance, quantile, design.replication_variance(), rule)
-    bound: npt.NDArray[np.float64] = (needed + norm.ppf(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
-    return bound
 
 
 def _true_error(design: CampaignDesign, num_seeds: int) -> float:

@@ -3,7 +3,8 @@
 A campaign's scores are drawn per (seed, checkpoint, benchmark): the true gain, the benchmark's own part of
 it, the items' luck (the same items for every seed and checkpoint), the seed's luck (the same at all its
 checkpoints) and the checkpoint's. Seeds arrive gate by gate; while they train, each checkpoint is an
-unscheduled look, at the last one comes the gate. The first SCALE or STOP ends the campaign.
+unscheduled look, at the last one comes the gate. The first SCALE or STOP ends the campaign, and so does a gate
+after which no other would answer.
 
 Beside it stands the naive rule on the same scores: one seed, its best checkpoint, its best benchmark, the
 items' error alone.
@@ -20,6 +21,7 @@ from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
     chance_by_end,
     judge,
+    needed_by_end,
 )
 from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
@@ -91,8 +93,9 @@ def simulate_campaigns(
             number += not is_gate
             level = _level(design.looks, gate_index if is_gate else None, number)
             evidence = _evidence(design, scores[:, :seeds, checkpoint], level=level, is_gate=is_gate)
-            judged = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule).recommendation
-            ends = is_open & (judged != "narrow")
+            found = judge(evidence._replace(also_needed=needed, also_stops=stops), design.rule)
+            judged = found.recommendation
+            ends = is_open & ((judged != "narrow") | found.cannot_answer)
             recommendation[ends], num_seeds[ends] = judged[ends], seeds
             num_looks[ends] = gate_index * design.num_checkpoints + checkpoint + 1
             unscheduled |= ends & (judged == "scale") & (not is_gate)
@@ -139,7 +142,13 @@ def _evidence(
         item_degrees=design.num_items() - benchmarks,
     )
     left_out = (benchmarks * mean[:, None] - by_benchmark) / max(benchmarks - 1, 1)
-    end_seeds = design.looks.gate_seeds[-1]
+    ahead = {
+        "num_seeds": num_seeds,
+        "end_seeds": design.looks.gate_seeds[-1],
+        "end_level": design.looks.gate_levels()[-1],
+        "replication_variance": design.replication_variance(),
+        "rule": design.rule,
+    }
     return CampaignEvidence(
         effect=effect,
         level=level,
@@ -147,14 +156,8 @@ def _evidence(
         replication_variance=design.replication_variance(),
         least_without_one=left_out.min(axis=1) if benchmarks > 1 else mean,
         share_positive=(by_benchmark > 0.0).mean(axis=1),
-        chance_by_end=chance_by_end(
-            effect,
-            num_seeds=num_seeds,
-            end_seeds=end_seeds,
-            end_level=design.looks.gate_levels()[-1],
-            replication_variance=design.replication_variance(),
-            rule=design.rule,
-        ),
+        chance_by_end=chance_by_end(effect, **ahead),
+        needed_by_end=needed_by_end(effect, **ahead),
     )
 
 

@@ -36,7 +36,11 @@ def campaign() -> None:
 @campaign.command("run")
 @click.argument("file", type=FILE)
 @click.argument("overrides", nargs=-1)
-@click.option("--check", is_flag=True, help="Check the file, its recipe and its data; start nothing.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Check the file, its recipe and its data, and say what each look could find; start nothing.",
+)
 @click.option(
     "--arms-at-once",
     type=click.IntRange(min=1),
@@ -63,6 +67,7 @@ def run(
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
+    from assay.launch.campaign.power import power_lines, stated_power
     from assay.launch.campaign.train import InThisProcess, Workplace
 
     if place.on == "allocation" or place.dry_run:
@@ -74,14 +79,19 @@ def run(
     num_runs = check_arms(config, beside=file.parent)
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
+    home = given_home()
+    power = stated_power(config, home, beside=file.parent)
+    for warning in power.warnings if power else ():
+        click.echo(f"warning: {warning}", err=True)
     if check:
         click.echo(
             f"campaign {config.name}: at most {number_of(num_runs, 'run')}, looks at "
             f"{', '.join(map(str, config.all_looks))} seeds, budget {config.budget_device_hours:g} "
             "device-hours. Nothing was started."
         )
+        for line in power_lines(power):
+            click.echo(line)
         return
-    home = given_home()
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
     with opened_ledger(home) as ledger:
         launcher = place.launcher(home, ()) or InThisProcess(home, RunProgress, SystemClock())
@@ -146,9 +156,9 @@ def show(name: str, as_json: bool) -> None:
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
-    """Each decision with its gates: a line per clause."""
-    from assay.cli.screens.terminal import RECOMMENDATION_STYLES
-    from assay.reporting.views.memo import mark_of
+    """Each decision with its gates, clause by clause, in the memo's marks and words."""
+    from assay.cli.screens.terminal import RECOMMENDATION_STYLES, TONE_STYLES
+    from assay.reporting.views.memo import clause_tone, gate_text, mark_of
     from assay.reporting.views.view import json_list
 
     if as_json:
@@ -160,7 +170,10 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
         word = decision.recommendation
         click.secho(f"{word.upper()}  {decision.candidate}", fg=RECOMMENDATION_STYLES[word], bold=True)
         click.echo(f"  {decision.sentence}")
+        for warning in decision.warnings:
+            click.secho(f"  warning: {warning}", fg="yellow")
         for gate in decision.gates:
-            click.echo(f"  gate {gate.gate}: {gate.verdict}")
+            click.echo(f"  gate {gate.gate}: {gate_text(gate)}")
             for clause in gate.clauses:
-                click.echo(f"    {mark_of(gate, clause)} {clause.name:<22} {clause.seen}  ({clause.asks})")
+                mark = click.style(mark_of(gate, clause), fg=TONE_STYLES[clause_tone(gate, clause)])
+                click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks}): {clause.reason}")

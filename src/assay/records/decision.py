@@ -9,7 +9,7 @@ A clause carries its own numbers, so that a reader can check it, and names the r
 here is edited: a decision made on more evidence is a new record.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -38,6 +38,8 @@ class Source(Record):
 class MoreEvidence(Record):
     """What would turn a clause, and what that costs."""
 
+    added: ClassVar = frozenset(("answers",))
+
     what: str
     """In words: `3 more seeds of baseline and candidate`."""
     num_seeds: NonNegativeInt = 0
@@ -46,6 +48,8 @@ class MoreEvidence(Record):
     """Device time of it, by what the runs so far took; None where it is people's work, or cannot be known."""
     chance: float | None = None
     """Probability that the clause then passes, given what is known now; None where it cannot be told."""
+    answers: float | None = None
+    """Probability that it ends in scale or in stop; None where it is no new campaign."""
 
 
 class Clause(Record):

@@ -185,7 +185,7 @@ class StandardRule(FrozenConfig):
     """`stop` where the gain is at least `least_effect` with less than this probability."""
 
     least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
-    """`stop` where `scale` by the last look has less than this chance."""
+    """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""

@@ -17,13 +17,15 @@ from assay.evaluation.decision.facts import BenchmarkFacts, Facts
 from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_gates
 from assay.evaluation.decision.sensitivity import variations
 from assay.evaluation.decision.words import (
-    chance_text,
+    chances_text,
+    count_words,
     device_time_text,
     effect_text,
     interval_words,
 )
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
+from assay.evaluation.evidence.warnings import warnings_of_guardrail
 from assay.records.campaign import Campaign
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 
@@ -34,11 +36,10 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     """The decision on one candidate: a function of what was declared and what was gathered."""
     found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
-    blocking = blocking_clause(found.scale.clauses) if found.recommendation == "narrow" else None
+    blocking = _blocking(found) if found.recommendation == "narrow" else None
     cheapest = blocking.more if blocking is not None else None
     verdict = _verdict(facts, found, blocking)
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
-    warning = warning_of_patch(candidate.name, candidate.patch)
     return Decision(
         campaign=campaign.name,
         campaign_sha256=campaign.config_sha256,
@@ -67,10 +68,21 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         would_change=tuple(variations(config, facts, recommendation=found.recommendation)),
         risks=tuple(risks(config, facts, found.recommendation)),
         dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
-        warnings=(warning,) if warning else (),
+        warnings=tuple(_warnings(config, facts)),
         baseline_recipe_sha256=baseline[0].recipe_sha256,
         candidate_recipe_sha256=treated[0].recipe_sha256,
     )
+
+
+def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
+    """What keeps the evidence from meaning what it seems to."""
+    candidate = config.candidate(facts.candidate)
+    if of_patch := warning_of_patch(candidate.name, candidate.patch):
+        yield of_patch
+    guardrails = [facts.benchmarks[each.benchmark] for each in config.rule.guardrails]
+    for found in [each for each in guardrails if each.unit == "share"]:
+        yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
+    yield from (f"{run.run_id}: {text}" for run in facts.runs for text in run.warnings or ())
 
 
 def _measured(facts: Facts) -> list[BenchmarkFacts]:
@@ -80,13 +92,21 @@ def _measured(facts: Facts) -> list[BenchmarkFacts]:
 
 
 def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
-    """Decided; or at the last look; or open for a reason that no further seed can cure."""
+    """Decided; or at the last look; or open for a reason that no seed to come can cure."""
     if not facts.look.is_gate:
         return False
-    if found.recommendation != "narrow" or facts.num_seeds >= config.seeds:
+    if found.recommendation != "narrow" or found.cannot_answer or facts.num_seeds >= config.seeds:
         return True
     open_ = [clause for clause in found.scale.clauses if clause.verdict != "pass"]
     return not any(clause.more is not None and clause.more.num_seeds for clause in open_)
+
+
+def _blocking(found: JudgedGates) -> Clause | None:
+    """What keeps it from being scaled; where the design can not answer, curing another clause helps nobody."""
+    if not found.cannot_answer:
+        return blocking_clause(found.scale.clauses)
+    of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
+    return blocking_clause(of_gain) or blocking_clause(found.gates[1].clauses)
 
 
 class _Verdict(NamedTuple):
@@ -106,8 +126,16 @@ def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verd
         verb = "Roll back" if gate.then == "rollback" else "Stop"
         sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}."
         return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
-    assert blocking is not None
+    assert blocking is not None, "what is narrow has an open clause"
     cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more else ""
+    is_over = facts.look.is_gate and blocking.more is not None and blocking.more.answers is not None
+    if not found.has_power and is_over:
+        worth = next(each for each in found.scale.clauses if each.name == "worth")
+        reason = (
+            f"this design can not answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
+            f"neither shown nor ruled out (clause '{blocking.name}')."
+        )
+        return _Verdict(f"Narrow {name}: {reason}{cure}", f"gate scale: {blocking.name}")
     reason = _lower(blocking.reason).removesuffix(".")
     sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
     return _Verdict(sentence, f"gate scale: {blocking.name}")
@@ -118,9 +146,8 @@ def _lower(text: str) -> str:
 
 
 def _price(more: MoreEvidence) -> str:
-    cost = f", {device_time_text(more.device_s)}" if more.device_s else ""
-    chance = f", {chance_text(more.chance)} to pass" if more.chance is not None else ""
-    return f"{more.what}{cost}{chance}"
+    cost = [device_time_text(more.device_s)] if more.device_s else []
+    return ", ".join([more.what, *cost, *chances_text(more)])
 
 
 def _next_s(found: JudgedGates, cheapest: MoreEvidence | None) -> float | None:

@@ -2,7 +2,7 @@
 
     scale   all of: gain, worth, replication, left out, breadth     (evidence.campaign.rule)
                     guardrails, safety, coverage, drill, extrapolation, plan, budget     (clauses)
-    stop    any of: too small, unlikely, no way     (evidence.campaign.rule)
+    stop    any of: too small, unlikely, no way     (evidence.campaign.rule; the last two where it has power)
                     harm, unsafe     (clauses)
     others  as the campaign's file declares them; one that passes means stop
 
@@ -18,7 +18,12 @@ import numpy as np
 from assay.evaluation.decision.clauses import condition_clause, needed_clauses, stopping_clauses
 from assay.evaluation.decision.config import CampaignConfig, Gate
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.more_evidence import chance_at_last_look, more_seeds, replication_variance
+from assay.evaluation.decision.more_evidence import (
+    chance_at_last_look,
+    more_seeds,
+    needed_at_last_look,
+    replication_variance,
+)
 from assay.evaluation.decision.words import bound_text, chance_text, effect_text
 from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule, Criterion, judge
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
@@ -30,6 +35,10 @@ class JudgedGates(NamedTuple):
     recommendation: Recommendation
     gates: tuple[GateResult, ...]
     """`scale`, `stop`, then those of the campaign's file."""
+    has_power: bool
+    """The last look would scale a clear gain."""
+    cannot_answer: bool
+    """Narrow for want of power, and no declared look to come would change it."""
 
     @property
     def scale(self) -> GateResult:
@@ -59,17 +68,24 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
             least_without_one=facts.breadth.least_without_one,
             share_positive=facts.breadth.share_positive,
             chance_by_end=chance_at_last_look(config, facts, rule),
+            needed_by_end=needed_at_last_look(config, facts, rule),
             also_needed=[clause.verdict == "pass" for clause in needed],
             also_stops=[clause.verdict == "pass" for clause in stops]
             + [gate.verdict == "pass" for gate in others],
         ),
         rule,
     )
-    gain = [_clause(each, "effect", config, facts, rule) for each in found.scale_clauses]
-    futile = [_clause(each, "futility", config, facts, rule) for each in found.stop_clauses]
+    gain = [
+        _clause(each, "effect", _verdict(each, facts, rule), config, facts, rule)
+        for each in found.scale_clauses
+    ]
+    futile = [
+        _clause(each, "futility", _futile(each, has_power=bool(found.has_power)), config, facts, rule)
+        for each in found.stop_clauses
+    ]
     gates = (_scale_gate([*gain, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
     recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
-    return JudgedGates(recommendation, gates)
+    return JudgedGates(recommendation, gates, bool(found.has_power), bool(found.cannot_answer))
 
 
 def all_but_the_seal_holds(config: CampaignConfig, facts: Facts) -> bool:
@@ -113,6 +129,7 @@ def _stop_gate(clauses: Sequence[Clause], config: CampaignConfig, facts: Facts) 
     shown = [clause for clause in clauses if clause.verdict == "pass"]
     is_last = facts.num_seeds >= config.seeds
     verdict: GateVerdict = "pass" if shown else "fail" if is_last else "undecided"
+    shown += [clause for clause in clauses if clause.verdict == "undecided"]
     reason = f"{shown[0].name}: {shown[0].reason}" if shown else "No reason to stop is shown."
     return GateResult(gate="stop", then="stop", verdict=verdict, reason=reason, clauses=tuple(clauses))
 
@@ -131,9 +148,11 @@ def _other_gate(gate: Gate, facts: Facts) -> GateResult:
     )
 
 
-def _clause(found: Criterion, kind: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> Clause:
+def _clause(
+    found: Criterion, kind: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
+) -> Clause:
     """A clause of the rule itself in words."""
-    value, verdict = float(found.value), _verdict(found, facts, rule)
+    value = float(found.value)
     return Clause(
         name=found.name,
         type=kind,
@@ -142,7 +161,9 @@ def _clause(found: Criterion, kind: str, config: CampaignConfig, facts: Facts, r
         seen=_seen(found.name, value, facts.unit),
         value=value if np.isfinite(value) else None,
         bound=float(found.limit),
-        reason=_WORDS[found.name][0 if verdict == "pass" else 1],
+        reason=WITHOUT_POWER
+        if kind == "futility" and verdict == "undecided"
+        else _WORDS[found.name][0 if verdict == "pass" else 1],
         benchmarks=config.rule.primary,
         more=_more(found.name, config, facts, rule) if kind == "effect" and verdict != "pass" else None,
     )
@@ -159,6 +180,13 @@ def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
         "replication": value < rule.stop_probability,
     }.get(found.name, True)
     return "fail" if failed else "undecided"
+
+
+def _futile(found: Criterion, *, has_power: bool) -> GateVerdict:
+    """`undecided` where it holds, but by a design that would have missed a clear gain."""
+    if not found.is_met:
+        return "fail"
+    return "pass" if has_power or found.name == "too small" else "undecided"
 
 
 def _seen(name: str, value: float, unit: str) -> str:
@@ -191,6 +219,8 @@ def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     }[name]
 
 
+WITHOUT_POWER = "This design would miss a clear gain, so it is no reason to stop."
+
 _WORDS = {
     "gain": ("There is a gain.", "A gain is not shown."),
     "worth": ("The gain is large enough.", "The gain may be too small to be worth it."),
@@ -198,7 +228,7 @@ _WORDS = {
     "left out": ("No one benchmark carries it.", "Without one of them, too little gain is left."),
     "breadth": ("It is broad.", "Too few benchmarks gain."),
     "too small": ("Even the upper end of the gain is too small to be worth it.", "It may be large enough."),
-    "unlikely": ("A gain that is worth having is unlikely.", "A gain that is worth having is not unlikely."),
+    "unlikely": ("A gain that is worth having is unlikely.", "A gain that is worth having is likely enough."),
     "no way": ("More seeds would hardly change it.", "More seeds may show it."),
 }
 """By clause: why it holds, and why it does not."""

@@ -1,6 +1,7 @@
 """Numbers of a decision as a person says them: effects in points, device time in hours, chances in percent."""
 
 from assay.base.units import duration_text
+from assay.records.decision import MoreEvidence
 from assay.records.evaluation import Estimate
 
 _IN_POINTS = ("share", "AUC")
@@ -34,6 +35,12 @@ def chance_text(chance: float) -> str:
     if 0.0 < chance < 0.005:
         return "under 1%"
     return "over 99%" if 0.995 <= chance < 1.0 else f"{100 * chance:.0f}%"
+
+
+def chances_text(more: MoreEvidence) -> list[str]:
+    """`["over 99% to pass"]`; of a new campaign, `["81% to decide either way", "35% to pass"]`."""
+    chances = {"to decide either way": more.answers, "to pass": more.chance}
+    return [f"{chance_text(chance)} {what}" for what, chance in chances.items() if chance is not None]
 
 
 def rate_text(rate: float) -> str:

@@ -23,9 +23,10 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     recorded = recorded_looks(campaign.folder).get((decision.candidate, look.num_seeds, look.is_gate))
     if recorded is not None:
         _require_same_clauses(recorded, decision, campaign.folder / recorded.place())
-        if _is_revised(recorded, decision):
+        before = _in_todays_words(recorded, decision)
+        if _is_revised(before, decision):
             decision = decision.model_copy(update={"revision": recorded.revision + 1})
-        elif (problem := difference_of(recorded, decision)) is not None:
+        elif (problem := difference_of(before, decision)) is not None:
             raise DamagedDataError(
                 f"{campaign.folder / decision.place()}: does not follow from the results any more: {problem}. "
                 "A result or the decision was changed after it was made. Restore the file, or move it away and "
@@ -51,6 +52,27 @@ def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> No
     raise DataError(
         f"{path}: was judged by other clauses than this assay has: {', '.join(differ) or 'in another order'}. "
         "Judge it with the assay that wrote it, or move it away and run the campaign again."
+    )
+
+
+def _in_todays_words(recorded: Decision, found: Decision) -> Decision:
+    """An older assay took two lacks of evidence for reasons to stop: that no look to come would scale (`no
+    way`), and a belief that was the prior's (`unlikely`). What it wrote follows if all else does."""
+    lacking = {clause.name for clause in found.gates[1].clauses if clause.verdict == "undecided"}
+    old = recorded.gates[1].clauses
+    if not any(clause.name in lacking and clause.verdict == "pass" for clause in old):
+        return recorded
+    clauses = tuple(
+        clause.model_copy(update={"verdict": "undecided"}) if clause.name in lacking else clause
+        for clause in old
+    )
+    stop = recorded.gates[1].model_copy(update={"clauses": clauses})
+    both = (recorded.recommendation, found.recommendation)
+    return recorded.model_copy(
+        update={
+            "gates": (recorded.gates[0], stop, *recorded.gates[2:]),
+            "recommendation": "narrow" if both == ("stop", "narrow") else both[0],
+        }
     )
 
 

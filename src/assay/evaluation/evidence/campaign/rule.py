@@ -6,14 +6,17 @@
                      no one benchmark carries it: without any one, half the gain is left; 3 of 4 are positive
                      and every clause that the caller adds (guardrails, safety, coverage, extrapolation, plan)
     STOP    any of:  the gain's upper bound is below least_effect            } at gates only
-                     P(true gain >= least_effect) < 0.20                     }
-                     before the last gate: P(SCALE by then) < 0.02           }
+                     P(true gain >= least_effect) < 0.20               *     }
+                     before the last gate: P(SCALE by then) < 0.02     *     }
                      and every stop clause that the caller adds (harm shown, rollback)
+                     * where the design has power: its last gate would scale 2.5 times the least effect
     NARROW  otherwise; the failed clauses say what is missing
 
 STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may find harm, but giving up at one
-would cost power that no plan counted. All clauses are arithmetic on arrays, so that a decision and the
-simulation that vouches for it (`benchmarks/campaign_simulation.py`) cannot differ.
+would cost power that no plan counted. A design that would miss a clear gain learns little of any: what is
+unlikely by it was so before, and what has no way with it may have one with another. It ends where that is so,
+to save the seeds, but open: `cannot_answer`. All clauses are arithmetic on arrays, so that a decision and the
+simulation that vouches for it (`benchmarks/campaign_simulation.py`) can not differ.
 """
 
 from collections.abc import Sequence
@@ -29,6 +32,9 @@ from scipy.stats import norm
 from assay.base.config import FrozenConfig
 from assay.evaluation.evidence.effect import Effect, Leading, Level
 from assay.evaluation.evidence.replication import PRIOR_SD, shrink
+
+CLEAR_GAIN = 2.5
+"""Times the least effect: a gain that a design with power scales at its last gate, if that is what it sees."""
 
 
 class CampaignRule(FrozenConfig):
@@ -49,8 +55,8 @@ class CampaignRule(FrozenConfig):
     futility_level: float = Field(default=0.90, gt=0.5, lt=1.0)
     """One-sided confidence of the upper bound that must reach `least_effect`."""
     least_chance: float = Field(default=0.02, ge=0.0, lt=0.5)
-    """STOP when the probability of meeting SCALE by the last gate is below this. At 0.10, a third of true gains
-    of 3 points were stopped at the first gate of the default design, to save a tenth of the seeds."""
+    """Over when the probability of meeting SCALE by the last gate is below this. At 0.10, a third of true gains
+    of 3 points ended at the first gate of the default design, to save a tenth of the seeds."""
     least_share_left: float = Field(default=0.5, gt=0.0, le=1.0)
     """Without any one benchmark, this share of the composite gain must be left."""
     least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
@@ -86,6 +92,8 @@ class CampaignEvidence(NamedTuple):
     """The share of benchmarks with a gain."""
     chance_by_end: float | Leading = 1.0
     """P(SCALE by the last gate), see `chance_by_end`; 1 at the last gate, where it is not asked."""
+    needed_by_end: float | Leading = 0.0
+    """What the last gate must see to scale, see `needed_by_end`."""
     also_needed: Sequence[bool | Flags] = ()
     """Whether each further clause holds that SCALE needs: guardrails, safety, coverage, plan, budget."""
     also_stops: Sequence[bool | Flags] = ()
@@ -100,16 +108,23 @@ class RuleOutcome(NamedTuple):
     scale_clauses: tuple[Criterion, ...]
     """All must be met to scale."""
     stop_clauses: tuple[Criterion, ...]
-    """Any that is met stops."""
+    """Any that is met stops; of a design without power, the first only."""
+    has_power: Flags
+    """The last gate would scale a clear gain."""
+    cannot_answer: Flags
+    """NARROW for want of power, and no look to come would change it."""
 
 
 def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
     """Apply the rule above."""
     needed, stops = _scale_clauses(evidence, rule), _stop_clauses(evidence, rule)
-    is_scale = reduce(np.logical_and, [*(clause.is_met for clause in needed), *evidence.also_needed])
-    is_stop = reduce(np.logical_or, [*(clause.is_met for clause in stops), *evidence.also_stops])
+    too_small, unlikely, no_way = (clause.is_met for clause in stops)
+    has_power = np.asarray(evidence.needed_by_end) <= CLEAR_GAIN * rule.least_effect
+    is_stop = reduce(np.logical_or, [too_small, (unlikely | no_way) & has_power, *evidence.also_stops])
+    is_over = is_stop | no_way
+    is_scale = reduce(np.logical_and, [*(clause.is_met for clause in needed), *evidence.also_needed, ~is_over])
     recommendation = np.where(is_stop, "stop", np.where(is_scale, "scale", "narrow"))
-    return RuleOutcome(recommendation, needed, stops)
+    return RuleOutcome(recommendation, needed, stops, has_power, is_over & ~is_stop)
 
 
 def least_scaling_effect(
@@ -147,27 +162,108 @@ def chance_by_end(
     if num_seeds >= end_seeds or num_seeds < 2:
         return np.ones(np.shape(effect.mean))
     ahead = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-    quantile = ahead.end.quantile(end_level)
-    needed = least_scaling_effect(ahead.end.variance, quantile, replication_variance, rule)
+    needed = least_scaling_effect(ahead.end.variance, ahead.end.quantile(end_level), replication_variance, rule)
     chance: np.ndarray = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
     return chance
 
 
-def chance_anew(effect: Effect, *, num_seeds: int, new_seeds: int, level: float, rule: CampaignRule) -> Leading:
-    """P(the gain meets SCALE in a new campaign of `new_seeds` fresh seeds on the same items).
+def needed_by_end(
+    effect: Effect,
+    *,
+    num_seeds: int,
+    end_seeds: int,
+    end_level: float,
+    replication_variance: float | Leading,
+    rule: CampaignRule,
+) -> Leading:
+    """The smallest mean difference that the last gate will scale, with the variance to be expected there."""
+    end = _with_seeds(effect, num_seeds, end_seeds)
+    return least_scaling_effect(end.variance, end.quantile(end_level), replication_variance, rule)
+
+
+class Bounds(NamedTuple):
+    """On the mean difference that a look sees: what becomes of the candidate."""
+
+    scales: Leading
+    """From here on."""
+    stops: Leading
+    """Below."""
+    ends: Leading
+    """Below, or stopped: no look to come would scale it. Above and not scaled, it goes on."""
+
+
+def bounds_of_look(
+    seen: Effect,
+    *,
+    num_seeds: int,
+    level: float,
+    end_seeds: int,
+    end_level: float,
+    replication_variance: float | Leading,
+    rule: CampaignRule,
+) -> Bounds:
+    """The rule's clauses on the gain, solved for the mean, given its variance; `end`: the last look."""
+    variance = seen.variance
+    scales = least_scaling_effect(variance, seen.quantile(level), replication_variance, rule)
+    weight, sd = shrink(np.ones_like(variance), variance, prior_sd=rule.prior_sd)
+    stops = rule.least_effect - seen.quantile(rule.futility_level) * np.sqrt(variance)
+    unlikely = (rule.least_effect + norm.ppf(rule.stop_probability) * sd) / weight
+    no_way, needed = np.full(np.shape(stops), -np.inf), scales
+    if num_seeds < end_seeds:
+        ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
+        needed = least_scaling_effect(
+            ahead.end.variance, ahead.end.quantile(end_level), replication_variance, rule
+        )
+        no_way = (needed + norm.ppf(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
+    has_power = needed <= CLEAR_GAIN * rule.least_effect
+    stops = np.where(has_power, np.maximum(stops, np.maximum(unlikely, no_way)), stops)
+    return Bounds(scales, np.minimum(stops, scales), np.minimum(np.maximum(stops, no_way), scales))
+
+
+class ChancesAnew(NamedTuple):
+    """How a new campaign may end at its last gate."""
+
+    to_scale: Leading
+    to_answer: Leading
+    """To scale, or to stop because the gain is too small or unlikely; the rest stays open."""
+
+
+def chances_anew(
+    effect: Effect,
+    *,
+    num_seeds: int,
+    new_seeds: int,
+    level: float,
+    rule: CampaignRule,
+    items_factor: float = 1.0,
+) -> ChancesAnew:
+    """How a new campaign of `new_seeds` fresh seeds would end; on the same items, or (`items_factor`) on these
+    and others of their kind.
 
     Nothing that was seen counts there; it only says what to expect of the true gain, after shrinkage. The
     replication that is asked for is as large as the new campaign. One seed cannot say, and gives 0.
     """
     if num_seeds < 2 or new_seeds < 2:
-        return np.zeros(np.shape(effect.mean))
-    steady = rule.prior_sd**2 + effect.items_alone
-    weight = steady / (steady + effect.seed_variance)
-    anew = _with_seeds(effect, num_seeds, new_seeds)
-    needed = least_scaling_effect(anew.variance, anew.quantile(level), anew.variance, rule)
-    spread = np.sqrt(steady * (1.0 - weight) + anew.seed_variance)
-    chance: np.ndarray = ndtr((weight * effect.mean - needed) / np.maximum(spread, 1e-300))
-    return chance
+        return ChancesAnew(np.zeros(np.shape(effect.mean)), np.zeros(np.shape(effect.mean)))
+    items = effect.items_alone / items_factor
+    # What the campaign would see but for its seeds' luck, and what was seen of that.
+    steady = rule.prior_sd**2 + items
+    weight = steady / (rule.prior_sd**2 + effect.items_alone + effect.seed_variance)
+    anew = _with_more_items(_with_seeds(effect, num_seeds, new_seeds), items_factor)
+    bounds = bounds_of_look(
+        anew,
+        num_seeds=new_seeds,
+        level=level,
+        end_seeds=new_seeds,
+        end_level=level,
+        replication_variance=anew.variance,
+        rule=rule,
+    )
+    expected = weight * effect.mean
+    spread = np.maximum(np.sqrt(steady * (1.0 - weight) + anew.seed_variance), 1e-300)
+    to_scale: np.ndarray = ndtr((expected - bounds.scales) / spread)
+    to_stop: np.ndarray = ndtr((bounds.stops - expected) / spread)
+    return ChancesAnew(to_scale, to_scale + to_stop)
 
 
 class Forecast(NamedTuple):
@@ -197,6 +293,16 @@ def _with_seeds(effect: Effect, num_seeds: int, other_seeds: int) -> Effect:
         item_variance=effect.items_alone + effect.residual_variance * seen,
         residual_variance=effect.residual_variance * seen,
         seed_degrees=np.full(np.shape(effect.mean), other_seeds - 1.0),
+    )
+
+
+def _with_more_items(effect: Effect, factor: float) -> Effect:
+    """The same mean with the variance to be expected of `factor` times as many items under the same seeds."""
+    residual = effect.residual_variance / factor
+    return effect._replace(
+        seed_variance=np.maximum(effect.seed_variance - effect.residual_variance, 0.0) + residual,
+        item_variance=effect.items_alone / factor + residual,
+        residual_variance=residual,
     )
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from assay.evaluation.evidence.campaign.rule import (
     CampaignEvidence,
     CampaignRule,
-    chance_anew,
     chance_by_end,
+    chances_anew,
     judge,
     least_scaling_effect,
 )
@@ -179,7 +179,7 @@ def test_with_no_seeds_left_there_is_no_chance_to_ask_about():
 @pytest.mark.parametrize("new_seeds", [5, 8, 16])
 def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: float, new_seeds: int):
     found, rng = effect(seen, seeds=5), np.random.default_rng(7)
-    chance = float(chance_anew(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE))
+    chance, answer = chances_anew(found, num_seeds=5, new_seeds=new_seeds, level=0.96, rule=RULE)
     of_seeds, items = float(found.seed_variance), float(found.item_variance)
     # The gain on these items, as believed after the old seeds; then seeds that nobody has seen.
     steady = RULE.prior_sd**2 + items
@@ -192,4 +192,37 @@ def test_the_chance_of_a_new_campaign_is_how_often_fresh_seeds_get_there(seen: f
         seed_degrees=np.full(20_000, new_seeds - 1.0),
     )
     needed = least_scaling_effect(fresh.variance, fresh.quantile(0.96), fresh.variance, RULE)
-    assert chance == pytest.approx(np.mean(fresh.mean >= needed), abs=0.05)
+    scaled = fresh.mean >= needed
+    assert float(chance) == pytest.approx(np.mean(scaled), abs=0.05)
+    fresh_evidence = evidence(mean=fresh.mean)._replace(
+        effect=fresh, level=0.96, replication_variance=fresh.variance, needed_by_end=needed
+    )
+    ended = judge(fresh_evidence, RULE).recommendation != "narrow"
+    assert float(answer) == pytest.approx(np.mean(ended), abs=0.05)
+
+
+def test_more_items_answer_what_more_seeds_can_not():
+    found = effect(0.02, error=0.03)
+    found = found._replace(seed_variance=np.asarray(1e-6), item_variance=np.asarray(9e-4))
+    seeds, items = (
+        chances_anew(found, num_seeds=5, level=0.96, rule=RULE, **more)
+        for more in ({"new_seeds": 30}, {"new_seeds": 5, "items_factor": 64.0})
+    )
+    assert float(seeds.to_answer) < 0.5 < 0.8 < float(items.to_answer)
+
+
+def test_what_can_not_be_shown_any_more_is_narrow_and_over_and_never_scaled():
+    weak = {"needed_by_end": 0.05, "error": 0.027, "seeds": 3}
+    found = judge(evidence(mean=0.022, chance_by_end=0.01, **weak), RULE)
+    assert (str(found.recommendation), bool(found.cannot_answer)) == ("narrow", True)
+    assert not judge(evidence(mean=0.022, chance_by_end=0.03, **weak), RULE).cannot_answer
+    # A design with power has found the candidate wanting; and nothing without a way is scaled.
+    assert said(mean=0.022, error=0.027, chance_by_end=0.01, needed_by_end=0.03) == "stop"
+    assert said(mean=0.04, chance_by_end=0.0, needed_by_end=0.05) == "narrow"
+
+
+def test_what_was_unlikely_before_any_evidence_is_no_reason_to_stop():
+    """P(worth) of the prior is 23%: three loud seeds below 0 make it 19% and say next to nothing."""
+    loud = {"mean": -0.01, "error": 0.04, "seeds": 3}
+    assert said(**loud, needed_by_end=0.10) == "narrow"
+    assert said(**loud, needed_by_end=0.025) == "stop"

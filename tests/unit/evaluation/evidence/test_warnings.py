@@ -1,0 +1,101 @@
+"""Each rule warns where it holds and is silent where it does not; and its text is in the documents."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from assay.evaluation.evidence.classifier.metrics import classifier_metrics
+from assay.evaluation.evidence.classifier.rows import ScoredRows
+from assay.evaluation.evidence.warnings import (
+    RULES,
+    RuleName,
+    warnings_of_guardrail,
+    warnings_of_leaks,
+    warnings_of_lengths,
+    warnings_of_model,
+    warnings_of_pair,
+)
+from assay.records.dataset import LengthProfile
+from assay.records.evaluation import ClassifierEvaluation
+
+ROOT = Path(__file__).parents[4]
+LABELS = np.arange(2000) % 5 == 0
+FALLING = np.linspace(0.69, 0.3, 100).tolist()
+
+
+def evaluation(probabilities: np.ndarray) -> ClassifierEvaluation:
+    rows = ScoredRows(LABELS, probabilities)
+    return ClassifierEvaluation(
+        run_id="r", step=100, weights_digest="", dataset_fingerprint="", split="validation",
+        predictions_sha256="", overall=classifier_metrics(rows), slices=(),
+    )  # fmt: skip
+
+
+def useful() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.clip(0.2 + 0.15 * (LABELS - 0.2) + 0.1 * rng.normal(size=LABELS.size), 0.01, 0.99)
+
+
+def lengths(mean: float, p95: float, longest: int) -> LengthProfile:
+    return LengthProfile(
+        mean=mean, p50=mean, p95=p95, p99=p95, max=longest, histogram_edges=(), histogram_rows=()
+    )
+
+
+def rules(losses: list[float], probabilities: np.ndarray) -> list[str]:
+    return [each.rule for each in warnings_of_model(losses, evaluation(probabilities))]
+
+
+def test_a_model_that_learned_is_not_warned_of():
+    assert rules(FALLING, useful()) == []
+
+
+def test_a_dead_model_is_warned_of_though_its_rows_were_proved():
+    """Learning rate 1.0: the loss ends at 3,000, and every row gets the same probability."""
+    losses = np.geomspace(0.69, 3000.0, 100).tolist()
+    assert rules(losses, np.full(LABELS.size, 0.97)) == ["diverged", "one score", "worse than constant"]
+
+
+@pytest.mark.parametrize("end", [float("nan"), float("inf"), 1.5])
+def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: float):
+    assert [each.rule for each in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
+
+
+def test_one_wild_step_is_no_divergence():
+    assert warnings_of_model([*FALLING[:60], 50.0, *FALLING[60:]], None) == []
+
+
+def test_scores_that_rank_like_a_coin_show_nothing_yet():
+    shuffled = np.random.default_rng(1).permutation(useful())
+    assert "no better than chance" in rules(FALLING, shuffled)
+
+
+def test_runs_of_120_and_200_steps_are_not_compared_without_a_word():
+    (found,) = warnings_of_pair("a", "b", steps=(200, 120))
+    assert found.rule == "steps differ" and "b made 120 steps, a 200" in found.text
+    assert warnings_of_pair("a", "b", steps=(200, 200)) == []
+
+
+def test_a_guardrail_that_is_zero_on_both_sides_guards_nothing():
+    zero, some = np.zeros((3, 20)), np.eye(3, 20)
+    assert [each.rule for each in warnings_of_guardrail("g", zero, zero)] == ["guardrail at zero"]
+    assert warnings_of_guardrail("g", some, zero) == warnings_of_guardrail("g", zero, some) == []
+
+
+def test_many_leaking_and_many_cut_rows_are_named():
+    assert [each.rule for each in warnings_of_leaks(10, 1000)] == ["leaking rows"]
+    assert warnings_of_leaks(9, 1000) == warnings_of_leaks(0, 0) == []
+    assert [each.rule for each in warnings_of_lengths(lengths(200.0, 512.0, 512))] == ["cut rows"]
+    whole, fixed, none = lengths(200.0, 400.0, 512), lengths(512.0, 512.0, 512), lengths(0.0, 0.0, 0)
+    assert warnings_of_lengths(whole) == warnings_of_lengths(fixed) == warnings_of_lengths(none) == []
+
+
+def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    written = [
+        line for line in text.splitlines() if line.startswith("| ") and line.split(" | ")[0][2:] in RULES
+    ]
+    assert written == [f"| {name} | {rule.holds} | {rule.cure} |" for name, rule in RULES.items()]
+    assert set(RULES) == set(get_args(RuleName))
