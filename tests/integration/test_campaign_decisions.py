@@ -313,7 +313,7 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     _, after = decided(path, trainer)
     assert (after.decisions["treated"].recommendation, after.decisions["treated"].revision) == ("scale", 4)
     assert len(trainer.trained) == 2 * 3
-    assert 'href="decisions/treated-3-revision-4.json"' in (campaign.folder / "memo.html").read_text()
+    assert "campaigns/pilot/decisions/treated-3-revision-4.json" in (campaign.folder / "memo.html").read_text()
 
 
 def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign_file, tmp_path: Path) -> None:

@@ -76,5 +76,8 @@ def _print(found: "ComparisonView") -> None:
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
         ("device time", f"{held}, the baseline's {of_baseline}"),
     ]
+    lines += [("changed", f"{each.key}: {each.baseline} -> {each.candidate}") for each in found.changes]
     for name, value in lines:
         click.echo(f"  {name:<12} {value}")
+    for warning in found.warnings:
+        click.secho(f"  {'warning':<12} {warning.text}", fg="yellow")

@@ -1,6 +1,6 @@
 """A campaign as it was declared before its first run, and what each of its runs was."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -33,6 +33,8 @@ class Campaign(Record):
 class CampaignRun(Record):
     """One arm with one seed: what was trained, and what it cost."""
 
+    added: ClassVar = frozenset(("warnings",))
+
     arm: str
     """`baseline` or the candidate's name."""
     seed: NonNegativeInt
@@ -44,6 +46,9 @@ class CampaignRun(Record):
     num_attempts: PositiveInt
     device_s: NonNegativeFloat
     """Over all ranks and attempts."""
+    warnings: tuple[str, ...] | None = None
+    """What its model's numbers warn of, a sentence each, which the audit says nothing of; None where an older
+    assay wrote it down."""
 
 
 class SealOpening(Record):

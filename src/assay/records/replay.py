@@ -11,7 +11,7 @@ Verdict = Literal["equal", "differs", "not recorded"]
 Cause = Literal[
     "wrong arithmetic", "other machine or code", "bad data", "divergence", "optimisation", "ordinary"
 ]
-"""Of a step that looks bad. `ordinary`: it does not."""
+"""The cause of a step that looks bad. `ordinary`: it does not."""
 
 
 class Compared(Record):

@@ -12,6 +12,7 @@ from assay.base.units import bytes_text, count_text, number_of
 from assay.cli.screens.terminal import name, number, table_of
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
+from assay.evaluation.evidence.warnings import RULES, warnings_of_leaks, warnings_of_lengths
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
@@ -39,6 +40,10 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
+    for warning in warnings_of_lengths(manifest.lengths):
+        console.print(
+            f"[yellow]warning: {escape(warning.text)} {escape(RULES[warning.rule].cure.capitalize())}.[/]\n"
+        )
     console.print(_column_table(manifest.column_profiles, manifest.num_rows))
 
 
@@ -179,6 +184,8 @@ def print_split(dataset: Path, found: SplitView) -> None:
             f"leaks       {leak.num_rows:>12,} of {leak.num_validation_rows:,} validation rows have the tokens "
             f"of a training row{examples}"
         )
+        for warning in warnings_of_leaks(leak.num_rows, leak.num_validation_rows):
+            print(f"warning     {warning.text}")
         if leak.num_rows:
             print(
                 "            build the dataset anew with --drop doubled, or without --group-by: then copies "

@@ -11,6 +11,7 @@ from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.terminal import (
     STATUS_STYLES,
+    TONE_STYLES,
     VERDICT_STYLES,
     device_hours_text,
     number,
@@ -23,6 +24,7 @@ from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
 from assay.reporting.views.curves import RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
+from assay.reporting.views.verdict import model_mark
 
 SILENT_AFTER_S = 60.0
 """A run that is said to run and was not heard of for so long gets a hint."""
@@ -58,7 +60,12 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "commits", _commits_text(run.commits)
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
     yield title, _headline_text(run.evaluation)
-    yield "audit", _audit_text(run)
+    yield "rows", _audit_text(run)
+    mark = model_mark(run)
+    yield (
+        "model",
+        Text("\n".join([mark.word, *(each.text for each in run.warnings)]), style=TONE_STYLES[mark.tone]),
+    )
     if run.held_s():
         yield "device time", _cost(run)
 

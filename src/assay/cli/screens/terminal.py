@@ -26,6 +26,7 @@ STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
 """Of those that are not their own word."""
 RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "red"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
+TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns where stdout is no terminal, so that ids are not cut in a pipe."""

@@ -18,7 +18,6 @@ from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_
 from assay.evaluation.decision.sensitivity import variations
 from assay.evaluation.decision.words import (
     chances_text,
-    count_words,
     device_time_text,
     effect_text,
     interval_words,
@@ -102,7 +101,7 @@ def _is_final(config: CampaignConfig, facts: Facts, found: JudgedGates) -> bool:
 
 
 def _blocking(found: JudgedGates) -> Clause | None:
-    """What keeps it from being scaled; where the design can not answer, curing another clause helps nobody."""
+    """What keeps it from being scaled; where the design cannot answer, curing another clause helps nobody."""
     if not found.cannot_answer:
         return blocking_clause(found.scale.clauses)
     of_gain = [clause for clause in found.scale.clauses if clause.type == "effect"]
@@ -132,7 +131,7 @@ def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verd
     if not found.has_power and is_over:
         worth = next(each for each in found.scale.clauses if each.name == "worth")
         reason = (
-            f"this design can not answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
+            f"this design cannot answer. Its effect is {gain} {over}: worth having with {worth.seen}, and "
             f"neither shown nor ruled out (clause '{blocking.name}')."
         )
         return _Verdict(f"Narrow {name}: {reason}{cure}", f"gate scale: {blocking.name}")

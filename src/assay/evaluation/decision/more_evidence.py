@@ -7,9 +7,9 @@ would decide, none is worth its price: then it is that of a new one, large enoug
 
 import math
 
+from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.words import count_words
 from assay.evaluation.evidence.campaign.rule import (
     CampaignRule,
     ChancesAnew,
@@ -124,7 +124,7 @@ def _anew(
 
 def _new_campaign(facts: Facts, seeds: int, chances: ChancesAnew, on_items: str) -> MoreEvidence:
     return MoreEvidence(
-        what=f"a new campaign with {count_words(seeds, 'fresh seed')}{on_items} and the same gates",
+        what=f"a new campaign with {number_of(seeds, 'fresh seed')}{on_items} and the same gates",
         num_seeds=seeds,
         device_s=seeds * facts.pair_s,
         chance=float(chances.to_scale),

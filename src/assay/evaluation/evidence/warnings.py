@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from assay.base.units import percent_text
 from assay.records.dataset import LengthProfile
-from assay.records.evaluation import AnyEvaluation, ClassifierMetrics
+from assay.records.evaluation import AnyEvaluation, ClassifierMetrics, ScoreMetrics
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
@@ -35,8 +35,8 @@ RuleName = Literal[
     "guardrail at zero",
     "leaking rows",
     "cut rows",
-    "look can not decide",
-    "campaign can not answer",
+    "look cannot decide",
+    "campaign cannot answer",
     "several changes",
 ]
 
@@ -58,11 +58,12 @@ RULES: dict[RuleName, Rule] = {
         "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
     ),
     "one score": Rule(
-        "every validation row got the same prediction",
+        "every validation row got the same prediction: probability, class or number",
         "the model says nothing of a row: look at the loss, the learning rate and the labels",
     ),
     "worse than constant": Rule(
-        "the whole interval of the log-loss is above that of always predicting the share of positives",
+        "the whole interval of the log-loss is above that of always predicting the share of positives; of "
+        "numbers, R² is below 0: their mean would do better",
         "train longer or slower; check that the labels mean what the recipe takes them for",
     ),
     "no better than chance": Rule(
@@ -75,7 +76,7 @@ RULES: dict[RuleName, Rule] = {
     ),
     "guardrail at zero": Rule(
         "baseline and candidate score 0 on every item of a guardrail",
-        "a score that can not fall guards nothing: choose items that the baseline can do",
+        "a score that cannot fall guards nothing: choose items that the baseline can do",
     ),
     "leaking rows": Rule(
         f"at least {LEAKING_SHARE:.0%} of the validation rows have the tokens of a training row",
@@ -85,12 +86,12 @@ RULES: dict[RuleName, Rule] = {
         f"at least {CUT_SHARE:.0%} of the rows are as long as the longest, so they were likely cut there",
         "build the dataset with a larger `--max-tokens`",
     ),
-    "look can not decide": Rule(
+    "look cannot decide": Rule(
         f"a declared look would end a campaign, unscaled, on more than {MOST_LOST:.0%} of the candidates that "
         "are worth having (by `rule.prior_sd`), and on more than it would scale",
         "leave it out of `looks`, or take it with more seeds",
     ),
-    "campaign can not answer": Rule(
+    "campaign cannot answer": Rule(
         f"by its last look a campaign would scale less than {LEAST_FOUND:.0%} of them",
         "more seeds, or more items: the warning says how many",
     ),
@@ -112,9 +113,12 @@ class Warned(NamedTuple):
 def warnings_of_model(losses: Sequence[float], evaluation: AnyEvaluation | None) -> list[Warned]:
     """What a run's kept training losses, step by step, and its last evaluation warn of."""
     found = [*_divergence(losses)]
-    if evaluation is not None and isinstance(evaluation.overall, ClassifierMetrics):
-        found += _of_classifier(evaluation.overall)
-    return found
+    if evaluation is None:
+        return found
+    metrics = evaluation.overall
+    return found + list(
+        _of_classifier(metrics) if isinstance(metrics, ClassifierMetrics) else _of_scores(metrics)
+    )
 
 
 def warnings_of_pair(baseline: str, candidate: str, *, steps: tuple[int, int]) -> list[Warned]:
@@ -132,7 +136,7 @@ def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> lis
     return [
         Warned(
             "guardrail at zero",
-            f"{name} is 0 on every item for both sides: it can not get worse, so it guards nothing.",
+            f"{name} is 0 on every item for both sides: it cannot get worse, so it guards nothing.",
         )
     ]
 
@@ -190,6 +194,21 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
     low = None if metrics.auc is None else metrics.auc.low
     if not is_one_score and low is not None and low <= 0.5:
         yield Warned("no better than chance", f"the interval of its AUC begins at {low:.4f}: a coin has 0.5.")
+
+
+def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
+    """Of several classes, or of numbers; rows' own scores say nothing of the kind."""
+    taken_for = np.array([each.predicted_as for each in metrics.classes]).sum(axis=0)
+    if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
+        name = metrics.classes[int(np.argmax(taken_for))].name
+        yield Warned("one score", f"all {metrics.num_rows:,} validation rows were taken for class '{name}'.")
+    if (fit := metrics.fit) is None:
+        return
+    said = [each.mean_predicted for each in fit.bins]
+    if said and fit.label_deviation > 0.0 and max(said) - min(said) < 1e-6 * fit.label_deviation:
+        yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {said[0]:.4g}.")
+    if fit.r_squared is not None and fit.r_squared < 0.0:
+        yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")
 
 
 def _entropy(share: float) -> float:

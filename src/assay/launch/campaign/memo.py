@@ -1,5 +1,7 @@
 """Writes the memo of a campaign from its records: what is there now, decided or not."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -7,7 +9,7 @@ from assay.launch.campaign.folder import OpenCampaign, recorded_decisions
 from assay.records.decision import Decision
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
-from assay.reporting.views.memo import Memo, ordered
+from assay.reporting.views.memo import Memo, ordered, record_paths
 
 
 class WrittenMemo(NamedTuple):
@@ -36,7 +38,21 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         stopped_by=stopped_by,
         budget_s=campaign.config.budget_device_hours * 3600.0,
     )
+    memo = replace(memo, records=_records(memo, campaign.home.folder))
     page, markdown = campaign.folder / "memo.html", campaign.folder / "memo.md"
     page.write_text(render_memo_page(memo), encoding="utf-8")
     markdown.write_text(memo_markdown(memo), encoding="utf-8")
     return WrittenMemo(memo, page, markdown)
+
+
+def _records(memo: Memo, home: Path) -> dict[str, str]:
+    """The text of every record that the memo names and that is still there, laid out to be read."""
+    there = [path for path in record_paths(memo) if (home / path).is_file()]
+    return {path: _laid_out((home / path).read_text(encoding="utf-8")) for path in there}
+
+
+def _laid_out(text: str) -> str:
+    try:
+        return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
+    except ValueError:
+        return text

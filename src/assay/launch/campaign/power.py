@@ -12,16 +12,17 @@ from typing import NamedTuple
 import numpy as np
 
 from assay.base.errors import DataError
+from assay.base.units import number_of
 from assay.data.dataset.split import split_view
 from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
 from assay.evaluation.decision.config import Benchmark, CampaignConfig, PredictionsBenchmark
-from assay.evaluation.decision.words import bound_text, chance_text, count_words, effect_text
+from assay.evaluation.decision.words import bound_text, chance_text, effect_text
 from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, power_of_looks
 from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
 from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST
 from assay.evaluation.suite.config import Generation, MultipleChoice, read_suite
 from assay.evaluation.suite.items import read_items
-from assay.launch.campaign.folder import all_decisions, campaign_names
+from assay.launch.campaign.folder import all_decisions
 from assay.launch.run import checked
 from assay.records.decision import Decision
 from assay.store.home import Home
@@ -57,7 +58,7 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     plan, rule = config.look_plan(), config.rule.thresholds()
     looks = power_of_looks(plan, rule, noise.components, num_items=noise.num_items)
     warnings = [
-        f"the look at {each.num_seeds} seeds can not decide: of the candidates that are worth having it would "
+        f"the look at {each.num_seeds} seeds cannot decide: of the candidates that are worth having it would "
         f"scale {chance_text(each.scales)}, and end on {chance_text(each.stops + each.gives_up)} without a "
         "gain. Leave it out of looks, or take it with more seeds."
         for each in looks[:-1]
@@ -65,7 +66,7 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     ]
     if looks[-1].scales < LEAST_FOUND:
         warnings.append(
-            f"the campaign can not answer: of the candidates that are worth having its last look would scale "
+            f"the campaign cannot answer: of the candidates that are worth having its last look would scale "
             f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
         )
     return StatedPower(noise, looks, warnings)
@@ -82,7 +83,7 @@ def power_lines(found: StatedPower | None) -> list[str]:
     return [
         f"power, {found.noise.source}:",
         *(
-            f"  look at {count_words(each.num_seeds, 'seed')}: finds a gain of "
+            f"  look at {number_of(each.num_seeds, 'seed')}: finds a gain of "
             f"{effect_text(each.finds, unit, signed=False)} 80% of the time; of candidates that are worth "
             f"having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
             + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
@@ -99,7 +100,7 @@ def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
             f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
         )
     runs = (1 + len(config.candidates)) * (cure.num_seeds - config.seeds)
-    parts = [f"{cure.num_seeds} seeds ({count_words(runs, 'more run')})"] if runs else []
+    parts = [f"{cure.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
     if cure.items_factor > 1:
         parts.append(f"{cure.items_factor * noise.num_items:,} items instead of {noise.num_items:,}")
     return f"The cheapest cure, for {LEAST_FOUND:.0%}: {' and '.join(parts)}."
@@ -123,14 +124,14 @@ def _measured(config: CampaignConfig, home: Home) -> PairedNoise | None:
         VarianceComponents(seed=of_seeds, item=items * num_items, residual=0.0),
         num_items,
         best.unit,
-        f"by the noise that campaign '{best.campaign}' measured on {count_words(num_seeds, 'seed')} and "
+        f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
         f"{num_items:,} items",
     )
 
 
 def _decisions(home: Home) -> Iterator[Decision]:
-    """On record; a campaign whose records can not be read tells nothing, and keeps no other from beginning."""
-    for name in campaign_names(home):
+    """On record; a campaign whose records cannot be read tells nothing, and keeps no other from beginning."""
+    for name in home.campaign_names():
         with suppress(DataError):
             yield from all_decisions(home.campaigns / name)
 

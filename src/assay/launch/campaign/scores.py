@@ -30,6 +30,7 @@ from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
+from assay.reporting.views.run import model_warnings
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
@@ -65,6 +66,7 @@ def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: C
         audit_verdict=audit.verdict if audit else "not audited",
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
+        warnings=tuple(each.text for each in model_warnings(ledger, run.run_id)),
     )
     return ScoredRun(record, folders)
 

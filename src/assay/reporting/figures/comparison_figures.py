@@ -55,6 +55,16 @@ def overlay_figures(page: ComparisonPage) -> Iterator[Figure]:
     yield from _quality(page)
 
 
+def changes_table(found: ComparisonView) -> Table:
+    """Where the recipes differ: what the difference is due to."""
+    return Table.of(
+        found.changes,
+        ("key", lambda each: each.key),
+        ("baseline", lambda each: str(each.baseline)),
+        (found.candidate_run_id, lambda each: str(each.candidate)),
+    )
+
+
 def cost_table(page: ComparisonPage) -> Table:
     """Speed and cost side by side."""
     runs = [each.view for each in _runs(page)]

@@ -7,6 +7,11 @@ from assay.reporting.figures.evidence_plots import ForestRow, forest_chart, is_w
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, effect_row
 
+BENCHMARKS_CAPTION = (
+    "A gain that one benchmark alone carries is no gain of the method; a guardrail must hold. Red: surely "
+    "worse than the baseline."
+)
+
 
 def memo_figures(memo: Memo) -> Iterator[Figure]:
     """None before the first decision."""
@@ -14,8 +19,8 @@ def memo_figures(memo: Memo) -> Iterator[Figure]:
         return
     yield _gains(memo)
     units = {effect.unit: None for decision in memo.decisions for effect in decision.effects}
-    for unit in units:
-        yield _benchmarks(memo, unit)
+    for place, unit in enumerate(units):
+        yield _benchmarks(memo, unit, caption=BENCHMARKS_CAPTION if place == 0 else f"Likewise, in {unit}.")
 
 
 def _gains(memo: Memo) -> Figure:
@@ -39,7 +44,7 @@ def _gains(memo: Memo) -> Figure:
     )
 
 
-def _benchmarks(memo: Memo, unit: str) -> Figure:
+def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
     rows: list[ForestRow] = []
     told: list[tuple[str, ...]] = []
     for decision in memo.decisions:
@@ -52,8 +57,7 @@ def _benchmarks(memo: Memo, unit: str) -> Figure:
     return figure(
         _forest(rows, unit=unit, label=f"Effect on each benchmark in {unit}", limit=None),
         title=f"Benchmark by benchmark ({unit})",
-        caption="A gain that one benchmark alone carries is no gain of the method; a guardrail must hold. "
-        "Red: surely worse than the baseline.",
+        caption=caption,
         table=Table(("candidate", *EFFECT_COLUMNS), told),
     )
 

@@ -9,7 +9,19 @@ import numpy as np
 
 from assay.base.units import count_text, duration_text
 from assay.records.phase import Phase
-from assay.reporting.figures.svg import Axis, Chart, Scale, chart, domain, drawing, tag, text, title
+from assay.reporting.figures.svg import (
+    Axis,
+    Chart,
+    Scale,
+    chart,
+    domain,
+    drawing,
+    log_domain,
+    spans_decades,
+    tag,
+    text,
+    title,
+)
 from assay.reporting.views.curves import Series
 from assay.reporting.views.run import RunView
 
@@ -94,11 +106,17 @@ def series_chart(
     extremes = [value for each in thinned for value in (*each.lows, *each.highs)]
     steps = [step for each in series for step in each.steps]
     first, last = min(steps, default=0.0), max(steps, default=1.0)
+    is_log = spans_decades(extremes) and not zero_based
+    range_ = (
+        log_domain(extremes)
+        if is_log
+        else domain(_without_outliers(extremes), floor=0.0 if zero_based else None)
+    )
     area = chart(
         width,
         280 if width > 400 else 250,
         Axis("step", (first, max(last, first + 1)), number_text),
-        Axis(y_label, domain(_without_outliers(extremes), floor=0.0 if zero_based else None), number_text),
+        Axis(f"{y_label}, logarithmic" if is_log else y_label, range_, number_text, is_log=is_log),
     )
     # Bands below lines, whichever series they belong to.
     bands = [

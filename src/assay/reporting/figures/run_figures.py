@@ -79,6 +79,24 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             dots=True,
             size=size,
         )
+    size = "half" if curves.gradient_norm and curves.learning_rate else "full"
+    if curves.gradient_norm is not None:
+        yield series_figure(
+            [curves.gradient_norm],
+            title="Gradient norm",
+            caption="Before clipping. Where it grows from step to step, a divergence is near.",
+            y_label="norm",
+            size=size,
+        )
+    if curves.learning_rate is not None:
+        yield series_figure(
+            [curves.learning_rate],
+            title="Learning rate",
+            caption="As the schedule set it.",
+            y_label="learning rate",
+            zero_based=True,
+            size=size,
+        )
 
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:
@@ -129,6 +147,18 @@ def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
             f"labels: mean {fit.label_mean:.4g}, standard deviation {fit.label_deviation:.4g}",
         )
         yield "bias", f"{fit.bias:+.4g}", "mean of predicted - true"
+
+
+def machines_table(run: RunView) -> Table:
+    """Where each attempt ran, on what, by which code."""
+    return Table.of(
+        run.attempts,
+        ("attempt", lambda each: str(each.attempt)),
+        ("hosts", lambda each: ", ".join(dict.fromkeys(each.hosts)) or "—"),
+        ("devices", lambda each: ", ".join(dict.fromkeys(each.devices)) or "—"),
+        ("processor", lambda each: each.processor or "—"),
+        ("assay", lambda each: each.code_version or run.code_version),
+    )
 
 
 def _name_with_unit(metric: Metric) -> str:

@@ -56,16 +56,20 @@ def drawing(*children: str, width: float, height: float, label: str) -> str:
 
 
 class Scale(NamedTuple):
-    """A linear map from values to pixels."""
+    """A map from values to pixels, linear or logarithmic."""
 
     low: float
     high: float
     start: float
     end: float
+    is_log: bool = False
 
     def __call__(self, value: float) -> float:
         """The pixel at which `value` lies."""
-        return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)
+        low, high = self.low, self.high
+        if self.is_log:
+            value, low, high = math.log(value), math.log(low), math.log(high)
+        return self.start + (value - low) / (high - low) * (self.end - self.start)
 
     def many(self, values: Iterable[float]) -> list[float]:
         """The pixels of several values."""
@@ -80,6 +84,27 @@ def ticks(low: float, high: float, target: int, *, least: float = 0.0) -> list[f
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(index * step, 2 - math.floor(math.log10(step))) for index in range(first, last + 1)]
+
+
+def decades(low: float, high: float, target: int) -> list[float]:
+    """Powers of ten inside [low, high], about `target` of them; where they are few, 2 and 5 times each, too."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    step = max(1, round((last - first) / max(target, 1)))
+    factors = (1, 2, 5) if last - first < target / 2 else (1,)
+    found = [factor * 10.0**power for power in range(first, last + 1, step) for factor in factors]
+    return [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+
+
+def spans_decades(values: Sequence[float]) -> bool:
+    """Whether a linear axis would hide the small ones: all above 0, the largest 100 times the smallest."""
+    finite = [value for value in values if math.isfinite(value)]
+    return bool(finite) and 1e-200 < 100.0 * min(finite) <= max(finite) < 1e200
+
+
+def log_domain(values: Sequence[float]) -> tuple[float, float]:
+    """The range of the finite values, all above 0, with a little air."""
+    finite = [value for value in values if math.isfinite(value)]
+    return min(finite) / 1.3, max(finite) * 1.3
 
 
 def domain(values: Sequence[float], *, floor: float | None = None) -> tuple[float, float]:
@@ -103,6 +128,11 @@ class Axis(NamedTuple):
     """How a value on it is written."""
     least: float = 0.0
     """What two of its numbers lie apart at least: 1 where there is nothing between whole ones."""
+    is_log: bool = False
+
+    def ticks(self, target: int) -> list[float]:
+        """Round values on it, about `target` of them."""
+        return decades(*self.range, target) if self.is_log else ticks(*self.range, target, least=self.least)
 
 
 class Chart(NamedTuple):
@@ -144,19 +174,19 @@ class Chart(NamedTuple):
 
 def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
     """A chart with room for its numbers."""
-    widest = max(len(y.number(value)) for value in ticks(*y.range, 5))
+    widest = max((len(y.number(value)) for value in y.ticks(5)), default=1)
     across = Scale(*x.range, 14 + widest * FONT_WIDTH, width - 14)
-    up = Scale(*y.range, height - 42, 26)
+    up = Scale(*y.range, height - 42, 26, y.is_log)
     left, right, top, bottom = across.start, across.end, up.end, up.start
     rows = [
         tag("line", x1=left, x2=right, y1=up(value), y2=up(value), class_="grid")
         + text(y.number(value), left - 8, up(value) + 4, class_="tick", text_anchor="end")
-        for value in ticks(*y.range, max(2, int((bottom - top) / 40)))
+        for value in y.ticks(max(2, int((bottom - top) / 40)))
     ]
     columns = [
         tag("line", x1=across(value), x2=across(value), y1=bottom, y2=bottom + 4, class_="base")
         + text(x.number(value), across(value), bottom + 18, class_="tick", text_anchor="middle")
-        for value in ticks(*x.range, max(2, int((right - left) / 90)), least=x.least)
+        for value in x.ticks(max(2, int((right - left) / 90)))
     ]
     names = [
         tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="base"),

@@ -1,14 +1,14 @@
-"""The memo as Markdown: for a pull request, a mail, or a wiki. The same facts as the page, without drawings."""
+"""The memo as Markdown: for a pull request, a mail, or a wiki. The same facts as the page, without drawings;
+records are named by their place in the folder of runs, to which no link leads from there."""
 
 from collections.abc import Iterator
 
 from assay.evaluation.decision.words import device_time_text, effect_text, interval_words
-from assay.records.campaign import CampaignRun
 from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.document import markdown_table
 from assay.reporting.views import memo as view
-from assay.reporting.views.memo import Memo, link_to
+from assay.reporting.views.memo import Memo
 
 
 def memo_markdown(memo: Memo) -> str:
@@ -19,12 +19,16 @@ def memo_markdown(memo: Memo) -> str:
 def _lines(memo: Memo) -> Iterator[str]:
     yield f"# {memo.question}"
     yield ""
-    yield f"**{view.memo_verdict(memo).word}.** {view.memo_verdict(memo).sentence}"
+    verdict = view.memo_verdict(memo)
+    yield f"**{verdict.word}.** {verdict.sentence}"
     yield ""
+    if verdict.marks:
+        yield " · ".join(mark.text() for mark in verdict.marks)
+        yield ""
     table = Table.of(
         memo.decisions,
         ("candidate", lambda each: f"[{each.candidate}](#{each.candidate})"),
-        ("recommendation", lambda each: f"**{each.recommendation}** ([record]({each.place()}))"),
+        ("recommendation", lambda each: f"**{each.recommendation}** (`{view.place_of(each)}`)"),
         ("gain", lambda each: interval_words(each.effect, each.unit)),
         ("cost so far", lambda each: device_time_text(each.spent_s)),
         ("next", view.next_text),
@@ -48,7 +52,7 @@ def _candidate(decision: Decision) -> Iterator[str]:
         yield from ("", f"**{title}**", "")
         yield from (f"- {line}" for line in lines)
     for gate in decision.gates:
-        yield from ("", f"**Gate {gate.gate}: {gate.verdict}.** {gate.reason}", "")
+        yield from ("", f"**Gate {gate.gate}: {view.gate_text(gate)}.** {gate.reason}", "")
         yield from markdown_table(_clauses(gate))
     yield from ("", "**Benchmarks**", "")
     yield from markdown_table(Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects]))
@@ -58,7 +62,7 @@ def _candidate(decision: Decision) -> Iterator[str]:
 
 def _clauses(gate: GateResult) -> Table:
     def seen(clause: Clause) -> str:
-        sources = "".join(f" ([record]({link_to(source.path)}))" for source in clause.evidence)
+        sources = "".join(f" (`{source.path}`)" for source in clause.evidence)
         return f"{clause.seen}{sources}"
 
     return Table.of(
@@ -75,18 +79,19 @@ def _clauses(gate: GateResult) -> Table:
 def _runs(decision: Decision) -> Table:
     num_seeds, gains = decision.look.num_seeds, view.gain_by_seed(decision)
 
-    def link(run: CampaignRun) -> str:
-        return f"[{run.run_id}]({link_to(f'{run.run_id}/run.json')})"
+    def model(place: int) -> str:
+        both = decision.runs[place], decision.runs[num_seeds + place]
+        return " ".join(dict.fromkeys(map(view.model_text, both)))
 
     def results(place: int) -> str:
-        found = ((each.benchmark, each.candidate_results[place].path) for each in decision.effects)
-        return " ".join(f"[{benchmark}]({link_to(path)})" for benchmark, path in found)
+        return " ".join(f"`{each.candidate_results[place].path}`" for each in decision.effects)
 
     return Table.of(
         range(num_seeds),
         ("seed", lambda place: str(decision.runs[place].seed)),
-        ("baseline", lambda place: link(decision.runs[place])),
-        ("candidate", lambda place: link(decision.runs[num_seeds + place])),
+        ("baseline", lambda place: f"`{decision.runs[place].run_id}`"),
+        ("candidate", lambda place: f"`{decision.runs[num_seeds + place].run_id}`"),
         ("gain", lambda place: effect_text(gains[place], decision.unit)),
+        ("model", model),
         ("results", results),
     )

@@ -12,9 +12,20 @@ from markupsafe import Markup
 
 from assay.base.clock import utc_text
 from assay.base.errors import StoreError
-from assay.reporting.figures.comparison_figures import cost_table, difference_figures, overlay_figures
+from assay.reporting.figures.comparison_figures import (
+    changes_table,
+    cost_table,
+    difference_figures,
+    overlay_figures,
+)
 from assay.reporting.figures.figure import Figure
-from assay.reporting.figures.run_figures import learning_figures, life_figures, metrics_table, quality_figures
+from assay.reporting.figures.run_figures import (
+    learning_figures,
+    life_figures,
+    machines_table,
+    metrics_table,
+    quality_figures,
+)
 from assay.reporting.pages.document import Document
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
@@ -23,6 +34,7 @@ from assay.reporting.views.verdict import (
     Verdict,
     comparison_verdict,
     interval_text,
+    next_commands,
     run_tiles,
     run_verdict,
 )
@@ -47,6 +59,8 @@ def render_run_page(page: RunPage) -> str:
             ("What is it worth?", quality_figures(page)),
         ],
         run=run,
+        next_commands=next_commands(run),
+        attempts=machines_table(run),
         metrics=metrics_table(run.evaluation.overall) if run.evaluation else None,
         recipe=yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True).strip(),
     )
@@ -63,6 +77,7 @@ def render_comparison_page(page: ComparisonPage) -> str:
         verdict=comparison_verdict(page),
         tiles=[tile for each in page.candidates for tile in _comparison_tiles(each.compared)],
         sections=[("Is it as good?", difference_figures(page)), ("Side by side", overlay_figures(page))],
+        changes=[(each.compared.candidate_run_id, changes_table(each.compared)) for each in page.candidates],
         costs=cost_table(page),
     )
 

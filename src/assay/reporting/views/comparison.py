@@ -1,21 +1,37 @@
 """Runs beside their baseline: whether they are as good, how much faster, and at what cost."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations
 from assay.evaluation.evidence.verdict import SliceDifference
+from assay.evaluation.evidence.warnings import warnings_of_pair
 from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
-from assay.reporting.views.run import RunView
+from assay.reporting.views.run import RunView, WarningView
 from assay.reporting.views.run_page import RunPage, run_page
+from assay.reporting.views.view import View
 from assay.store.findings import keep_comparison
 from assay.store.ledger.ledger import Ledger
 
 
+class RecipeChange(View):
+    """A key of the recipe with another value."""
+
+    key: str
+    """Dotted: `trainer.optimizer.learning_rate`."""
+    baseline: Any
+    """Null where it has none."""
+    candidate: Any
+    """Likewise."""
+
+
 class ComparisonView(Comparison):
     """A comparison on record, with what each side took."""
+
+    added: ClassVar = frozenset(("warnings", "changes"))
 
     metric: Metric
     """What is compared."""
@@ -33,8 +49,18 @@ class ComparisonView(Comparison):
     baseline_world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
     candidate_world_sizes: tuple[int, ...]
+    warnings: tuple[WarningView, ...] = ()
+    """What keeps the comparison from meaning what it seems to, and what either model's numbers warn of."""
+    changes: tuple[RecipeChange, ...] = ()
+    """Where the two recipes differ."""
     page: str
     """The HTML file that was written."""
+
+    @property
+    def is_better(self) -> bool:
+        """The whole interval of the difference lies on the better side."""
+        end = self.difference.low if self.metric.higher_is_better else self.difference.high
+        return end is not None and (end > 0.0 if self.metric.higher_is_better else end < 0.0)
 
 
 @dataclass(frozen=True)
@@ -91,8 +117,28 @@ def comparison_view(
         candidate_device_s=candidate.held_s(),
         baseline_world_sizes=baseline.world_sizes,
         candidate_world_sizes=candidate.world_sizes,
+        warnings=tuple(_warnings(baseline, candidate)),
+        changes=tuple(_changes("", baseline.recipe, candidate.recipe)),
         page=page,
     )
+
+
+def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
+    sides = baseline.run_id, candidate.run_id
+    of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step))
+    yield from map(WarningView.of, of_pair)
+    for side in (baseline, candidate):
+        for each in side.warnings:
+            yield WarningView(rule=each.rule, text=f"{side.run_id}: {each.text}")
+
+
+def _changes(key: str, before: Any, after: Any) -> Iterator[RecipeChange]:
+    """By key; a run's name is none."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for part in dict.fromkeys((*before, *after)):
+            yield from _changes(f"{key}.{part}".lstrip("."), before.get(part), after.get(part))
+    elif before != after and key != "name":
+        yield RecipeChange(key=key, baseline=before, candidate=after)
 
 
 def _candidate(

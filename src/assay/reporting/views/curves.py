@@ -43,6 +43,9 @@ class RunCurves:
     """Tokens per second, over all ranks."""
     validation: Series | None = None
     """The curve of the evaluations during training, where there were several."""
+    learning_rate: Series | None = None
+    gradient_norm: Series | None = None
+    """Before clipping."""
 
 
 def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
@@ -53,6 +56,8 @@ def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
         loss=_series(ledger, run_id, "loss"),
         throughput=_throughput(ledger, run_id),
         validation=validation if validation is not None and len(set(validation.steps)) > 1 else None,
+        learning_rate=_series(ledger, run_id, "learning_rate"),
+        gradient_norm=_series(ledger, run_id, "gradient_norm"),
     )
 
 

@@ -4,24 +4,23 @@ cost, what would change our mind, what speaks against it; then every clause, and
 Plain values made of decisions; `memo_page.py` and `memo_markdown.py` write the same facts down.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Literal
 
 from assay.base.units import number_of
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
+    chances_text,
     device_time_text,
     effect_text,
     interval_words,
 )
 from assay.records.campaign import CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Recommendation
-from assay.reporting.views.verdict import Tile, Tone, Verdict
-
-UP = "../.."
-"""From the memo's folder (runs/campaigns/NAME) to that of all runs: what sources are relative to."""
+from assay.reporting.views.verdict import SIGNS, Mark, Tile, Tone, Verdict, worst
 
 WORDS: dict[Recommendation, str] = {"scale": "Scale", "narrow": "Narrow", "stop": "Stop"}
 TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "bad"}
@@ -43,6 +42,9 @@ class Memo:
     stopped_by: str | None
     """Why the campaign ended before every candidate was decided."""
     budget_s: float
+    records: Mapping[str, str] = field(default_factory=dict)
+    """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
+    along."""
 
     def runs(self) -> list[CampaignRun]:
         """Every run behind the decisions, once."""
@@ -67,11 +69,33 @@ def memo_verdict(memo: Memo) -> Verdict:
     left = [
         f"{name} is not decided: {memo.stopped_by or 'its looks are still to come'}." for name in memo.undecided
     ]
+    runs = memo.runs()
+    not_proved = [run for run in runs if run.audit_verdict != "pass"]
+    warned = [run for run in runs if run.warnings]
+    marks = (
+        Mark(
+            "rows", "bad" if not_proved else "good", f"{len(runs) - len(not_proved)} of {len(runs)} runs proved"
+        ),
+        Mark("models", *_models_word(runs)),
+    )
+    tone = TONES[memo.decisions[0].recommendation]
     return Verdict(
-        TONES[memo.decisions[0].recommendation],
+        worst((tone, "open")) if warned else tone,
         " · ".join(words),
         " ".join([*(each.sentence for each in memo.decisions), *left]),
+        marks,
     )
+
+
+def _models_word(runs: Sequence[CampaignRun]) -> tuple[Tone, str]:
+    if warned := [run for run in runs if run.warnings]:
+        return "bad", f"{len(warned)} of {len(runs)} warned of"
+    return ("open", "not looked at") if any(run.warnings is None for run in runs) else ("good", "no warning")
+
+
+def model_text(run: CampaignRun) -> str:
+    """What its numbers warn of."""
+    return "not looked at" if run.warnings is None else " ".join(run.warnings) or "no warning"
 
 
 def memo_tiles(memo: Memo) -> list[Tile]:
@@ -112,19 +136,32 @@ def next_text(decision: Decision) -> str:
 
 
 def more_text(more: MoreEvidence | None) -> str:
-    """`2 more seeds of both arms (4 min of device time, 62% likely to pass)`; a dash for none."""
+    """`2 more seeds of both arms (4 min of device time, 62% to pass)`; a dash for none."""
     if more is None:
         return "—"
-    notes = [device_time_text(more.device_s)] if more.device_s else []
-    notes += [f"{chance_text(more.chance)} likely to pass"] if more.chance is not None else []
+    notes = [*([device_time_text(more.device_s)] if more.device_s else []), *chances_text(more)]
     return f"{more.what} ({', '.join(notes)})" if notes else more.what
+
+
+def gate_text(gate: GateResult) -> str:
+    """What became of it: a gate that means stop does not `pass` for anybody's good."""
+    if gate.then == "scale":
+        return {"pass": "holds", "fail": "does not hold", "undecided": "open"}[gate.verdict]
+    return {"pass": f"met, so {gate.then}", "fail": "not met", "undecided": "not met so far"}[gate.verdict]
+
+
+def clause_tone(gate: GateResult, clause: Clause) -> Tone:
+    """A stop condition that holds is bad news; one that does not is none."""
+    if gate.then != "scale" and clause.verdict != "undecided":
+        return "bad" if clause.verdict == "pass" else "good"
+    return {"pass": "good", "fail": "bad", "undecided": "open"}[clause.verdict]  # type: ignore[return-value]
 
 
 def mark_of(gate: GateResult, clause: Clause) -> str:
     """A tick, a cross or a circle; where a condition means stop, one that is not met is nothing to tick off."""
-    if gate.then != "scale":
-        return "✕" if clause.verdict == "pass" else "–"
-    return {"pass": "✓", "fail": "✕", "undecided": "○"}[clause.verdict]
+    if gate.then != "scale" and clause.verdict == "fail":
+        return "–"
+    return SIGNS[clause_tone(gate, clause)]
 
 
 def gain_by_seed(decision: Decision) -> list[float]:
@@ -155,13 +192,58 @@ def lists_of(decision: Decision) -> list[tuple[Literal["change", "risks", "disse
     return [
         ("change", "What would change our mind", decision.would_change),
         ("risks", "Risks", (*decision.warnings, *decision.risks)),
-        ("dissent", "Dissent", decision.dissent or ("None recorded; no number speaks against it.",)),
+        ("dissent", "Dissent", decision.dissent or (_no_dissent(decision),)),
     ]
 
 
-def link_to(path: str) -> str:
-    """From the memo to a record: sources are relative to the folder of all runs, or absolute."""
-    return path if path.startswith("/") else f"{UP}/{path}"
+def _no_dissent(decision: Decision) -> str:
+    """That no number speaks against it is said where none does: no warning, and no variation that flips it."""
+    flips = any(each.startswith("It would be") for each in decision.would_change)
+    if decision.recommendation == "narrow" or decision.warnings or flips:
+        return "None recorded."
+    return "None recorded; no number speaks against it."
+
+
+def record_paths(memo: Memo) -> list[str]:
+    """Of every record behind a number: relative to the folder of all runs, or absolute."""
+    found = [f"{home_of(memo.campaign)}/campaign.json"]
+    for decision in memo.decisions:
+        found.append(place_of(decision))
+        if decision.recommendation == "scale":
+            found.append(known_good_of(decision))
+        found += [run_record(run) for run in decision.runs]
+        found += [source.path for gate in decision.gates for each in gate.clauses for source in each.evidence]
+        found += [
+            source.path
+            for each in decision.effects
+            for source in (*each.baseline_results, *each.candidate_results)
+        ]
+    return list(dict.fromkeys(found))
+
+
+def home_of(campaign: str) -> str:
+    """A campaign's folder."""
+    return f"campaigns/{campaign}"
+
+
+def place_of(decision: Decision) -> str:
+    """Of its record."""
+    return f"{home_of(decision.campaign)}/{decision.place()}"
+
+
+def known_good_of(decision: Decision) -> str:
+    """Of the recipe that it made."""
+    return f"{home_of(decision.campaign)}/{decision.candidate}.known_good.json"
+
+
+def run_record(run: CampaignRun) -> str:
+    """Of a run's own record."""
+    return f"{run.run_id}/run.json"
+
+
+def anchor_of(path: str) -> str:
+    """Of a record inside the page."""
+    return f"record-{sha256(path.encode()).hexdigest()[:12]}"
 
 
 def _look_words(decision: Decision) -> str:

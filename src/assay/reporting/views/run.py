@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
+from assay.evaluation.evidence.warnings import RuleName, Warned, warnings_of_model
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
@@ -24,6 +25,9 @@ from assay.store.metrics.phases import rank_phase_seconds
 NEWEST_EVENTS = 20
 NOTHING_LOST = 2**62
 """The committed step of an attempt whose end nobody knows yet: all of its work may be kept."""
+
+MOST_POINTS = 1_000_000
+"""Of a metric: all of them."""
 
 DeviceSeconds = dict[Phase, float]
 
@@ -57,6 +61,10 @@ class AttemptView(View):
     """Name of each rank's machine."""
     devices: tuple[str, ...]
     """Each rank's device, e.g. `cuda:3`; known once it ended."""
+    processor: str | None
+    """What its ranks computed on, with the version of PyTorch; null where an older assay wrote it down."""
+    code_version: str
+    """Of assay; empty where an older one wrote it down."""
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
@@ -138,6 +146,15 @@ class NoticeView(View):
     text: str
 
 
+class WarningView(View):
+    """What the numbers of a model, or of a comparison, warn of; docs/operations.md has the rules."""
+
+    rule: RuleName
+    """Which one holds."""
+    text: str
+    """A sentence with its numbers."""
+
+
 class RunView(RunHead):
     """A run. The beginning of its id is enough to ask for it."""
 
@@ -174,7 +191,9 @@ class RunView(RunHead):
     evaluation: Annotated[AnyEvaluation, AsWritten] | None
     """The last one; null before it."""
     audit: Annotated[AuditReport, AsWritten] | None
-    """The last report; null before the first."""
+    """The last report; null before the first. It is about rows, and says nothing of the model."""
+    warnings: tuple[WarningView, ...]
+    """What the model's numbers warn of; empty where none does, and before there are any."""
     notices: tuple[NoticeView, ...]
     """The newest last; at most twenty."""
     events: tuple[EventView, ...]
@@ -242,12 +261,19 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
+        warnings=tuple(map(WarningView.of, model_warnings(ledger, run.run_id))),
         notices=tuple(
             NoticeView.of(each, at=each.at_s) for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
         ),
         events=tuple(EventView.of(each, at=each.at_s) for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
     )
+
+
+def model_warnings(ledger: Ledger, run_id: str) -> list[Warned]:
+    """What a run's losses and its last evaluation warn of."""
+    losses = metric_series(ledger, run_id, "loss", max_points=MOST_POINTS).values
+    return warnings_of_model(losses.tolist(), next(reversed(ledger.evaluations(run_id)), None))
 
 
 def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
@@ -276,6 +302,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
     return AttemptView.of(
         attempt,
         started=attempt.started_s,
+        processor=None if attempt.processor is None else str(attempt.processor),
         ended=attempt.ended_s,
         held_s=None if attempt.ended_s is None else attempt.ended_s - attempt.started_s,
         reached_step=max(reached or 0, kept),
@@ -286,7 +313,7 @@ def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSecond
 
 def _speed(ledger: Ledger, run_id: str) -> SpeedView | None:
     seconds, rows, tokens = (
-        metric_series(ledger, run_id, name, max_points=1_000_000).values
+        metric_series(ledger, run_id, name, max_points=MOST_POINTS).values
         for name in ("step_s", "rows", "tokens")
     )
     if not (spent_s := float(seconds.sum())) > 0:

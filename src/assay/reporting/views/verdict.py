@@ -1,5 +1,6 @@
 """The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
@@ -10,6 +11,18 @@ from assay.reporting.views.run import RunView
 Tone = Literal["good", "bad", "open"]
 
 
+class Mark(NamedTuple):
+    """One thing that can be said by itself: `rows: proved`, `model: diverged`."""
+
+    about: str
+    tone: Tone
+    word: str
+
+    def text(self) -> str:
+        """With its sign, for those who see no colour."""
+        return f"{SIGNS[self.tone]} {self.about}: {self.word}"
+
+
 class Verdict(NamedTuple):
     """What happened, in words."""
 
@@ -17,6 +30,16 @@ class Verdict(NamedTuple):
     word: str
     """One or two words, for those who see no colour."""
     sentence: str
+    marks: tuple[Mark, ...] = ()
+    """What the tone is the worst of; empty where there is but one thing to say."""
+
+
+SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✕", "open": "○"}
+
+
+def worst(tones: Iterable[Tone]) -> Tone:
+    """The worst of several; good where there is none."""
+    return max(tones, key=("good", "open", "bad").index, default="good")
 
 
 class Tile(NamedTuple):
@@ -62,8 +85,26 @@ _UNDONE = {
 }
 
 
+def rows_mark(run: RunView) -> Mark:
+    """Whether each row was learned once, which says nothing of the model."""
+    if run.audit is None:
+        return Mark("rows", "open", "not audited")
+    word = {"pass": "proved", "fail": "audit failed"}.get(run.audit.verdict, "not all checked")
+    return Mark("rows", {"pass": "good", "fail": "bad"}.get(run.audit.verdict, "open"), word)  # type: ignore[arg-type]
+
+
+def model_mark(run: RunView) -> Mark:
+    """Whether anything speaks against the model, which says nothing of its rows."""
+    if run.warnings:
+        return Mark("model", "bad", ", ".join(each.rule for each in run.warnings))
+    if run.evaluation is None:
+        return Mark("model", "open", "not evaluated")
+    return Mark("model", "good", "no warning")
+
+
 def run_verdict(run: RunView) -> Verdict:
-    """The state of a run, what was proved of it, and what it found."""
+    """The state of a run, what was proved of its rows, and what was found of its model."""
+    marks = (rows_mark(run), model_mark(run))
     audit = run.audit
     if run.status == "failed":
         reason = run.attempts[-1].reason if run.attempts else "no attempt began"
@@ -72,13 +113,15 @@ def run_verdict(run: RunView) -> Verdict:
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
         sentence = f"The audit failed, so the result cannot be trusted: {found[0]}."
-        return Verdict("bad", "audit failed", sentence)
-    if run.status == "succeeded" and audit is not None and audit.verdict == "pass":
-        return Verdict("good", "finished, proved", f"{_learned(run)}{_survived(run)}{_found(run)}")
+        return Verdict("bad", "audit failed", sentence, marks)
+    warned = "".join(f" Warning: {each.text}" for each in run.warnings)
     if run.status == "succeeded":
-        return Verdict("open", "finished, not audited", f"The run finished.{_survived(run)}{_found(run)}")
+        is_proved = audit is not None and audit.verdict == "pass"
+        began = _learned(run) if is_proved else "The run finished."
+        sentence = f"{began}{_survived(run)}{_found(run)}{warned}"
+        return Verdict(worst(mark.tone for mark in marks), "finished", sentence, marks)
     word, sentence = _UNDONE.get(run.status, ("stopped", "The run is stopped."))
-    return Verdict("open", word, f"{sentence}{_state(run)}")
+    return Verdict("bad" if run.warnings else "open", word, f"{sentence}{_state(run)}{warned}")
 
 
 def run_tiles(run: RunView) -> list[Tile]:
@@ -115,12 +158,36 @@ def run_tiles(run: RunView) -> list[Tile]:
     ]
 
 
+def next_commands(run: RunView) -> list[tuple[str, str]]:
+    """What a reader would do next, and the command for it."""
+    found = []
+    if run.status in ("failed", "preempted", "gone"):
+        found.append(("go on from the last commit", f"assay train --resume {run.run_id}"))
+    diverged = any(each.rule == "diverged" for each in run.warnings)
+    if diverged or (run.status == "failed" and run.attempts and "not finite" in run.attempts[-1].reason):
+        step = max((each.reached_step for each in run.attempts), default=0)
+        at = step if diverged else step + 1
+        found.append(("why it went wrong", f"assay replay {run.run_id} --step {max(at, 1)} --explain"))
+    if run.audit is None and run.status == "succeeded":
+        found.append(("prove its rows", f"assay audit {run.run_id}"))
+    if run.status == "succeeded" and not run.warnings:
+        found.append(("put another run beside it", f"assay compare {run.run_id} OTHER"))
+    return found or [("see how it goes", f"assay show {run.run_id}")]
+
+
 def comparison_verdict(page: ComparisonPage) -> Verdict:
     """The one-point rule for each candidate; the page takes the tone of the worst."""
     verdicts = {each.compared.verdict for each in page.candidates}
-    tone: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
-    word = {"bad": "fail", "open": "undecided", "good": "pass"}[tone]
-    return Verdict(tone, word, " ".join(_judged(each.compared) for each in page.candidates))
+    by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
+    word = {"bad": "fail", "open": "undecided", "good": "pass"}[by_rule]
+    warned = list(dict.fromkeys(each for found in page.candidates for each in found.compared.warnings))
+    sentences = [_judged(each.compared) for each in page.candidates]
+    sentences += [f"Warning: {each.text}" for each in warned]
+    if not warned:
+        return Verdict(by_rule, word, " ".join(sentences))
+    rules = ", ".join(dict.fromkeys(each.rule for each in warned))
+    marks = (Mark("rule", by_rule, word), Mark("comparison", "bad", rules))
+    return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
 
 
 def margin_text(found: ComparisonView) -> str:
@@ -139,6 +206,8 @@ def _judged(found: ComparisonView) -> str:
             f"{name} ended with the baseline's weights, bit for bit, so it is as good: "
             f"{title} {found.candidate_value:.4f} on {found.num_rows:,} rows."
         )
+    if found.is_better:
+        return f"{name} is better than the baseline: {difference}."
     if found.verdict == "pass":
         return f"{name} is as good as the baseline, within {margin}: {difference}."
     if found.verdict == "fail":
@@ -160,13 +229,14 @@ def _learned(run: RunView) -> str:
 
 
 def _survived(run: RunView) -> str:
-    if len(run.attempts) <= 1:
+    cut_short = [each for each in run.attempts[:-1] if each.outcome != "succeeded"]
+    if not cut_short:
         return ""
     lost = run.lost_steps
     again = f"; {lost} steps were made again" if lost else "; no step was lost"
-    ends = [each for each in run.attempts[:-1] if each.reason]
+    ends = [each for each in cut_short if each.reason]
     reason = f" ({ends[0].reason})" if ends else ""
-    times = "once" if len(run.attempts) == 2 else f"{len(run.attempts) - 1} times"
+    times = "once" if len(cut_short) == 1 else f"{len(cut_short)} times"
     return f" It was interrupted {times}{reason} and went on from its last commit{again}."
 
 

@@ -43,6 +43,19 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
     return steps
 
 
+def recorded_losses(run_dir: Path) -> list[float]:
+    """Of every step that was kept, in order; of one that several attempts made, the last one's."""
+    losses: dict[int, float] = {}
+    for attempt in sorted({attempt_and_rank(path)[0] for path in segment_paths(run_dir)}):
+        path = segment_path(run_dir, attempt, 0)
+        points = read_segment(path).metrics.get("loss") if path.is_file() else None
+        if points is not None and len(points.steps):
+            first = int(points.steps[0])
+            kept = {step: loss for step, loss in losses.items() if step < first}
+            losses = {**kept, **dict(zip(points.steps.tolist(), points.values.tolist(), strict=True))}
+    return [losses[step] for step in sorted(losses)]
+
+
 def last_step_of(run_dir: Path, attempt: int) -> int | None:
     """The last step that an attempt completed; None where it completed none."""
     path = segment_path(run_dir, attempt, 0)

@@ -36,7 +36,7 @@ def test_where_no_look_to_come_would_decide_the_design_is_blamed_and_not_the_can
     assert 0.2 < worth.value < 0.8, "nothing speaks against it"
     decision = decide(config, campaign_of(config), facts)
     assert (decision.recommendation, decision.is_final) == ("narrow", True)
-    assert decision.sentence.startswith("Narrow treated: this design can not answer.")
+    assert decision.sentence.startswith("Narrow treated: this design cannot answer.")
     assert decision.gates[1].verdict != "pass"
 
 
@@ -53,7 +53,7 @@ def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, fact
     facts = facts_of(config, UNSURE, num_seeds=5, noise=1.3)
     decision = decide(config, campaign_of(config), facts)
     assert decision.is_final
-    assert "this design can not answer" in decision.sentence
+    assert "this design cannot answer" in decision.sentence
     assert "to decide either way" in decision.sentence
 
 

@@ -18,7 +18,14 @@ from assay.evaluation.evidence.warnings import (
     warnings_of_pair,
 )
 from assay.records.dataset import LengthProfile
-from assay.records.evaluation import ClassifierEvaluation
+from assay.records.evaluation import (
+    ClassifierEvaluation,
+    ClassScore,
+    NumberBin,
+    NumberFit,
+    ScoreEvaluation,
+    ScoreMetrics,
+)
 
 ROOT = Path(__file__).parents[4]
 LABELS = np.arange(2000) % 5 == 0
@@ -70,6 +77,31 @@ def test_one_wild_step_is_no_divergence():
 def test_scores_that_rank_like_a_coin_show_nothing_yet():
     shuffled = np.random.default_rng(1).permutation(useful())
     assert "no better than chance" in rules(FALLING, shuffled)
+
+
+def scored(**found) -> list[str]:
+    overall = ScoreMetrics(num_rows=10, measured=(), **found)
+    evaluation = ScoreEvaluation(
+        run_id="r", step=1, weights_digest="", dataset_fingerprint="", split="validation",
+        predictions_sha256="", overall=overall, slices=(),
+    )  # fmt: skip
+    return [each.rule for each in warnings_of_model(FALLING, evaluation)]
+
+
+def test_one_class_for_all_rows_and_numbers_worse_than_their_mean_are_warned_of():
+    def classes(*taken: tuple[int, int]) -> tuple[ClassScore, ...]:
+        return tuple(
+            ClassScore(name=name, num_rows=5, predicted_as=row, precision=None, recall=None, f1=0.0)
+            for name, row in zip("ab", taken, strict=True)
+        )
+
+    def fit(r_squared: float, *said: float) -> NumberFit:
+        bins = tuple(NumberBin(num_rows=5, mean_predicted=each, mean_label=1.0) for each in said)
+        return NumberFit(label_mean=1.0, label_deviation=2.0, r_squared=r_squared, bias=0.0, bins=bins)
+
+    assert scored(classes=classes((0, 5), (0, 5))) == ["one score"]
+    assert scored(classes=classes((4, 1), (1, 4))) == scored(fit=fit(0.3, 0.5, 2.0)) == []
+    assert scored(fit=fit(-0.2, 3.0, 3.0)) == ["one score", "worse than constant"]
 
 
 def test_runs_of_120_and_200_steps_are_not_compared_without_a_word():

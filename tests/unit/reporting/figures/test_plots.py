@@ -12,7 +12,7 @@ from assay.records.evaluation import Estimate
 from assay.reporting.figures.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import bucketed, phase_bars, phase_totals, series_chart
-from assay.reporting.figures.svg import Scale, domain, tag, text, ticks
+from assay.reporting.figures.svg import Scale, decades, domain, tag, text, ticks
 from assay.reporting.views.curves import Series
 
 NUMBERS = st.one_of(st.floats(-1e6, 1e6), st.just(math.nan), st.just(math.inf))
@@ -113,3 +113,22 @@ def test_a_forest_without_any_estimate_is_still_a_drawing(width):
     rows = [ForestRow("rare", None, "3 rows")]
     svg = forest_chart(rows, width=width, label="forest", reference=None, x_label="AUC")
     assert "too few rows to rank" in svg
+
+
+def test_a_loss_that_spans_decades_is_drawn_on_a_logarithmic_axis_and_one_that_does_not_is_not():
+    wild, tame = np.geomspace(0.69, 3000.0, 50).tolist(), np.linspace(0.69, 0.3, 50).tolist()
+    drawn = [
+        series_chart([Series("loss", list(range(50)), values)], width=1036, y_label="loss", label="loss")
+        for values in (wild, tame)
+    ]
+    assert ["logarithmic" in svg for svg in drawn] == [True, False]
+    numbers = [each.text for each in found(drawn[0], "tick")]
+    assert {"1", "10", "100", "1,000"} <= set(numbers)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.floats(1e-200, 1e190), st.floats(100.0, 1e9), st.integers(2, 10))
+def test_marks_of_a_logarithmic_axis_are_few_and_inside(low, ratio, target):
+    marks = decades(low, low * ratio, target)
+    assert all(low * (1 - 1e-6) <= mark <= low * ratio * (1 + 1e-6) for mark in marks)
+    assert 1 <= len(marks) <= 3 * target + 3

@@ -88,7 +88,7 @@ def test_a_failed_audit_comes_before_any_good_news(run_page):
 @pytest.mark.parametrize(
     ("changes", "tone", "word"),
     [
-        ({"audit": None}, "open", "finished, not audited"),
+        ({"audit": None}, "open", "finished"),
         ({"status": "running"}, "open", "running"),
         ({"status": "preempted"}, "open", "stopped"),
         ({"status": "failed"}, "bad", "failed"),

@@ -53,7 +53,7 @@ def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
 
 @pytest.mark.parametrize(
     ("change", "word", "sentence"),
-    [(0.5, "fail", "is worse than the baseline"), (-0.5, "pass", "is as good as the baseline")],
+    [(0.5, "fail", "is worse than the baseline"), (-0.5, "pass", "is better than the baseline")],
 )
 def test_a_comparison_of_errors_follows_their_direction(run_page, change, word, sentence):
     page, before = scored(run_page, 0.0)
@@ -66,7 +66,8 @@ def test_a_comparison_of_errors_follows_their_direction(run_page, change, word, 
     compared = comparison_view(found, page.view, other.view, page="comparison.html")
     both = ComparisonPage(page, [ComparedRun(other, compared, compare_score_slices(before, after, [ERROR]))])
     verdict = comparison_verdict(both)
-    assert verdict.word == word and sentence in verdict.sentence and "0.1 squares" in verdict.sentence
+    assert verdict.word == word and sentence in verdict.sentence
+    assert ("0.1 squares" in verdict.sentence) == (word == "fail")
     text = render_comparison_page(both)
     assert not [name for name in OF_A_CLASSIFIER if name in text.replace("validation AUC", "")]
     assert "difference of squared error" in text and "to the left of it" in text

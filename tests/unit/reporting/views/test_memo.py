@@ -1,10 +1,21 @@
 """The memo: what a reader takes away in two minutes is right, and hostile names stay text."""
 
+import re
+from dataclasses import replace
+
 import pytest
 
+from assay.cli.campaign import print_decisions
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
-from assay.reporting.views.memo import memo_tiles, memo_verdict
+from assay.reporting.views.memo import (
+    anchor_of,
+    gate_text,
+    mark_of,
+    memo_tiles,
+    memo_verdict,
+    record_paths,
+)
 
 
 def test_what_is_to_be_scaled_is_told_first_and_sets_the_tone(memo, decision):
@@ -27,7 +38,7 @@ def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
 
 def test_an_open_clause_names_its_price(memo, decision):
     text = memo_markdown(memo(decision("perhaps", "narrow")))
-    assert "2 more seeds (1 min 30 s of device time, 60% likely to pass)" in text
+    assert "2 more seeds (1 min 30 s of device time, 60% to pass)" in text
 
 
 @pytest.mark.parametrize("recommendation", ["scale", "narrow", "stop"])
@@ -41,3 +52,60 @@ def test_hostile_names_stay_text(memo, decision, recommendation):
 
 def test_a_memo_without_any_decision_is_a_page_too(memo):
     assert "not decided" in render_memo_page(memo(undecided=("a",)))
+
+
+def test_a_guardrail_has_the_same_mark_and_words_on_the_terminal_as_in_the_memo(memo, decision, capsys):
+    made = decision("yes", "narrow")
+    print_decisions([made], as_json=False)
+    shown, text = capsys.readouterr().out, memo_markdown(memo(made))
+    for gate in made.gates:
+        assert f"gate {gate.gate}: {gate_text(gate)}" in shown
+        assert f"**Gate {gate.gate}: {gate_text(gate)}.**" in text
+        for clause in gate.clauses:
+            (line,) = (line for line in shown.splitlines() if f" {clause.name} " in line)
+            assert line.strip().startswith(mark_of(gate, clause))
+            assert clause.reason in line
+
+
+def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
+    gate = decision("yes", "scale").gates[0].model_copy(update={"gate": "stop", "then": "stop"})
+    words = [gate_text(gate.model_copy(update={"verdict": each})) for each in ("pass", "fail", "undecided")]
+    assert words == ["met, so stop", "not met", "not met so far"]
+
+
+def test_that_no_number_speaks_against_it_is_said_only_where_none_does(memo, decision):
+    sure, warned = decision("yes", "scale"), decision("yes", "scale").model_copy(update={"warnings": ("x",)})
+    flips = sure.model_copy(
+        update={"would_change": ("It would be narrow without seed 3 (1 of 9 variations).",)}
+    )
+    said = ["no number speaks against it" in memo_markdown(memo(each)) for each in (sure, warned, flips)]
+    assert said == [True, False, False]
+
+
+def test_runs_whose_models_are_warned_of_take_the_green_from_the_memo(memo, decision):
+    made = decision("yes", "scale")
+    runs = [run.model_copy(update={"warnings": ()}) for run in made.runs]
+    sound = made.model_copy(update={"runs": tuple(runs)})
+    runs[0] = runs[0].model_copy(update={"warnings": ("the training loss began at 0.69 and ended at 3000.",)})
+    dead = made.model_copy(update={"runs": tuple(runs)})
+    marks = [[mark.text() for mark in memo_verdict(memo(each)).marks] for each in (made, sound, dead)]
+    assert [each[0] for each in marks] == ["✓ rows: 4 of 4 runs proved"] * 3
+    assert [each[1] for each in marks] == [
+        "○ models: not looked at",
+        "✓ models: no warning",
+        "✕ models: 1 of 4 warned of",
+    ]
+    assert memo_verdict(memo(dead)).tone == "open"
+    assert "ended at 3000" in memo_markdown(memo(dead)) and "ended at 3000" in render_memo_page(memo(dead))
+
+
+def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
+    made = memo(decision("yes", "scale"))
+    records = {path: f'{{"of": "{path}"}}' for path in record_paths(made)}
+    page = render_memo_page(replace(made, records=records))
+    links = re.findall(r'href="([^"]+)"', page)
+    assert all(link == "data:," or link.startswith("#") for link in links)
+    anchors = set(re.findall(r'id="([^"]+)"', page))
+    assert {link[1:] for link in links if link.startswith("#")} <= anchors
+    assert {anchor_of(path) for path in records} <= anchors
+    assert "](" not in memo_markdown(made).replace("](#", "")

@@ -16,7 +16,7 @@ STOP wins over SCALE. Futility is judged at gates only: unscheduled looks may fi
 would cost power that no plan counted. A design that would miss a clear gain learns little of any: what is
 unlikely by it was so before, and what has no way with it may have one with another. It ends where that is so,
 to save the seeds, but open: `cannot_answer`. All clauses are arithmetic on arrays, so that a decision and the
-simulation that vouches for it (`benchmarks/campaign_simulation.py`) can not differ.
+simulation that vouches for it (`benchmarks/campaign_simulation.py`) cannot differ.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,77 @@
+"""Proved is about rows, good about the model: no surface shows one for the other."""
+
+import json
+
+import pytest
+
+from assay.reporting.pages.render import render_comparison_page, render_run_page
+from assay.reporting.views.run import WarningView
+from assay.reporting.views.run_page import RunPage
+from assay.reporting.views.verdict import comparison_verdict, model_mark, next_commands, rows_mark, run_verdict
+
+DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and ended at 3000.")
+
+
+@pytest.fixture
+def dead_page(run_page) -> RunPage:
+    view = run_page.view.model_copy(update={"warnings": (DEAD,)})
+    return RunPage(view, run_page.curves, run_page.roc, run_page.histogram)
+
+
+def test_a_dead_model_whose_rows_are_proved_has_no_green_seal(dead_page):
+    verdict = run_verdict(dead_page.view)
+    assert [mark.text() for mark in verdict.marks] == ["✓ rows: proved", "✕ model: diverged"]
+    assert verdict.tone == "bad"
+    assert DEAD.text in verdict.sentence
+    page = render_run_page(dead_page)
+    assert "✕ model: diverged" in page and 'class="verdict bad"' in page
+
+
+def test_a_model_that_nothing_speaks_against_is_marked_apart_from_its_rows(run_page):
+    assert (rows_mark(run_page.view).word, model_mark(run_page.view).word) == ("proved", "no warning")
+    assert run_verdict(run_page.view).tone == "good"
+
+
+def test_json_holds_the_warnings_beside_the_audit(dead_page):
+    tree = json.loads(dead_page.view.to_json())
+    assert (tree["audit"]["verdict"], tree["warnings"][0]["rule"]) == ("pass", "diverged")
+
+
+def test_a_run_that_diverged_is_to_be_replayed_next_and_a_sound_one_compared(dead_page, run_page):
+    assert "--explain" in next_commands(dead_page.view)[0][1]
+    assert next_commands(run_page.view)[-1][1] == f"assay compare {run_page.view.run_id} OTHER"
+
+
+def test_a_gain_whose_whole_interval_is_above_zero_is_better_and_not_only_as_good(compared):
+    page = compared(0.05)
+    (each,) = page.candidates
+    difference = each.compared.difference.model_copy(update={"value": 0.0236, "low": 0.018, "high": 0.0293})
+    better = each.compared.model_copy(update={"difference": difference, "verdict": "pass", "warnings": ()})
+    better_page = type(page)(page.baseline, [type(each)(each.page, better, each.slices)])
+    assert "is better than the baseline" in comparison_verdict(better_page).sentence
+    assert "as good as" not in comparison_verdict(better_page).sentence
+
+
+def test_a_comparison_opens_with_what_was_changed(compared):
+    page = compared(0.05)
+    (each,) = page.candidates
+    recipe = {**each.page.view.recipe, "trainer": {"epochs": 3}}
+    from assay.reporting.views.comparison import comparison_view
+
+    other = each.page.view.model_copy(update={"recipe": recipe, "step": 120})
+    found = comparison_view(_record(each.compared), page.baseline.view, other, page="p")
+    assert [(change.key, change.baseline, change.candidate) for change in found.changes] == [
+        ("trainer.epochs", 1, 3)
+    ]
+    assert [warning.rule for warning in found.warnings] == ["steps differ"]
+    html = render_comparison_page(type(page)(page.baseline, [type(each)(each.page, found, each.slices)]))
+    assert html.index("What was changed") < html.index("Is it as good?")
+    assert "trainer.epochs" in html
+
+
+def _record(compared):
+    from assay.records.evaluation import AucComparison
+
+    shared = {name: getattr(compared, name) for name in ("baseline_run_id", "candidate_run_id", "num_rows",
+              "difference", "allowed_loss", "verdict", "weights_equal")}  # fmt: skip
+    return AucComparison(**shared, baseline_auc=compared.baseline_value, candidate_auc=compared.candidate_value)
