@@ -18,12 +18,15 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from assay.cli.given import opened_ledger
 from assay.evaluation.suite.queue import stored_results
+from assay.reporting.views.run import run_view
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.ledger.writer import missed_subjects
 from assay.store.objects import open_store
+from assay.training.audit import audit_run
 from faulty_wire import (
     LIES,
     OF_DATABASE,
@@ -35,6 +38,8 @@ from faulty_wire import (
 )
 from integration.test_dead_ledger import server_url as server_url
 from slurm_cluster import wait_until
+
+pytestmark = pytest.mark.timeout(900)
 
 FOR_EVER_S = 3600.0
 CALLS = 90
@@ -93,7 +98,7 @@ class Assay:
 
 def ended(process: subprocess.Popen[str]) -> Ended:
     try:
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=280)
     except subprocess.TimeoutExpired:
         process.kill()
         raise
@@ -136,17 +141,12 @@ def goes_on_to_its_end(assay: Assay, undisturbed: str) -> None:
         assert done.code == 0, done.err
     finished = assay.log.finished()
     assert finished is not None and finished.weights_digest == undisturbed
-    audit = assay.run("audit", "r", "--json", "--deep")
-    assert (audit.code, json.loads(audit.out)["verdict"]) == (0, "pass"), audit
-    shown = assay.run("show", "r", "--json")
-    assert shown.code == 0, shown.err
-    view = json.loads(shown.out)
-    assert (view["status"], view["weights_digest"], view["audit"]["verdict"]) == (
-        "succeeded",
-        undisturbed,
-        "pass",
-    )
-    assert len(view["attempts"]) == len(saved_attempts(assay.run_dir))
+    assert audit_run(assay.home.run("r"), assay.log, weights="all").verdict == "pass"
+    with opened_ledger(assay.home) as ledger:
+        view = run_view(ledger, "r")
+    assert view.audit is not None
+    assert (view.status, view.weights_digest, view.audit.verdict) == ("succeeded", undisturbed, "pass")
+    assert len(view.attempts) == len(saved_attempts(assay.run_dir))
     assert not missed_subjects(assay.home)
 
 
