@@ -46,8 +46,10 @@ from assay.records.commit import RunFinished
 from assay.records.coverage import Coverage, CoverageCell, CoveredMode
 from assay.records.decision import Clause, Decision, KnownGood
 from assay.records.evaluation import ClassifierEvaluation, ClassifierMetrics, Estimate
+from assay.records.failure import Failure
 from assay.records.launch import Launch
-from assay.records.run import PhaseSeconds, Run
+from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import save_launch
@@ -97,6 +99,23 @@ class MadeUpTrainer:
         log = CommitLog(open_store(run.store_url))
         number = log.begin_attempt(world_size=1, now_s=0.0)
         log.append(RunFinished(attempt=number, step=1, weights_digest=f"{arm}-{seed}"))
+
+
+class InVainAtFirst(MadeUpTrainer):
+    """The first launch of each run leaves, for its store does not answer."""
+
+    def train(self, run: Run) -> None:
+        if self.trained.count(run.run_id) > 1:
+            super().train(run)
+            return
+        failure = Failure(
+            failure_kind="store_unreachable", run_id=run.run_id, attempt=1, signature="away", text="no answer"
+        )
+        attempt = Attempt(
+            run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=0,
+            outcome="failed", reason="no answer", failure=failure,
+        )  # fmt: skip
+        save_attempt(Path(run.run_dir), attempt)
 
 
 class MadeUpHoldout:
@@ -217,6 +236,13 @@ def pilot() -> OpenCampaign:
 
 
 GOOD: Rates = {"treated": dict.fromkeys(PRIMARY, 0.66)}
+
+
+def test_an_arm_whose_store_was_away_is_launched_again(campaign_file) -> None:
+    trainer = InVainAtFirst(GOOD)
+    _, result = decided(campaign_file(), trainer)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert {trainer.trained.count(run_id) for run_id in trainer.trained} == {2}
 
 
 def test_a_broad_gain_is_scaled_and_becomes_the_known_good_recipe(campaign_file) -> None:

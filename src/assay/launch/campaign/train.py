@@ -193,7 +193,7 @@ class Training:
             )
         commits = _log_of(run).commits()
         tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
-        if tries > TRIES or (last is not None and last.outcome == "failed"):
+        if tries > TRIES or (last is not None and last.outcome == "failed" and not _was_of_store(last)):
             why = last.reason if last is not None else "it left before it had begun"
             raise TrainingError(
                 f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
@@ -305,6 +305,11 @@ def _log_of(run: Run) -> CommitLog:
 
 def _has_begun(run: Run) -> bool:
     return bool(saved_attempts(Path(run.run_dir))) or last_launch(run) is not None
+
+
+def _was_of_store(attempt: Attempt) -> bool:
+    """Whether it failed for a store that may answer another time."""
+    return attempt.failure is not None and attempt.failure.failure_kind == "store_unreachable"
 
 
 def _has_left(run: Run) -> bool:
