@@ -7,6 +7,7 @@ constraint. Equal tasks start in their order, which takes nothing away and spare
 """
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
@@ -94,7 +95,11 @@ def bound_peak(model: Model) -> None:
                         model.cp.new_optional_fixed_size_interval_var(start, hours, literal, label)
                     )
                     units.append(way.demands[DEVICES])
-    model.cp.add_cumulative(intervals, units, model.peak_devices)
+    # Devices come in eights: whoever steps by those rules the heights between out at once.
+    step = math.gcd(*units) or 1
+    steps = model.cp.new_int_var(0, sum(units) // step, "peak_steps")
+    model.cp.add(model.peak_devices == step * steps)
+    model.cp.add_cumulative(intervals, [each // step for each in units], steps)
 
 
 def _group(cp: Any, problem: Problem, group: Group, usage: Usage) -> GroupVars:

@@ -48,11 +48,12 @@ class Solver:
         """The program with a patch, solved. Raises `ConfigError` where the patch makes no valid program."""
         changed = apply_changes(program, changes, source=title)
         try:
-            return Answer(title, changed, self._plan(changed), None)
+            return Answer(title, changed, self.plan(changed), None)
         except InfeasibleError:
             return Answer(title, changed, None, find_conflict(changed, effort=self._effort))
 
-    def _plan(self, program: Program) -> Plan:
+    def plan(self, program: Program) -> Plan:
+        """The best schedule. Raises what `schedule` raises."""
         problem = compile_problem(program)
         for known, found, goals in self._solved:
             if known == problem:
@@ -68,18 +69,24 @@ def answers(
     *,
     own: Mapping[str, Any] | None = None,
     effort: Effort = DEFAULT_EFFORT,
+    solver: Solver | None = None,
 ) -> tuple[Answer, ...]:
-    """As it is; then the what-ifs of the program by name (all by default), and a patch of the asker's own."""
+    """As it is; then the what-ifs of the program by name (all by default), and a patch of the asker's own.
+
+    `solver`: one that may know some of the schedules already.
+    """
     asked: list[tuple[str, Mapping[str, Any]]] = [(AS_PLANNED, {})]
     chosen = [program.what_ifs[name] for name in (program.what_ifs if names is None else names)]
     asked += [(each.title, each.changes) for each in chosen]
     if own:
         asked.append((" ".join(f"{key}={value}" for key, value in own.items()), own))
-    solver = Solver(effort)
+    solver = solver or Solver(effort)
     return tuple(solver.answer(program, title, changes) for title, changes in asked)
 
 
-def readings(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Answer, ...]:
+def readings(
+    program: Program, *, effort: Effort = DEFAULT_EFFORT, solver: Solver | None = None
+) -> tuple[Answer, ...]:
     """Every reading of the fair-use rule, the program's own first; none where it has no such rule."""
     rule = program.capacity.fair_use
     if rule is None:
@@ -88,7 +95,7 @@ def readings(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Answ
     found = [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
     stated = {name: getattr(rule, name) for name in fields}
     found.sort(key=lambda reading: reading != stated)
-    solver = Solver(effort)
+    solver = solver or Solver(effort)
     return tuple(
         solver.answer(
             program,

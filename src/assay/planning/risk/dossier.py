@@ -17,7 +17,6 @@ from assay.planning.risk.information import (
 from assay.planning.risk.offer import Offered, Say, baseline_of
 from assay.planning.risk.questions import QUESTION_WORLDS, AnsweredQuestion, played
 from assay.planning.risk.sketch import sketch
-from assay.planning.schedule import DEFAULT_EFFORT, Effort
 from assay.planning.what_if import answers, readings
 
 
@@ -40,7 +39,6 @@ class Dossier:
 def make_dossier(
     offered: Offered,
     *,
-    effort: Effort = DEFAULT_EFFORT,
     questions: bool = True,
     num_worlds: int = QUESTION_WORLDS,
     say: Say = lambda text: None,
@@ -64,9 +62,9 @@ def make_dossier(
     read: tuple[AnsweredQuestion, ...] = ()
     if questions:
         say("asking what if")
-        asked = played(answers(program, effort=effort), num_worlds=num_worlds, seed=seed)
+        asked = played(answers(program, solver=offered.solver), num_worlds=num_worlds, seed=seed)
         say("reading the cluster's rule in every way")
-        read = played(readings(program, effort=effort), num_worlds=few, seed=seed)
+        read = played(readings(program, solver=offered.solver), num_worlds=few, seed=seed)
     return Dossier(
         offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), asked, read
     )

@@ -17,7 +17,7 @@ from assay.planning.program.program import Program
 from assay.planning.program.risk import Risk
 from assay.planning.risk.compile import Baseline
 from assay.planning.risk.network import Flags
-from assay.planning.risk.outcome import Outcome, simulate
+from assay.planning.risk.outcome import Outcome, simulate, simulate_each
 
 DRIVER_WORLDS = 2_048
 """Played for each end of each driver; the luck is shared, so differences are finer than the levels."""
@@ -96,16 +96,16 @@ def tornado(
     program: Program, baseline: Baseline, *, num_worlds: int = DRIVER_WORLDS, seed: int = 0
 ) -> list[Driver]:
     """Every driver, the strongest first."""
-
-    def stand(changes: Mapping[str, Any]) -> Standing:
-        return standing(simulate(program.changed(changes), baseline, num_worlds=num_worlds, seed=seed))
-
+    now, ends = simulate(program, baseline, num_worlds=num_worlds, seed=seed), list(_ends(program))
+    changes = [change for _, _, low, _, high, _ in ends for change in (low, high)]
+    played = ((program.changed(change), baseline) for change in changes)
+    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[now]))
     drivers = [
-        Driver(name, title, stand(low), low_text, stand(high), high_text)
-        for name, title, low, low_text, high, high_text in _ends(program)
+        Driver(name, title, next(found), low_text, next(found), high_text)
+        for name, title, _, low_text, _, high_text in ends
     ]
     if program.pilot is not None:
-        drivers.append(_gain_driver(simulate(program, baseline, num_worlds=num_worlds, seed=seed)))
+        drivers.append(_gain_driver(now))
     return sorted(drivers, key=lambda driver: -driver.swing())
 
 
@@ -117,21 +117,25 @@ def register(
     A mitigation may change the work, so each is scheduled anew by `schedule`. Raises `ConfigError` where one
     does not fit the program.
     """
-
-    def stand(changed: Program) -> Standing:
-        return standing(simulate(changed, schedule(changed), num_worlds=num_worlds, seed=seed))
-
-    now = stand(program)
+    outcome = simulate(program, schedule(program), num_worlds=num_worlds, seed=seed)
+    now = standing(outcome)
+    without = [program.changed({f"risks.{name}.probability": 0.0}) for name in program.risks]
+    mitigated = [
+        _mitigated(program, name, each, mitigation.changes)
+        for name, risk in program.risks.items()
+        for each, mitigation in risk.mitigations.items()
+    ]
+    played = ((changed, schedule(changed)) for changed in (*without, *mitigated))
+    found = map(standing, simulate_each(played, num_worlds=num_worlds, seed=seed, known=[outcome]))
+    without_it = {name: next(found) for name in program.risks}
     lines = [
         RegisterLine(
             name,
             risk,
             now,
-            stand(program.changed({f"risks.{name}.probability": 0.0})),
+            without_it[name],
             tuple(
-                MitigationTried(
-                    each, mitigation.title, stand(_mitigated(program, name, each, mitigation.changes))
-                )
+                MitigationTried(each, mitigation.title, next(found))
                 for each, mitigation in risk.mitigations.items()
             ),
         )

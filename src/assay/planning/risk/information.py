@@ -20,7 +20,7 @@ from assay.planning.program.work import Evidence
 from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import POINTS, components_of, seeds_of
 from assay.planning.risk.network import Array
-from assay.planning.risk.outcome import Outcome, play, simulate
+from assay.planning.risk.outcome import Outcome, play_otherwise, simulate_each
 
 STOP_PROBABILITY = 0.2
 """A rung stops a candidate whose gain is worth having with less than this probability."""
@@ -170,9 +170,11 @@ def seeds_table(
     gate, evidence = last
     now = seeds_of(compiled, evidence.runs)
     lines = []
-    for num_seeds in range(max(1, now - 2), now + 3) if seeds is None else seeds:
-        changed = program.changed({f"activities.{evidence.runs}.runs.count": 2 * num_seeds})
-        outcome = simulate(changed, baseline, num_worlds=num_worlds, seed=seed)
+    counts = range(max(1, now - 2), now + 3) if seeds is None else seeds
+    key = f"activities.{evidence.runs}.runs.count"
+    tried = ((program.changed({key: 2 * count}), baseline) for count in counts)
+    outcomes = simulate_each(tried, num_worlds=num_worlds, seed=seed)
+    for num_seeds, outcome in zip(counts, outcomes, strict=True):
         look = outcome.luck.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
         aim = evidence.pass_at + float(outcome.luck.gain.std())
@@ -207,7 +209,7 @@ def _saved_by_stopping(outcome: Outcome, gate: str) -> tuple[float, float]:
     draws = outcome.luck.draws
     says_stop = draws.says_stop.copy()
     says_stop[outcome.simulated.indices(gate)] = False
-    going_on = play(outcome.simulated, outcome.luck._replace(draws=replace(draws, says_stop=says_stop)))
+    going_on = play_otherwise(outcome, replace(draws, says_stop=says_stop))
     hours = float((going_on.device_hours - outcome.device_hours).mean())
     return hours, float((going_on.decision_h - outcome.decision_h).mean()) / 24.0
 

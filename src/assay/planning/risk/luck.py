@@ -14,14 +14,13 @@ so luck is not thrown but laid out evenly, in two layers:
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.special import gammaincinv, ndtri
-from scipy.stats import qmc
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
@@ -91,6 +90,19 @@ class Luck(NamedTuple):
         return Luck(self.draws.worlds(chosen), self.gain[chosen], _worlds(self.gates, chosen))
 
 
+@lru_cache(maxsize=2)  # that of the gates and that of everything else, which many a schedule is played under
+def _sobol_points(num_worlds: int, seed: int, num_axes: int) -> Float[np.ndarray, "axis world"]:
+    from scipy.stats import qmc
+
+    # Balanced in powers of two; any first part of it is nearly so.
+    power = 1 << (num_worlds - 1).bit_length()
+    scrambled = qmc.Sobol(num_axes, rng=np.random.default_rng(derive_key(seed, num_axes)))
+    points = np.ascontiguousarray(scrambled.random(power)[:num_worlds].T)
+    points.clip(2.0**-40, 1.0 - 2.0**-40, out=points)
+    points.flags.writeable = False
+    return points
+
+
 class Drawing:
     """Numbers for `num_worlds` worlds; each name has an axis of its own."""
 
@@ -122,13 +134,9 @@ class Drawing:
         is_counted = np.arange(len(parts))[:, None] < counts
         return np.asarray(low * counts + (high - low) * (parts * is_counted).sum(axis=0))
 
-    @cached_property
+    @property
     def _points(self) -> Float[np.ndarray, "axis world"]:
-        # Balanced in powers of two; any first part of it is nearly so.
-        power = 1 << (self.num_worlds - 1).bit_length()
-        scrambled = qmc.Sobol(self._num_axes, rng=np.random.default_rng(derive_key(self._seed, self._num_axes)))
-        points = np.ascontiguousarray(scrambled.random(power)[: self.num_worlds].T)
-        return points.clip(2.0**-40, 1.0 - 2.0**-40, out=points)
+        return _sobol_points(self.num_worlds, self._seed, self._num_axes)
 
     def _axis(self, key: int) -> int | None:
         if key not in self._axis_of:

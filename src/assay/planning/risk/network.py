@@ -7,8 +7,8 @@ device's run day and night. Knows no randomness and no program files.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -88,9 +88,19 @@ class Network:
                 found[link.predecessor].append(link._replace(predecessor=index))
         return tuple(map(tuple, found))
 
+    def is_same(self, other: "Network") -> bool:
+        """Whether everything is as in another, so that the same luck comes to the same end."""
+        return all(_are_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+
     def index(self, name: str) -> int:
         """Where an activity stands in the order."""
         return self.names.index(name)
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, WorkingTime):
+        return all(map(np.array_equal, one, other))
+    return np.array_equal(one, other) if isinstance(one, np.ndarray) else bool(one == other)
 
 
 def working_time(*, working_days: Sequence[bool], first_h: float, last_h: float) -> WorkingTime:

@@ -19,7 +19,8 @@ from assay.planning.risk.compile import Baseline, Slot
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import NUM_WORLDS, Outcome, simulate
 from assay.planning.risk.scope import Promises, choose_scope, moves_of, with_moves
-from assay.planning.schedule import DEFAULT_EFFORT, Effort, schedule
+from assay.planning.schedule import DEFAULT_EFFORT, Effort
+from assay.planning.what_if import Solver
 from assay.records.failure_rates import FailureRates
 
 MEASURED = "ledger"
@@ -36,6 +37,8 @@ class Offered(NamedTuple):
     """As offered: the chosen moves made."""
     outcome: Outcome
     calm_outcome: Outcome
+    solver: Solver
+    """Knows the schedules that were made."""
 
 
 def baseline_of(plan: Plan) -> Baseline:
@@ -64,12 +67,13 @@ def make_offer(
     if rates is not None:
         program = program.changed(rates.changes())
     say("scheduling the full scope")
-    calm_plan = schedule(program, effort=effort)
+    solver = Solver(effort)
+    calm_plan = solver.plan(program)
     calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
     say("choosing the scope under the simulation")
     choice = choose_scope(program, promises, seed=seed)
     say("scheduling and playing the chosen scope")
-    plan = schedule(choice.program, effort=effort)
+    plan = solver.plan(choice.program)
     outcome = simulate(choice.program, baseline_of(plan), num_worlds=num_worlds, seed=seed)
     offer = Offer(
         program=program.name,
@@ -86,7 +90,7 @@ def make_offer(
         tried=choice.tried,
         spent_s=round(clock.monotonic_s() - began_s, 3),
     )
-    return Offered(offer, choice.program, outcome, calm_outcome)
+    return Offered(offer, choice.program, outcome, calm_outcome, solver)
 
 
 def offered_program(program: Program, offer: Offer) -> Program:

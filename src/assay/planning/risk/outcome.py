@@ -1,15 +1,17 @@
 """What the simulated worlds say together: the date, the budget, the verdict, each with its distribution."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from assay.planning.program.program import Program
 from assay.planning.risk.compile import Baseline, Simulated, simulated
 from assay.planning.risk.luck import Luck, Verdicts, calm_luck, draw_luck, looks_of
-from assay.planning.risk.network import Array, Flags
-from assay.planning.risk.replay import Replay, replay
+from assay.planning.risk.network import Array, Flags, Network
+from assay.planning.risk.replay import Draws, Replay, replay, together
 
 NUM_WORLDS = 32_768
 """So many that no quantile of the shipped case differs by 1% between seeds; a power of two, in which luck is
@@ -80,9 +82,77 @@ def simulate(
     return play(compiled, draw_luck(compiled, num_worlds=num_worlds, seed=seed))
 
 
+def simulate_each(
+    played: Iterable[tuple[Program, Baseline]],
+    *,
+    num_worlds: int,
+    seed: int = 0,
+    known: Sequence[Outcome] = (),
+) -> Iterator[Outcome]:
+    """Play many scheduled programs under the same luck; `known` are outcomes under that luck.
+
+    Programs that differ in their luck alone are replayed together, and a world whose luck is that of a known
+    one is not replayed: only those are that a change of a risk changes.
+    """
+    lots: list[tuple[Simulated, Luck]] = []
+    for program, baseline in played:
+        compiled = simulated(program, baseline)
+        if lots and (len(lots) == _LOTS_AT_ONCE or not compiled.network.is_same(lots[0][0].network)):
+            yield from _play_lots(lots, known)
+            lots = []
+        lots.append((compiled, draw_luck(compiled, num_worlds=num_worlds, seed=seed)))
+    if lots:
+        yield from _play_lots(lots, known)
+
+
+_LOTS_AT_ONCE = 8
+"""Programs that are replayed together: memory bounds it."""
+
+
+def _play_lots(lots: Sequence[tuple[Simulated, Luck]], known: Sequence[Outcome]) -> Iterator[Outcome]:
+    """Of one network all."""
+    network, num_worlds = lots[0][0].network, len(lots[0][1].gain)
+    like = next((each for each in known if _is_like(each, network, num_worlds)), None)
+    everyone = np.arange(num_worlds)
+    new = [everyone if like is None else luck.draws.apart_from(like.luck.draws) for _, luck in lots]
+    found = replay(
+        network, together([luck.draws.worlds(worlds) for (_, luck), worlds in zip(lots, new, strict=True)])
+    )
+    first = 0
+    for (compiled, luck), worlds in zip(lots, new, strict=True):
+        own = Replay(*(each[:, first : first + len(worlds)] for each in found))
+        first += len(worlds)
+        if like is not None:
+            own = _among(like.replay, worlds, own)
+        yield _summed(compiled, luck, own)
+
+
+def _is_like(known: Outcome, network: Network, num_worlds: int) -> bool:
+    return len(known.device_hours) == num_worlds and known.simulated.network.is_same(network)
+
+
+def _among(known: Replay, worlds: NDArray[np.intp], own: Replay) -> Replay:
+    """A replay in which some worlds are others."""
+    whole = Replay(*(each.copy() for each in known))
+    for each, part in zip(whole, own, strict=True):
+        each[:, worlds] = part
+    return whole
+
+
 def play(compiled: Simulated, luck: Luck) -> Outcome:
     """Replay these draws and sum them up."""
-    found = replay(compiled.network, luck.draws)
+    return _summed(compiled, luck, replay(compiled.network, luck.draws))
+
+
+def play_otherwise(known: Outcome, draws: Draws) -> Outcome:
+    """The same network under draws that differ from the known ones in some worlds."""
+    luck = known.luck._replace(draws=draws)
+    worlds = draws.apart_from(known.luck.draws)
+    own = replay(known.simulated.network, draws.worlds(worlds))
+    return _summed(known.simulated, luck, _among(known.replay, worlds, own))
+
+
+def _summed(compiled: Simulated, luck: Luck, found: Replay) -> Outcome:
     stopped = _reached(compiled, luck, found, "stop")
     narrowed = _reached(compiled, luck, found, "narrow")
     return Outcome(

@@ -9,6 +9,7 @@ the activities in which something may happen; worlds that are over leave the blo
     draws + network --> replay --> when each activity began and ended, the device-hours that it held
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
@@ -49,6 +50,12 @@ class Draws:
         """Some of the worlds, by their places."""
         return Draws(**{field.name: getattr(self, field.name)[:, chosen] for field in fields(self)})
 
+    def apart_from(self, others: "Draws") -> NDArray[np.intp]:
+        """The worlds whose luck is not that of the same world of others."""
+        names = [field.name for field in fields(self)]
+        same = [(getattr(self, name) == getattr(others, name)).all(axis=0) for name in names]
+        return np.flatnonzero(~np.logical_and.reduce(same))
+
 
 class Replay(NamedTuple):
     """What happened. NaN: never began, or was called off before its end."""
@@ -61,11 +68,19 @@ class Replay(NamedTuple):
 
 def replay(network: Network, draws: Draws) -> Replay:
     """Run every world to its end under the policy. Raises `ValueError` where an activity can never fit."""
+    if not draws.duration_h.size:
+        return Replay(*(np.zeros_like(draws.duration_h) for _ in Replay._fields))
     blocks = [
         _Block(network, draws.worlds(slice(first, first + _WORLDS_AT_ONCE))).run()
         for first in range(0, draws.duration_h.shape[1], _WORLDS_AT_ONCE)
     ]
     return Replay(*(np.concatenate(parts, axis=1) for parts in zip(*blocks, strict=True)))
+
+
+def together(lots: Sequence[Draws]) -> Draws:
+    """All of these worlds, one lot after the other."""
+    names = [field.name for field in fields(Draws)]
+    return Draws(**{name: np.concatenate([getattr(each, name) for each in lots], axis=1) for name in names})
 
 
 class _Block:
@@ -74,7 +89,10 @@ class _Block:
     def __init__(self, network: Network, draws: Draws) -> None:
         shape = draws.duration_h.shape
         self._network, self._draws = network, draws
-        self._successors = network.successors()
+        links = network.successors()
+        self._after_start = [[link for link in each if link.of_start] for each in links]
+        self._after_end = [[link for link in each if not link.of_start] for each in links]
+        self._needs = [np.flatnonzero(row).tolist() for row in network.demand]
         self._worlds = np.arange(shape[1])
         self._now = np.zeros(shape[1])
         self._phase = np.full(shape, _WAITING, np.int8)
@@ -196,8 +214,7 @@ class _Block:
             is_active = self._draws.is_active[index, where]
             self._complete(index, where[~is_active])
             where = where[is_active]
-            needs = np.flatnonzero(self._network.demand[index]).tolist()
-            for resource in needs:
+            for resource in self._needs[index]:
                 free = self._room[resource, where] - self._used[resource, where]
                 where = where[free >= self._network.demand[index, resource] - _TOLERANCE]
             self._begin(index, where)
@@ -211,7 +228,8 @@ class _Block:
             end = np.maximum(now, calendar.wall(calendar.worked(now) + work))
         else:
             end = now + work
-        self._used[:, where] += self._network.demand[index][:, None]
+        for resource in self._needs[index]:
+            self._used[resource, where] += self._network.demand[index, resource]
         self._phase[index, where] = _RUNNING
         self._end[index, where] = end
         self._event[index, where] = np.minimum(end, now + self._network.longest_hold_h[index])
@@ -219,11 +237,14 @@ class _Block:
         self._began[index, where] = now
         is_first = np.isnan(self._start[index, where])
         self._start[index, where[is_first]] = now[is_first]
-        self._release(index, where[is_first], of_start=True)
+        self._release(self._after_start[index], where[is_first])
 
     def _leave(self, index: int, where: NDArray[np.int64], phase: int) -> None:
         """Stop running: give the room back, count what was held."""
-        self._used[:, where] -= self._network.demand[index][:, None]
+        if not where.size:
+            return
+        for resource in self._needs[index]:
+            self._used[resource, where] -= self._network.demand[index, resource]
         self._held[index, where] += self._now[where] - self._began[index, where]
         self._phase[index, where] = phase
         self._event[index, where] = np.inf
@@ -255,20 +276,25 @@ class _Block:
             says_stop = self._draws.says_stop[index, where] & self._draws.is_active[index, where]
             self._call_off(index, where[says_stop])
             where = where[~says_stop]
-        self._release(index, where[np.isnan(self._start[index, where])], of_start=True)
-        self._release(index, where, of_start=False)
+        if self._after_start[index]:
+            self._release(self._after_start[index], where[np.isnan(self._start[index, where])])
+        self._release(self._after_end[index], where)
 
-    def _release(self, index: int, where: NDArray[np.int64], *, of_start: bool) -> None:
-        """Those who waited for its end (or its start) no longer do."""
-        for follower, lag_h, counts_from_start in self._successors[index]:
-            if counts_from_start != of_start or not where.size:
-                continue
-            self._ready[follower, where] = np.maximum(self._ready[follower, where], self._now[where] + lag_h)
-            self._missing[follower, where] -= 1
-            is_free = (self._missing[follower, where] == 0) & (self._phase[follower, where] == _WAITING)
+    def _release(self, followers: Sequence[PredecessorLink], where: NDArray[np.int64]) -> None:
+        """Those who waited for an end (or a start) no longer do."""
+        if not followers or not where.size:
+            return
+        now = self._now[where]
+        for follower, lag_h, _ in followers:
+            self._ready[follower, where] = np.maximum(self._ready[follower, where], now + lag_h)
+            missing = self._missing[follower, where] - 1
+            self._missing[follower, where] = missing
+            is_free = (missing == 0) & (self._phase[follower, where] == _WAITING)
             self._await_date(follower, where[is_free])
 
     def _await_date(self, index: int, where: NDArray[np.int64]) -> None:
+        if not where.size:
+            return
         ready = self._ready[index, where] + self._draws.delay_h[index, where]
         is_late = ready > self._now[where]
         self._phase[index, where[is_late]] = _PENDING
@@ -288,14 +314,13 @@ class _Block:
         if not where.size:
             return
         closing = self._network.closing[gate]
-        for index in range(len(self._network.names)):
-            if index in closing:
-                continue
-            phase = self._phase[index, where]
-            self._leave(index, where[phase == _RUNNING], _CANCELLED)
-            others = where[(phase != _RUNNING) & (phase != _DONE)]
-            self._phase[index, others] = _CANCELLED
-            self._event[index, others] = np.inf
+        rest = np.setdiff1d(np.arange(len(self._network.names)), list(closing))
+        is_running = self._phase[np.ix_(rest, where)] == _RUNNING
+        for row in np.flatnonzero(is_running.any(axis=1)).tolist():
+            self._leave(int(rest[row]), where[is_running[row]], _CANCELLED)
+        rows, columns = np.nonzero(self._phase[np.ix_(rest, where)] != _DONE)
+        self._phase[rest[rows], where[columns]] = _CANCELLED
+        self._event[rest[rows], where[columns]] = np.inf
         for index in sorted(closing):
             self._missing[index, where] = sum(
                 self._is_awaited(link, where).astype(int)

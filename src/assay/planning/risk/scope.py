@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from assay.planning.program.offer import TakenMove, TriedScope
 from assay.planning.program.program import Program
-from assay.planning.risk.outcome import Outcome, simulate
+from assay.planning.risk.compile import Baseline
+from assay.planning.risk.outcome import Outcome, simulate_each
 from assay.planning.risk.sketch import sketch
 
 SEARCH_WORLDS = 2_048
@@ -101,6 +102,7 @@ class _Search:
         self._program, self._promises = program, promises
         self._num_worlds, self._seed = num_worlds, seed
         self._shortfalls: dict[tuple[str, ...], float] = {}
+        self._full: Outcome | None = None
 
     def rank(self, names: tuple[str, ...]) -> tuple[float, float]:
         """Lower is better: first the promises, then the chance of both."""
@@ -113,26 +115,15 @@ class _Search:
     def shortfall(self, names: tuple[str, ...]) -> float:
         """Infinite where the moves do not go together."""
         if names not in self._shortfalls:
-            try:
-                program = self.program_with(names)
-                outcome = simulate(program, sketch(program), num_worlds=self._num_worlds, seed=self._seed)
-            except (KeyError, ValidationError):
-                self._shortfalls[names] = float("inf")
-            else:
-                is_both = outcome.is_on_time() & ~outcome.is_over_budget()
-                self.tried[names] = TriedScope(
-                    moves=names,
-                    p_on_time=outcome.p_on_time(),
-                    p_over_budget=outcome.p_over_budget(),
-                    p_both=float(is_both.mean()),
-                )
-                self._shortfalls[names] = self._promises.shortfall(outcome, margin=MARGIN)
+            self._try([names])
         return self._shortfalls[names]
 
     def forward(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Take what helps most until the promises hold, or nothing helps any more."""
         while self.shortfall(names) > 0:
-            best = min(self._more(names), key=self.rank, default=names)
+            more = list(self._more(names))
+            self._try(more)
+            best = min(more, key=self.rank, default=names)
             if self.shortfall(best) >= self.shortfall(names):
                 break
             names = best
@@ -142,10 +133,36 @@ class _Search:
         """Drop whatever the promises do not need."""
         while True:
             fewer = [tuple(each for each in names if each != name) for name in names]
+            self._try(fewer)
             kept = [each for each in fewer if self.shortfall(each) <= self.shortfall(names)]
             if not kept:
                 return names
             names = min(kept, key=self.rank)
+
+    def _try(self, scopes: Sequence[tuple[str, ...]]) -> None:
+        """Play those that have not been; a world that a move does not change is not played again."""
+        new = {names: self._scheduled(names) for names in scopes if names not in self._shortfalls}
+        self._shortfalls |= {names: float("inf") for names, scope in new.items() if scope is None}
+        played = {names: scope for names, scope in new.items() if scope is not None}
+        known = [] if self._full is None else [self._full]
+        found = simulate_each(played.values(), num_worlds=self._num_worlds, seed=self._seed, known=known)
+        for names, outcome in zip(played, found, strict=True):
+            self._full = self._full or outcome
+            is_both = outcome.is_on_time() & ~outcome.is_over_budget()
+            self.tried[names] = TriedScope(
+                moves=names,
+                p_on_time=outcome.p_on_time(),
+                p_over_budget=outcome.p_over_budget(),
+                p_both=float(is_both.mean()),
+            )
+            self._shortfalls[names] = self._promises.shortfall(outcome, margin=MARGIN)
+
+    def _scheduled(self, names: tuple[str, ...]) -> tuple[Program, Baseline] | None:
+        try:
+            program = self.program_with(names)
+            return program, sketch(program)
+        except (KeyError, ValidationError):
+            return None
 
     def _more(self, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         for name in self.moves:

@@ -186,7 +186,7 @@ def chart(width: float, height: float, x: Axis, y: Axis) -> Chart:
     columns = [
         tag("line", x1=across(value), x2=across(value), y1=bottom, y2=bottom + 4, class_="base")
         + text(x.number(value), across(value), bottom + 18, class_="tick", text_anchor="middle")
-        for value in x.ticks(max(2, int((right - left) / 90)))
+        for value in x.ticks(max(2, int((right - left) / (40 if x.least else 90))))
     ]
     names = [
         tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="base"),

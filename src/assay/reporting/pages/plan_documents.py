@@ -258,7 +258,7 @@ def _weeks(dossier: Dossier) -> Iterator[Block]:
         lambda width: gantt(program, plan, width=width),
         title="What happens when",
         caption="Work of people, runs on devices, gates. Outlined is what the date hangs on: "
-        f"{' ← '.join(chain[:6])}{' ← …' if len(chain) > 6 else ''}. "
+        f"{' ← '.join(chain[:3])}{f', and {len(chain) - 3} more' if len(chain) > 3 else ''}. "
         f"{behind}The dashed line is the date of the decision.",
         legend=[("s3", "people"), ("s1", "runs"), ("s2", "gates")],
     )

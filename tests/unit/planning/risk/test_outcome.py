@@ -1,7 +1,5 @@
 """The shipped case and a small program, played: agreement with the plain simulation, stability, speed."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -9,7 +7,7 @@ from assay.planning.problem import compile_problem
 from assay.planning.risk.compile import simulated
 from assay.planning.risk.luck import draw_luck
 from assay.planning.risk.offer import baseline_of, safety_of
-from assay.planning.risk.outcome import calm_replay, play, simulate
+from assay.planning.risk.outcome import calm_replay, play, simulate, simulate_each
 from assay.planning.risk.sketch import sketch
 from assay.planning.schedule import schedule
 
@@ -32,12 +30,6 @@ def test_the_shipped_case_agrees_with_a_plain_simulation_of_each_program(offered
         spent = sum(d * held for d, (_, _, held) in zip(devices, plain.values(), strict=True))
         assert spent == pytest.approx(outcome.device_hours[program])
         assert plain[decision][1] == pytest.approx(outcome.decision_h[program])
-
-
-def test_twenty_thousand_programs_take_under_ten_seconds(offered):
-    began_s = time.process_time()
-    simulate(*offered, num_worlds=20_000)
-    assert time.process_time() - began_s < 10
 
 
 def assert_stable(program, baseline, seeds):
@@ -172,3 +164,18 @@ def test_an_array_below_the_fair_share_of_what_is_free_is_as_large_as_in_the_sch
     ends = sorted(replay.finish_h[network.index(f"runs#{run}"), 0] for run in (1, 2))
     assert ends[1] - ends[0] == 30  # one after the other: two at once would hold a fifth of all 40
     assert ends[1] == plan.item("runs").end_h
+
+
+def test_what_is_played_together_or_taken_over_is_what_would_be_played_alone(small):
+    """Changes of luck alone, of nothing at all, and of the work: bit for bit."""
+    baseline = sketch(small)
+    changes = [{}, {"risks.late.probability": 0.0}, {"noise.run_sigma": 0.5}, {"activities.runs.runs.count": 6}]
+    programs = [small.changed(change) for change in changes]
+    now = simulate(small, baseline, num_worlds=300)
+    lots = ((program, baseline) for program in programs)
+    for program, found in zip(programs, simulate_each(lots, num_worlds=300, known=[now]), strict=True):
+        alone = simulate(program, baseline, num_worlds=300)
+        for field in ("decision_h", "device_hours", "verdict"):
+            np.testing.assert_array_equal(getattr(found, field), getattr(alone, field))
+        for ours, theirs in zip(found.replay, alone.replay, strict=True):
+            np.testing.assert_array_equal(ours, theirs)

@@ -214,3 +214,34 @@ def test_the_seeds_of_the_last_gate_are_read_to_their_last_column_at_1200(browse
     seeds = page.locator(".told", has_text="Seeds of the last gate").locator(".scroll")
     assert seeds.evaluate("box => box.scrollWidth - box.clientWidth") == 0
     page.close()
+
+
+def test_on_a_telephone_rows_are_cards_and_none_is_cut(browser, documents, tmp_path):
+    for path in write_documents(documents, tmp_path):
+        page = browser.new_page(viewport={"width": 400, "height": 900})
+        page.goto(path.as_uri())
+        cut = page.eval_on_selector_all(
+            ".told .scroll", "all => all.filter(box => box.scrollWidth > box.clientWidth).length"
+        )
+        assert cut == 0, path.name
+        page.close()
+
+
+def test_a_plan_that_breaks_a_promise_draws_the_one_that_broke(dossier):
+    def drawn(**promised):
+        offer = dossier.offered.offer.model_copy(update={"keeps_promises": False, **promised})
+        text = markdown(execution_plan(replace(dossier, offered=dossier.offered._replace(offer=offer))))
+        return text.partition("## What breaks the promise")[2].partition("\n## ")[0]
+
+    late = drawn(promised_on_time=1.0, promised_over_budget=1.0)
+    assert "The date" in late and "The money" not in late and "What the date hangs on" in late
+    dear = drawn(promised_on_time=0.0, promised_over_budget=0.0)
+    assert "The money" in dear and "The date" not in dear
+    assert "What breaks" not in markdown(execution_plan(dossier))
+
+
+def test_charts_and_tables_for_people_name_things_by_their_titles(dossier, documents):
+    known = dossier.offered.program
+    names = [name for name in (*known.activities, *known.team) if "_" in name]
+    svgs = "".join(re.findall(r"<svg.*?</svg>", render_document(documents[0]), flags=re.S))
+    assert not [name for name in names if name in svgs]
