@@ -116,6 +116,14 @@ def given_home() -> "Home":
     return Home.from_environment()
 
 
+def run_and_step(home: "Home", text: str) -> tuple[str, int | None]:
+    """`RUN@STEP` -> the run and the step of one of its commits; `RUN`, whatever signs are in it, has none."""
+    run_id, at, step = text.rpartition("@")
+    if not at or not step.isdecimal() or ("/" not in text and home.has_run(text)):
+        return text, None
+    return run_id, int(step)
+
+
 def opened_ledger(home: "Home") -> "Ledger":
     """The home's ledger, made if there is none, with what it missed while it was away."""
     return _up_to_date(home, home.open_ledger())

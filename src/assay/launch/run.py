@@ -18,7 +18,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.config import read_suite
-from assay.records.commit import RunFinished
+from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
@@ -173,6 +173,17 @@ def check_length(recipe: Recipe, num_steps: int) -> None:
             f"trainer.evaluate_every={every:,}, but the run has {num_steps:,} steps: none would be evaluated "
             f"on the way. Use fewer, null for the end only, {longer}."
         )
+
+
+def chosen_commit(run: Run, log: CommitLog, step: int | None) -> Commit:
+    """The commit of a step, or the last one; `ConfigError` names those that there are."""
+    commits = log.commits()
+    found = [commit for commit in commits if step in (None, commit.step)]
+    if not found:
+        there = ", ".join(f"{commit.step:,}" for commit in commits) or "none yet"
+        which = "a commit" if step is None else f"a commit of step {step:,}"
+        raise ConfigError(f"run '{run.run_id}' has not {which}. Its commits are of these steps: {there}.")
+    return found[-1]
 
 
 def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Field
 
+from assay.base.errors import ConfigError
 from assay.training.trainer.method_config import MethodConfig
 
 if TYPE_CHECKING:
-    from assay.training.trainer.method import PredictingMethod
+    from assay.training.trainer.method import PortableMethod, PredictingMethod
 
 
 class Entry(NamedTuple):
@@ -40,6 +41,19 @@ def method_of(config: MethodConfig) -> "PredictingMethod":
     """The method that a recipe chose."""
     (entry,) = (each for each in METHODS if each.folder == config.type)
     method: PredictingMethod = getattr(_module(entry, "method"), entry.method)(config)
+    return method
+
+
+def portable_method(config: MethodConfig) -> "PortableMethod":
+    """Likewise, if its model can leave; else a `ConfigError`."""
+    from assay.training.trainer.method import PortableMethod
+
+    method = method_of(config)
+    if not isinstance(method, PortableMethod):
+        raise ConfigError(
+            f"a model of method '{config.type}' can not leave yet: the method says neither how its weights are "
+            "written for others nor what it answers without a label (see PortableMethod)."
+        )
     return method
 
 

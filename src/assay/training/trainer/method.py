@@ -6,7 +6,8 @@ preferences. So no batch size, packing or world size can change the mean.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Shaped
@@ -75,4 +76,24 @@ class PredictingMethod(Method, Protocol):
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "..."]]:
         """Columns by name, one value a row, as the configuration's `predictions` says; in evaluation mode."""
+        ...
+
+
+@runtime_checkable
+class PortableMethod(PredictingMethod, Protocol):
+    """A method whose model leaves: as files that other tools load, and to answer for rows without a label."""
+
+    def answers(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, list[Any]]:
+        """Columns by name, one value a row, of rows without a label: `tensors` has none. In evaluation mode."""
+        ...
+
+    def save_portable(self, model: nn.Module, folder: Path) -> None:
+        """Write weights as safetensors, `config.json`, and the module that reads them where none of
+        transformers does."""
+        ...
+
+    def load_portable(self, folder: Path) -> nn.Module:
+        """The model behind such files, as `predictions` and `answers` take it; no code of the folder is run."""
         ...

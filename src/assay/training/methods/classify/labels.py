@@ -8,6 +8,7 @@ number     a number z     (z - (label - mean) / scale)^2           prediction, a
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,10 @@ class Labels(ABC):
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
         """Columns, as the configuration's `predictions` says."""
 
+    @abstractmethod
+    def answers(self, outputs: Float[Tensor, "row ..."]) -> Mapping[str, list[Any]]:
+        """Columns of what is said of rows whose label nobody knows."""
+
 
 class BinaryTargets(Labels):
     """0 and 1."""
@@ -80,6 +85,10 @@ class BinaryTargets(Labels):
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
         """The rows' labels, and their probabilities of label 1."""
         return {"label": targets.to(torch.int8), "probability": torch.sigmoid(outputs.double())}
+
+    def answers(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
+        """The rows' probabilities of label 1."""
+        return {"probability": torch.sigmoid(outputs.double()).tolist()}
 
 
 class ClassTargets(Labels):
@@ -123,6 +132,12 @@ class ClassTargets(Labels):
             "log_loss": -logs.gather(1, targets[:, None]).squeeze(1),
         }
 
+    def answers(self, outputs: Float[Tensor, "row class"]) -> Mapping[str, list[Any]]:
+        """The name of the likeliest class, and the probability of each."""
+        names, shares = self._names.to_pylist(), log_softmax(outputs.double(), dim=1).exp()
+        probabilities = {f"probability_{name}": shares[:, place].tolist() for place, name in enumerate(names)}
+        return {"predicted": [names[place] for place in outputs.argmax(dim=1).tolist()], **probabilities}
+
 
 class NumberTargets(Labels):
     """Numbers, centred and scaled."""
@@ -156,6 +171,10 @@ class NumberTargets(Labels):
             "absolute_error": errors.abs(),
             "squared_error": errors.square(),
         }
+
+    def answers(self, outputs: Float[Tensor, "row"]) -> Mapping[str, list[Any]]:
+        """In the label's unit."""
+        return {"prediction": (outputs.double() * self._scale + self._mean).tolist()}
 
 
 def labels_of(config: BinaryLabel | ClassesLabel | NumberLabel) -> Labels:

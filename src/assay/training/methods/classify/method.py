@@ -1,6 +1,8 @@
 """Joins the classifier's parts to the trainer's protocol."""
 
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Shaped
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
+from assay.training.methods.classify.exporting import load_portable, save_portable
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
 from assay.training.trainer.method import Helpers, Loss
@@ -66,6 +69,21 @@ class ClassifyMethod:
     ) -> Mapping[str, Shaped[Tensor, "row"]]:
         """See `labels`: each kind's own."""
         return self._labels.predictions(self.outputs(model, tensors), tensors["labels"])
+
+    def answers(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]
+    ) -> Mapping[str, list[Any]]:
+        """See `labels`: each kind's own."""
+        return self._labels.answers(self.outputs(model, tensors))
+
+    def save_portable(self, model: nn.Module, folder: Path) -> None:
+        """See `PortableMethod`."""
+        assert isinstance(model, ClassifierNetwork), type(model)
+        save_portable(model, self.config, folder)
+
+    def load_portable(self, folder: Path) -> nn.Module:
+        """See `PortableMethod`."""
+        return load_portable(folder)
 
     def outputs(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "row ..."]]

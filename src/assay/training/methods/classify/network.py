@@ -3,7 +3,7 @@
 Bucket 0 of every metadata column means *missing*: the model can learn what a missing value says.
 """
 
-from typing import Any
+from typing import Any, Self
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -30,6 +30,14 @@ class ClassifierNetwork(nn.Module):
             nn.Dropout(config.head_dropout),
             nn.Linear(width, config.label.num_outputs),
         )
+
+    @classmethod
+    def of_parts(cls, encoder: Any, metadata: nn.ModuleList, head: nn.Sequential) -> Self:
+        """The network of parts that have their weights already."""
+        network = cls.__new__(cls)
+        nn.Module.__init__(network)
+        network.encoder, network.metadata, network.head = encoder, metadata, head
+        return network
 
     def forward(
         self,

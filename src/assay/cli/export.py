@@ -1,0 +1,44 @@
+"""`assay export RUN`: a run's model as a folder that other tools load."""
+
+from pathlib import Path
+
+import click
+
+from assay.cli.given import FOLDER, PATH, given_home, run_and_step
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--step", type=click.IntRange(min=0), help="Of which commit; by default the last one. Also RUN@STEP."
+)
+@click.option("--to", type=FOLDER, help="Folder to make; by default RUN-stepN here.")
+@click.option("--tokenizer", type=PATH, help="Its tokenizer.json, where the dataset does not hold it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the record of what was exported (docs/json.md).")
+def export(run_id: str, step: int | None, to: Path | None, tokenizer: Path | None, as_json: bool) -> None:
+    """Write the model of RUN to a folder: safetensors, tokenizer, configuration, and a card with its evidence.
+
+    transformers loads the folder, without assay. The card (README.md) says of data, recipe, training,
+    evaluation and audit what the records say, and no more.
+    """
+    from assay.cli.screens.terminal import show_progress
+    from assay.launch.export import export_run
+
+    home = given_home()
+    run_id, of_name = run_and_step(home, run_id)
+    exported = export_run(
+        home,
+        run_id,
+        step=of_name if step is None else step,
+        to=to,
+        tokenizer=tokenizer,
+        progress=lambda done, total: show_progress("export", done, total, unit=" parts"),
+    )
+    if as_json:
+        click.echo(exported.record.to_json())
+    else:
+        click.echo(
+            f"{exported.folder}: run {exported.record.run_id} at step {exported.record.step:,}, weights "
+            f"{exported.record.weights_digest[:16]}…\nnext: assay predict {exported.folder} FILE · read "
+            f"{exported.folder}/README.md"
+        )

@@ -1,0 +1,68 @@
+"""`assay predict MODEL FILE`: a run's or an exported model answers for the rows of a file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import FILE, PATH, given_home, run_and_step
+
+if TYPE_CHECKING:
+    from assay.launch.predict import Predictor
+
+
+@click.command()
+@click.argument("model")
+@click.argument("file", type=FILE)
+@click.option(
+    "-o", "--out", type=FILE, help="*.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
+)
+@click.option("--text", default="text", show_default=True, help="Column of the text.")
+@click.option(
+    "--missing", multiple=True, metavar="COLUMN", help="The model reads it, and FILE has not. May be repeated."
+)
+@click.option("--tokenizer", type=PATH, help="Of a run whose dataset does not hold it.")
+def predict(
+    model: str, file: Path, out: Path | None, text: str, missing: tuple[str, ...], tokenizer: Path | None
+) -> None:
+    """Ask MODEL about every row of FILE; print the rows in their order, each with the model's answers.
+
+    MODEL is a folder that 'assay export' wrote, a RUN, or RUN@STEP for one of its commits. FILE is CSV, TSV,
+    JSON lines, Parquet, Arrow, or text (a row a line). A file of any length is read some rows at a time.
+    """
+    from assay.cli.screens.terminal import show_progress
+    from assay.launch.predict import predict_rows
+    from assay.launch.row_files import row_writer
+
+    if out is not None and out.resolve() == file.resolve():
+        raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
+    with row_writer(out) as writer:
+        predictor = _predictor(model, tokenizer)
+        if unread := [name for name in missing if name not in predictor.columns]:
+            read = ", ".join(predictor.columns) or "none"
+            raise ConfigError(f"--missing {unread[0]}: the model does not read it; it reads: {read}.")
+
+        def progress(done: int, total: int) -> None:
+            show_progress("predict", done, total, unit=" parts")
+
+        for rows in predict_rows(predictor, file, text=text, missing=missing, progress=progress):
+            writer.write(rows)
+
+
+def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
+    from assay.launch.export import EXPORT_FILE
+    from assay.launch.predict import exported_predictor, run_predictor
+
+    home = given_home()
+    run_id, step = run_and_step(home, model)
+    folder = Path(model)
+    if (folder / EXPORT_FILE).is_file():
+        if tokenizer is not None:
+            raise ConfigError(f"--tokenizer: {folder} holds its own. Leave it out.")
+        return exported_predictor(folder)
+    if folder.is_dir() and not home.has_run(run_id):
+        raise ConfigError(
+            f"{folder}: no model there (no {EXPORT_FILE}). 'assay export RUN --to FOLDER' makes one."
+        )
+    return run_predictor(home, run_id, step=step, tokenizer=tokenizer)

@@ -1,0 +1,176 @@
+"""The model out: a commit's weights as a folder that other tools load, with the evidence about them.
+
+    commit -> verified, read -> FOLDER/model.safetensors, config.json, a module where transformers has no class
+    dataset's tokenizer ------> FOLDER/tokenizer.json, tokenizer_config.json
+    records of the run -------> FOLDER/README.md (the model card), assay.json
+
+The folder appears whole or not at all. It names no place of this machine.
+"""
+
+import json
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.clock import SystemClock
+from assay.base.code_version import code_version
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.tokens import load_tokenizer, tokenizer_file
+from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
+from assay.evaluation.suite.commit_model import load_committed
+from assay.launch.run import VALIDATION, chosen_commit, existing_run
+from assay.records.commit import Commit, FileDigest
+from assay.records.exported_model import ExportedModel
+from assay.records.run import Run
+from assay.reporting.pages.model_card import ModelFacts, model_card
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.findings import saved_audit
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.methods.registry import portable_method
+from assay.training.recipe import recipe_of
+
+EXPORT_FILE = "assay.json"
+TOKENIZER_FILE = "tokenizer.json"
+_PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>")
+Progress = Callable[[int, int], None]
+_PARTS = 4
+
+
+class KnownTokenizer(NamedTuple):
+    """The tokenizer that a run's rows were made with."""
+
+    path: Path
+    sha256: str
+    is_proved: bool
+    """The manifest names it."""
+
+
+class Exported(NamedTuple):
+    """A folder that is there now."""
+
+    folder: Path
+    record: ExportedModel
+
+
+def export_run(
+    home: Home, run_id: str, *, step: int | None, to: Path | None, tokenizer: Path | None, progress: Progress
+) -> Exported:
+    """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet."""
+    run = existing_run(home, run_id)
+    recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
+    method = portable_method(recipe.method)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    known = tokenizer_of(dataset, tokenizer)
+    commit = chosen_commit(run, log, step)
+    to = to or Path(f"{run.run_id}-step{commit.step}")
+    if to.exists():
+        raise ConfigError(f"{to}: it is there already. Name another folder with --to, or remove it.")
+    progress(1, _PARTS)
+    model = load_committed(run, commit, log.store)
+    progress(2, _PARTS)
+    unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
+    unfinished.mkdir(parents=True)
+    try:
+        method.save_portable(model, unfinished)
+        _save_tokenizer(known, unfinished, dataset.manifest.lengths.max)
+        progress(3, _PARTS)
+        columns = dataset.manifest.columns
+        exported = ExportedModel(
+            run_id=run.run_id,
+            step=commit.step,
+            weights_digest=commit.weights_digest,
+            recipe=_without_places(run.recipe, dataset.manifest.name),
+            recipe_sha256=run.recipe_sha256,
+            dataset=dataset.manifest.name,
+            dataset_fingerprint=run.dataset_fingerprint,
+            columns={name: columns[name] for name in recipe.method.columns if name != "input_ids"},
+            tokenizer_sha256=known.sha256,
+            is_tokenizer_proved=known.is_proved,
+            max_tokens=dataset.manifest.lengths.max,
+            code_version=run.code_version,
+            exported_by=code_version(),
+            exported_s=SystemClock().now_s(),
+            files=_digests(unfinished),
+        )
+        (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
+        (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
+        unfinished.rename(to)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    progress(_PARTS, _PARTS)
+    return Exported(to, exported)
+
+
+def tokenizer_of(dataset: Dataset, given: Path | None) -> KnownTokenizer:
+    """The one that is given, or lies with the dataset; where the manifest names one, it must be that."""
+    named = dataset.manifest.tokenizer_sha256
+    if given is not None:
+        path = tokenizer_file(given)
+        sha256 = sha256_of_bytes(path.read_bytes())
+        if named not in (None, sha256):
+            raise ConfigError(
+                f"{path}: not the tokenizer that dataset '{dataset.manifest.name}' was built with: its sha256 "
+                f"is {sha256[:12]}…, the manifest says {str(named)[:12]}…."
+            )
+        return KnownTokenizer(path, sha256, is_proved=named == sha256)
+    for path in (dataset.folder / TOKENIZER_FILE, dataset.folder.resolve().parent / TOKENIZER_FILE):
+        if named is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == named:
+            return KnownTokenizer(path, named, is_proved=True)
+    raise ConfigError(
+        f"the tokenizer of dataset '{dataset.manifest.name}' is neither in {dataset.folder} nor beside it. "
+        "Name it: --tokenizer FILE."
+    )
+
+
+def _save_tokenizer(known: KnownTokenizer, folder: Path, max_tokens: int) -> None:
+    (folder / TOKENIZER_FILE).write_bytes(known.path.read_bytes())
+    tokenizer = load_tokenizer(known.path)
+    padding = next((token for token in _PADDING if tokenizer.token_to_id(token) is not None), None)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_tokens,
+        "pad_token": padding or tokenizer.id_to_token(0),
+        "model_input_names": ["input_ids", "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
+def _digests(folder: Path) -> tuple[FileDigest, ...]:
+    return tuple(
+        FileDigest(path=path.name, num_bytes=path.stat().st_size, sha256=sha256_of_bytes(path.read_bytes()))
+        for path in sorted(folder.iterdir())
+    )
+
+
+def _without_places(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
+    """Where things lie on this machine is nobody else's business."""
+    tree: dict[str, Any] = json.loads(json.dumps(recipe))
+    tree["data"]["dataset"] = dataset
+    if tree.get("evaluation"):
+        tree["evaluation"]["suite"] = Path(tree["evaluation"]["suite"]).name
+    encoder = tree["method"].get("encoder")
+    if isinstance(encoder, dict) and Path(str(encoder.get("path", ""))).is_absolute():
+        encoder["path"] = Path(encoder["path"]).name
+    return tree
+
+
+def _card(run: Run, dataset: Dataset, commit: Commit, exported: ExportedModel) -> str:
+    folder = evaluation_folder(Path(run.run_dir), step=commit.step, split=VALIDATION)
+    facts = ModelFacts(
+        run=run,
+        commit=commit,
+        exported=exported,
+        manifest=dataset.manifest,
+        attempts=tuple(saved_attempts(Path(run.run_dir))),
+        evaluation=load_evaluation(folder) if (folder / EVALUATION_FILE).is_file() else None,
+        audit=saved_audit(run.run_dir),
+    )
+    return model_card(facts)

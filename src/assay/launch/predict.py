@@ -1,0 +1,166 @@
+"""A model in use: a run's, or one that was exported, answers for each row of a file, in the file's order.
+
+    FILE --(some rows at a time)--> text and columns --> tokens --> model --> the row with its answers
+
+No more than these rows are in memory. A row that can not be asked about ends it with its place in the file;
+what was written by then is not taken for the whole (`OUT` appears at the end).
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from tokenizers import Tokenizer
+
+from assay.base.config import stored
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.data.dataset.columns import LABEL
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.raw_rows import Row, find_spans
+from assay.data.dataset.tokens import load_tokenizer
+from assay.evaluation.suite.answers import Answerer
+from assay.evaluation.suite.commit_model import load_committed
+from assay.launch.export import EXPORT_FILE, TOKENIZER_FILE, tokenizer_of
+from assay.launch.run import chosen_commit, existing_run
+from assay.records.exported_model import ExportedModel
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.methods.registry import portable_method
+from assay.training.recipe import Recipe, recipe_of
+
+ROWS_AT_ONCE = 512
+Progress = Callable[[int, int], None]
+
+
+class Predictor(NamedTuple):
+    """A model that is ready to be asked."""
+
+    answerer: Answerer
+    tokenizer: Tokenizer
+    columns: Mapping[str, pa.DataType]
+    """That it reads beside the text."""
+
+
+def exported_predictor(folder: Path) -> Predictor:
+    """Of a folder that `assay export` wrote; none of its code is run, and a changed file is refused."""
+    path = folder / EXPORT_FILE
+    exported = ExportedModel.from_json(path.read_bytes(), source=path)
+    for file in exported.files:
+        found = folder / file.path
+        if not found.is_file() or sha256_of_bytes(found.read_bytes()) != file.sha256:
+            raise DamagedDataError(f"{found}: not the file that was exported. Export the model again.")
+    recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
+    method = portable_method(recipe.method)
+    types = {name: _type(name, text, path) for name, text in exported.columns.items()}
+    answerer = Answerer(method, method.load_portable(folder), types)
+    return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
+
+
+def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> Predictor:
+    """Of a commit of a run."""
+    run = existing_run(home, run_id)
+    recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
+    method = portable_method(recipe.method)
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    known = tokenizer_of(dataset, tokenizer)
+    model = load_committed(run, chosen_commit(run, log, step), log.store)
+    columns = dataset.manifest.columns
+    read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}
+    types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
+    return _predictor(Answerer(method, model, types), known.path, dataset.manifest.lengths.max, types)
+
+
+def predict_rows(
+    predictor: Predictor, file: Path, *, text: str, missing: Sequence[str], progress: Progress
+) -> Iterator[list[Row]]:
+    """The rows of a file with their answers, some at a time.
+
+    `text` is the column of the text; `missing` are columns that the model reads and the file has not.
+    """
+    spans = find_spans([file], ROWS_AT_ONCE)
+    progress(0, len(spans))
+    for done, span in enumerate(spans, 1):
+        rows = span.rows()
+        while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
+            yield _answered(predictor, part, text, missing)
+        progress(done, len(spans))
+
+
+def _answered(
+    predictor: Predictor, part: Sequence[tuple[str, Row]], text: str, missing: Sequence[str]
+) -> list[Row]:
+    texts = [_text_of(row, text, where) for where, row in part]
+    encodings = predictor.tokenizer.encode_batch_fast(texts)
+    tokens = [encoding.ids for encoding in encodings]
+    for (where, _), ids in zip(part, tokens, strict=True):
+        if not ids:
+            raise DataError(f"{where}: '{text}' has no tokens. Drop rows without text.")
+    columns = {
+        name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()
+    }
+    answers = predictor.answerer.answers(tokens, columns)
+    # Whatever the file holds already keeps its name.
+    names = {name: f"predicted_{name}" if any(name in row for _, row in part) else name for name in answers}
+    return [
+        {**row, **{names[name]: values[index] for name, values in answers.items()}}
+        for index, (_, row) in enumerate(part)
+    ]
+
+
+def _text_of(row: Row, name: str, where: str) -> str:
+    if name not in row:
+        raise DataError(
+            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text NAME."
+        )
+    if not isinstance(row[name], str):
+        raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
+    return str(row[name])
+
+
+def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is_missing: bool) -> pa.Array:
+    """A metadata column in the type that it had in training."""
+    if not is_missing and (lacking := next((where for where, row in part if name not in row), None)):
+        raise DataError(
+            f"{lacking}: no column '{name}', which the model reads beside the text. Add it, empty where it is "
+            f"not known; or say that it is missing in all rows: --missing {name}."
+        )
+    values = [row.get(name) for _, row in part]
+    try:
+        return _typed(values, kind)
+    except (pa.ArrowException, TypeError):
+        for (where, _), value in zip(part, values, strict=True):
+            try:
+                _typed([value], kind)
+            except (pa.ArrowException, TypeError) as error:
+                raise DataError(
+                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}."
+                ) from error
+        raise
+
+
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """What is spelled, as in CSV, is read by its spelling."""
+    if any(isinstance(value, str) for value in values):
+        return pa.array([None if value is None else str(value) for value in values], pa.string()).cast(kind)
+    return pa.array(values, kind)
+
+
+def _predictor(
+    answerer: Answerer, tokenizer: Path, max_tokens: int, types: Mapping[str, pa.DataType]
+) -> Predictor:
+    loaded = load_tokenizer(tokenizer)
+    loaded.enable_truncation(max_tokens)
+    return Predictor(answerer, loaded, {name: kind for name, kind in types.items() if name != LABEL})
+
+
+def _type(name: str, text: str, where: Path) -> pa.DataType:
+    try:
+        return pa.type_for_alias(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"{where}: column '{name}' has type {text}, of which no file can be read yet."
+        ) from error

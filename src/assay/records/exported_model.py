@@ -1,0 +1,41 @@
+"""A model that left: which run's weights a folder holds, by which recipe and data they came to be, file by
+file."""
+
+from typing import Any
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from assay.records.commit import FileDigest
+from assay.records.record import Record
+
+
+class ExportedModel(Record):
+    """What `assay export` wrote; it lies beside the weights."""
+
+    run_id: str
+    step: NonNegativeInt
+    """Of the commit."""
+    weights_digest: str
+    """As the run's log has it."""
+    recipe: dict[str, Any]
+    """Resolved. Dataset and suite are named, not where they lie."""
+    recipe_sha256: str
+    """Of the run's, places and all."""
+    dataset: str
+    """Its name."""
+    dataset_fingerprint: str
+    columns: dict[str, str]
+    """Columns that the model reads beside the tokens -> their Arrow types."""
+    tokenizer_sha256: str
+    is_tokenizer_proved: bool
+    """The dataset's manifest names this tokenizer; else somebody vouched for it."""
+    max_tokens: PositiveInt
+    """The longest row that was trained on; what is longer is cut."""
+    code_version: str
+    """Of assay, in the run's record."""
+    exported_by: str
+    """Version of assay."""
+    exported_s: float
+    """Seconds since the Unix epoch."""
+    files: tuple[FileDigest, ...]
+    """Those that a model is loaded from: weights, configuration, tokenizer, module."""

@@ -1,0 +1,156 @@
+"""The card of a model that leaves: what it was made of and how well it did, as its records say, and no more."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import yaml
+
+from assay.base.clock import utc_text
+from assay.base.units import count_text
+from assay.records.audit import AuditReport
+from assay.records.commit import Commit
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import AnyEvaluation
+from assay.records.exported_model import ExportedModel
+from assay.records.run import Attempt, Run
+from assay.reporting.figures.figure import Table
+from assay.reporting.pages.document import markdown_table
+from assay.reporting.views.verdict import device_hours_text, estimate_text
+
+
+class ModelFacts(NamedTuple):
+    """All that is known."""
+
+    run: Run
+    commit: Commit
+    exported: ExportedModel
+    manifest: DatasetManifest
+    attempts: tuple[Attempt, ...]
+    evaluation: AnyEvaluation | None
+    """Of this commit's weights, on the run's validation rows."""
+    audit: AuditReport | None
+    """Of the run, the latest."""
+
+
+def model_card(facts: ModelFacts) -> str:
+    """As Markdown, with the head that model hubs read."""
+    head = {"library_name": "transformers", "pipeline_tag": "text-classification", "tags": ["assay"]}
+    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n" + "\n".join(_lines(facts)) + "\n"
+
+
+def _lines(facts: ModelFacts) -> Iterator[str]:
+    exported = facts.exported
+    yield f"# {exported.recipe['name']}, run {exported.run_id}, step {exported.step:,}"
+    yield from ("", *_use(exported))
+    yield from ("", "## Data", "", *_data(facts))
+    yield from ("", "## Training", "", *_training(facts))
+    yield from ("", "## Evaluation", "", *_evaluation(facts))
+    yield from ("", "## Audit", "", *_audit(facts))
+    yield from ("", "## Digests", "", *markdown_table(_digests(facts)))
+    yield from ("", "## What nobody wrote down", "")
+    yield (
+        "A licence, what the model is meant for, whom it may harm, and how it does on rows unlike those it was "
+        "evaluated on: no record says anything of them."
+    )
+    yield from (
+        "",
+        "## Recipe",
+        "",
+        "```yaml",
+        yaml.safe_dump(exported.recipe, sort_keys=False).rstrip(),
+        "```",
+    )
+
+
+def _use(exported: ExportedModel) -> Iterator[str]:
+    yield from (
+        "```python",
+        "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
+        "",
+        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
+        "model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)",
+        'tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")',
+    )
+    columns = [name for name in exported.columns if name != "label"]
+    buckets = ", metadata_buckets=model.buckets_of(rows)" if columns else ""
+    yield from (f"logits = model(**tokens{buckets}).logits", "```", "")
+    if columns:
+        named = ", ".join(f"`{name}`" for name in columns)
+        yield f"`rows` are mappings with {named}; without them all is missing."
+    yield (
+        "transformers has no class of this shape, so the folder brings a module, which needs torch and "
+        "transformers only: read `modeling_assay.py` before you trust it. `assay predict FOLDER FILE` runs "
+        f"none of it. Texts of more than {exported.max_tokens:,} tokens are cut, as none longer was trained on."
+    )
+
+
+def _data(facts: ModelFacts) -> Iterator[str]:
+    manifest = facts.manifest
+    labels = ", ".join(f"{name}: {count:,}" for name, count in manifest.label_counts.items())
+    yield (
+        f"Dataset `{manifest.name}`: {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, "
+        f"{manifest.lengths.mean:.0f} a row on average and {manifest.lengths.max:,} at most."
+        + (f" Rows by label: {labels}." if labels else "")
+    )
+    split = facts.exported.recipe["data"]["split"]
+    yield f"Held out: {', '.join(f'{key} {value}' for key, value in split.items() if value is not None)}."
+    if not facts.exported.is_tokenizer_proved:
+        yield "The tokenizer was named at the export; no record says that the rows were made with it."
+
+
+def _training(facts: ModelFacts) -> Iterator[str]:
+    run, attempts, total = facts.run, facts.attempts, facts.run.num_steps
+    of = f" of {total:,}" if total else ""
+    sizes = sorted({attempt.world_size for attempt in attempts})
+    devices = sorted({attempt.processor.model for attempt in attempts if attempt.processor is not None})
+    held_s = sum(each.world_size * (each.ended_s - each.started_s) for each in attempts if each.ended_s)
+    yield (
+        f"Begun {utc_text(run.created_s)} by assay {run.code_version}; step {facts.commit.step:,}{of}, in "
+        f"{len(attempts)} {'attempt' if len(attempts) == 1 else 'attempts'} on {' and '.join(map(str, sizes))} "
+        f"{'rank' if sizes == [1] else 'ranks'}"
+        + (f" ({', '.join(devices)})" if devices else "")
+        + f", {device_hours_text(held_s)} of device time in all."
+    )
+
+
+def _evaluation(facts: ModelFacts) -> Iterator[str]:
+    evaluation = facts.evaluation
+    if evaluation is None:
+        yield "None of these weights: the run evaluated other commits, or has not finished."
+        return
+    rows = evaluation.overall.num_rows
+    yield f"On the {rows:,} held-out rows of `{evaluation.split}`, which were not trained on:"
+    yield ""
+    table = Table.of(
+        evaluation.overall.measured,
+        ("metric", lambda each: each.metric.title),
+        ("value", lambda each: estimate_text(each.estimate)),
+        ("better", lambda each: "higher" if each.metric.higher_is_better else "lower"),
+    )
+    yield from markdown_table(table)
+
+
+def _audit(facts: ModelFacts) -> Iterator[str]:
+    audit = facts.audit
+    if audit is None:
+        command = f"assay audit {facts.run.run_id}"
+        yield f"None on record: whether each row was learned once is not proved (`{command}`)."
+        return
+    yield (
+        f"**{audit.verdict}** of the run as a whole: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
+        f"learned once, {audit.rows_quarantined:,} quarantined, in {audit.epochs} epochs."
+    )
+    for line in (*audit.problems, *audit.missing[:10], *audit.repeated[:10]):
+        yield f"- {line}"
+
+
+def _digests(facts: ModelFacts) -> Table:
+    exported = facts.exported
+    rows = {
+        "weights, in the run's log of commits": exported.weights_digest,
+        "recipe and dataset": exported.recipe_sha256,
+        "dataset": exported.dataset_fingerprint,
+        "tokenizer": exported.tokenizer_sha256,
+        **{f"`{file.path}`": file.sha256 for file in exported.files},
+    }
+    return Table(("of", "sha256"), [list(row) for row in rows.items()])

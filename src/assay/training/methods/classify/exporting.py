@@ -1,0 +1,66 @@
+"""Between the network that is trained and the class that other tools load: the same parts, held by either."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
+from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
+from assay.training.methods.classify.network import ClassifierNetwork
+from assay.training.methods.classify.portable import AssayClassifier, AssayClassifierConfig
+
+MODULE_FILE = "modeling_assay.py"
+"""What `portable.py` is called beside the weights."""
+
+
+def save_portable(network: ClassifierNetwork, config: ClassifyConfig, folder: Path) -> None:
+    """Write `model.safetensors`, `config.json` and the module that reads them."""
+    with torch.device("meta"):
+        model = AssayClassifier(_portable_config(network, config))
+    model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
+    model.save_pretrained(folder)
+    source = Path(__file__).with_name("portable.py")
+    (folder / MODULE_FILE).write_bytes(source.read_bytes())
+
+
+def load_portable(folder: Path) -> ClassifierNetwork:
+    """The network behind such files, by our own copy of the module: no code of the folder is run."""
+    model = AssayClassifier.from_pretrained(folder, local_files_only=True, use_safetensors=True)
+    return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
+
+
+def _portable_config(network: ClassifierNetwork, config: ClassifyConfig) -> AssayClassifierConfig:
+    kinds = {
+        name: "number" if name in config.numeric_columns else "category" for name in config.metadata_columns
+    }
+    buckets = {"number": NUMERIC_BUCKETS, "category": config.category_buckets + 1}
+    module = MODULE_FILE.removesuffix(".py")
+    return AssayClassifierConfig(
+        encoder=network.encoder.config.to_dict(),
+        metadata=[{"name": name, "kind": kind, "buckets": buckets[kind]} for name, kind in kinds.items()],
+        **_labels(config.label),
+        architectures=[AssayClassifier.__name__],
+        auto_map={
+            "AutoConfig": f"{module}.{AssayClassifierConfig.__name__}",
+            "AutoModelForSequenceClassification": f"{module}.{AssayClassifier.__name__}",
+        },
+    )
+
+
+def _labels(label: BinaryLabel | ClassesLabel | NumberLabel) -> dict[str, Any]:
+    """What transformers is told of the logits, and makes of them in its pipelines."""
+    if isinstance(label, ClassesLabel):
+        names, problem = list(label.names), "single_label_classification"
+    elif isinstance(label, NumberLabel):
+        names, problem = [label.unit or "number"], "regression"
+    else:  # one logit is the log-odds of label 1, and no softmax makes a probability of it
+        names, problem = [label.positive or "1"], "multi_label_classification"
+    number = {"label_mean": label.mean, "label_scale": label.scale} if isinstance(label, NumberLabel) else {}
+    return {
+        "num_labels": len(names),
+        "id2label": dict(enumerate(names)),
+        "label2id": {name: place for place, name in enumerate(names)},
+        "problem_type": problem,
+        **number,
+    }

@@ -1,0 +1,103 @@
+"""The classifier as other tools load it: this file lies beside exported weights, and needs no assay.
+
+    model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
+    logits = model(**tokens, metadata_buckets=model.buckets_of(rows)).logits
+
+transformers has no class of this shape: the mean of an encoder's states, plus an embedding of each metadata
+value, through a head of two layers. The encoder is one of its own.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+try:
+    import xxhash  # only for columns of names
+except ImportError:
+    xxhash = None  # type: ignore[assignment]
+
+
+class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
+    """The encoder's own configuration, and what is read beside the text."""
+
+    model_type = "assay_classifier"
+
+    def __init__(
+        self,
+        encoder: Any = None,
+        metadata: Any = (),
+        label_mean: float = 0.0,
+        label_scale: float = 1.0,
+        **others: Any,
+    ) -> None:
+        """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`) and `buckets`. A number
+        that is predicted is logit * `label_scale` + `label_mean`."""
+        self.encoder = encoder
+        self.metadata = [dict(column) for column in metadata]
+        self.label_mean, self.label_scale = label_mean, label_scale
+        super().__init__(**others)
+
+
+class AssayClassifier(PreTrainedModel):  # type: ignore[misc]
+    """Tokens and metadata buckets in; a logit a row out, or as many as there are classes."""
+
+    config_class = AssayClassifierConfig
+    base_model_prefix = "encoder"
+    _supports_sdpa = True
+
+    def __init__(self, config: AssayClassifierConfig) -> None:
+        super().__init__(config)
+        encoder = AutoConfig.for_model(**config.encoder)
+        self.encoder = AutoModel.from_config(encoder, attn_implementation="sdpa")
+        if getattr(self.encoder, "pooler", None) is not None:
+            self.encoder.pooler = None
+        width = encoder.hidden_size
+        self.metadata = nn.ModuleList(nn.Embedding(column["buckets"], width) for column in config.metadata)
+        self.head = nn.Sequential(
+            nn.Linear(width, width), nn.GELU(), nn.Dropout(0.0), nn.Linear(width, config.num_labels)
+        )
+        self.post_init()
+
+    def forward(
+        self, input_ids: Any, attention_mask: Any = None, metadata_buckets: Any = None, **_: Any
+    ) -> SequenceClassifierOutput:
+        """`input_ids`, `attention_mask` [row, token]; `metadata_buckets` [row, column], where none is given all
+        are missing. Logits [row, label] in float32."""
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        states = states * attention_mask[:, :, None]
+        pooled = states.sum(dim=1) / attention_mask.sum(dim=1)[:, None]
+        if metadata_buckets is None:
+            metadata_buckets = input_ids.new_zeros(len(input_ids), len(self.metadata))
+        for column, embedding in enumerate(self.metadata):
+            pooled = pooled + embedding(metadata_buckets[:, column].to(pooled.device))
+        return SequenceClassifierOutput(logits=self.head(pooled).float())
+
+    def buckets_of(self, rows: Any) -> Any:
+        """[row, column] of rows (mappings by column): what `metadata_buckets` wants. None and NaN are
+        missing."""
+        columns = self.config.metadata
+        buckets = [[bucket_of(row.get(column["name"]), column) for column in columns] for row in rows]
+        return torch.tensor(buckets, dtype=torch.long).reshape(len(buckets), len(columns))
+
+
+def bucket_of(value: Any, column: Any) -> int:
+    """The embedding of one value; 0 where it is missing."""
+    if value is None:
+        return 0
+    if column["kind"] == "number":
+        number = float(value)
+        if math.isnan(number):
+            return 0
+        return (1 if number < 0 else 65) + int(min(4 * math.log2(abs(number) + 1), 63))
+    if xxhash is None:
+        raise ImportError(f"column '{column['name']}' is hashed by xxhash: pip install xxhash")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return 1 + xxhash.xxh3_64_intdigest(text.encode()) % int(column["buckets"] - 1)

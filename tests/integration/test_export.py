@@ -1,0 +1,194 @@
+"""A model leaves: as a folder that plain transformers loads, and to answer for the rows of a file."""
+
+import csv
+import json
+import math
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from assay.cli.main import main
+
+WITHOUT_ASSAY = """
+import importlib.util, json, sys
+sys.path.append(sys.argv[1])
+assert importlib.util.find_spec("assay") is None
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+folder, rows = sys.argv[2], json.load(open(sys.argv[3]))
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
+tokens = tokenizer([row["text"] for row in rows], padding=True, truncation=True, return_tensors="pt")
+with torch.no_grad():
+    logits = model(**tokens, metadata_buckets=model.buckets_of(rows)).logits
+json.dump(logits.tolist(), open(sys.argv[4], "w"))
+"""
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_dataset: Path, tiny_tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the run `tiny`, of ten steps."""
+    folder = tmp_path_factory.mktemp("trained")
+    trainer = {**tiny_tree["trainer"], "max_steps": 10}
+    (folder / "recipe.yaml").write_text(yaml.safe_dump({**tiny_tree, "trainer": trainer}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(folder / "home"))
+        assert run("train", folder / "recipe.yaml", "--run-id", "tiny") == 0
+    return folder / "home"
+
+
+@pytest.fixture
+def home(trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ASSAY_HOME", str(trained))
+    return trained
+
+
+@pytest.fixture
+def validated_rows(home: Path, tiny_dataset: Path) -> list[tuple[dict[str, Any], float]]:
+    """The held-out rows as they were before they were tokens, with the log-odds that the run found."""
+    (path,) = home.glob("tiny/evaluations/*/predictions.parquet")
+    lines = [json.loads(line) for line in (tiny_dataset.parent / "rows.jsonl").read_text().splitlines()]
+    found = pq.read_table(path).to_pylist()
+    return [
+        (lines[each["row_id"]], math.log(each["probability"] / (1 - each["probability"]))) for each in found
+    ]
+
+
+def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
+    home: Path, tmp_path: Path, validated_rows, capfd
+) -> None:
+    folder = tmp_path / "model"
+    assert run("export", "tiny", "--to", folder, "--json") == 0
+    exported = json.loads(capfd.readouterr().out)
+    assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
+    assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
+    rows, expected = zip(*validated_rows, strict=True)
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    packages, out = sysconfig.get_path("purelib"), tmp_path / "logits.json"
+    subprocess.run(
+        [sys.executable, "-S", "-c", WITHOUT_ASSAY, packages, folder, tmp_path / "rows.json", out],
+        env={**os.environ, "PYTHONPATH": "", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
+        cwd=tmp_path,
+        check=True,
+        timeout=200,
+    )
+    logits = json.loads(out.read_text())
+    assert [len(row) for row in logits] == [1] * len(rows)
+    assert [row[0] for row in logits] == pytest.approx(expected, abs=2e-6)
+
+
+def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
+    assert run("export", "tiny@10", "--to", tmp_path / "model") == 0
+    card = (tmp_path / "model" / "README.md").read_text()
+    evaluation = json.loads(next(home.glob("tiny/evaluations/*/evaluation.json")).read_text())
+    for fact in (
+        "# tiny, run tiny, step 10",
+        f"{evaluation['overall']['auc']['value']:.4f}",
+        json.loads((home / "tiny" / "run.json").read_text())["dataset_fingerprint"],
+        "**pass** of the run as a whole: 320 of 320 rows",
+        "no record says anything of them",
+    ):
+        assert fact in card, fact
+    assert run("export", "tiny@5", "--to", tmp_path / "earlier") == 0
+    assert "None of these weights" in (tmp_path / "earlier" / "README.md").read_text()
+
+
+def test_what_can_not_be_exported_is_refused_before_anything_is_written(
+    home: Path, tmp_path: Path, capfd
+) -> None:
+    assert run("export", "tiny", "--step", 7, "--to", tmp_path / "model") == 2
+    assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
+    (tmp_path / "other.json").write_text("{}")
+    assert run("export", "tiny", "--tokenizer", tmp_path / "other.json", "--to", tmp_path / "model") == 2
+    assert "not the tokenizer that dataset 'dataset' was built with" in capfd.readouterr().err
+    assert run("export", "tiny", "--to", tmp_path) == 2
+    assert "it is there already" in capfd.readouterr().err
+    assert not (tmp_path / "model").exists()
+    assert not list(tmp_path.glob(".unfinished*"))
+
+
+def test_predict_answers_in_the_order_of_the_file_as_the_run_did(
+    home: Path, tmp_path: Path, validated_rows
+) -> None:
+    rows, expected = zip(*validated_rows, strict=True)
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.csv"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    assert run("predict", "tiny", source, "-o", out) == 0
+    with out.open(newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["text"] for row in found] == [row["text"] for row in rows]
+    odds = [float(row["probability"]) / (1 - float(row["probability"])) for row in found]
+    assert [math.log(each) for each in odds] == pytest.approx(expected, abs=2e-6)
+
+
+def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
+    home: Path, tmp_path: Path, validated_rows, capfd
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    source.write_text("\n".join(json.dumps(row) for row, _ in validated_rows))
+    assert run("export", "tiny", "--to", tmp_path / "model") == 0
+    capfd.readouterr()
+    outs = []
+    for model in ("tiny@10", tmp_path / "model"):
+        assert run("predict", model, source) == 0
+        outs.append(capfd.readouterr().out)
+    assert outs[0] == outs[1]
+    with (tmp_path / "model" / "modeling_assay.py").open("a") as file:
+        file.write("\nraise SystemExit('run')\n")
+    assert run("predict", tmp_path / "model", source) == 1
+    assert "modeling_assay.py: not the file that was exported" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "says"),
+    [
+        ([{"text": "alpha", "language": "en"}], [], "line 1: no column 'turns', which the model reads"),
+        (
+            [{"text": "alpha", "turns": 1}, {"text": 3}],
+            ["--missing", "language"],
+            "line 2: 'text' is no text but 3",
+        ),
+        ([{"words": "alpha"}], [], "line 1: no column 'text'; it has words. Name that of the text"),
+        (
+            [{"text": "a", "language": "en", "turns": "two"}],
+            [],
+            "'turns' is 'two', and in training it was int64",
+        ),
+        ([{"text": "alpha"}], ["--missing", "colour"], "--missing colour: the model does not read it"),
+    ],
+)
+def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
+    home: Path, tmp_path: Path, capfd, rows: list[dict[str, Any]], options: list[str], says: str
+) -> None:
+    source, out = tmp_path / "rows.jsonl", tmp_path / "out.parquet"
+    source.write_text("\n".join(map(json.dumps, rows)))
+    assert run("predict", "tiny", source, "-o", out, *options) == 2
+    assert says in capfd.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(
+    home: Path, tmp_path: Path, capfd
+) -> None:
+    source = tmp_path / "rows.txt"
+    source.write_text("alpha beta\nreturn return\n")
+    assert run("predict", "tiny", source, "-o", source) == 2
+    assert run("predict", "tiny", source, "-o", tmp_path / "out.doc") == 2
+    missing = ("--missing", "language", "--missing", "turns")
+    assert run("predict", "tiny", source, "-o", tmp_path / "out.parquet", *missing) == 0
+    found = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert [row["text"] for row in found] == ["alpha beta", "return return"]
+    assert all(0 < row["probability"] < 1 for row in found)
