@@ -61,7 +61,7 @@ def test_a_finished_run_whose_weights_are_damaged_is_trained_on(new_tiny_run: Ca
         (("--store", "s3://elsewhere/runs"), "and stay there. Leave --store out"),
         (("--run-id", "another"), "keeps its name. Leave --run-id out"),
         (("--check",), "--check is for a RECIPE"),
-        (("trainer.epochs=9",), "give either a RECIPE file or --resume RUN"),
+        (("trainer.epochs=9", "seed=2"), "trainer.epochs=9 seed=2'."),
     ],
 )
 def test_what_a_run_that_goes_on_can_not_be_given_is_refused(

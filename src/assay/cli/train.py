@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, RUN, given_home, is_given
+from assay.base.names import shell_line
+from assay.cli.given import FILE, RUN, given_home, is_given, run_and_step
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
 @click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
 @click.option(
     "--resume", metavar="RUN", type=RUN, help="Go on with this run from its last commit, instead of a RECIPE."
+)
+@click.option(
+    "--from",
+    "forked",
+    metavar="RUN[@STEP]",
+    help="Begin a new run with a commit of RUN (the last one), under its recipe with OVERRIDES.",
 )
 @click.option(
     "--store", metavar="URL", help="Where commits go, e.g. s3://bucket/prefix; by default the run's folder."
@@ -113,8 +120,9 @@ def train(
     workers: int,
     run_id: str | None,
     resume: str | None,
+    forked: str | None,
     store: str | None,
-    parallel: str,
+    parallel: Any,
     leave_within: float,
     faults: Path | None,
     check: bool,
@@ -129,12 +137,14 @@ def train(
     A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
     does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to the
     same weights.
+    'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
     """
     from assay.base.config import read_config_file, validated
     from assay.cli.train_on import launch
+    from assay.launch.fork import bring_commit
     from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import existing_run, finished_entry, planned_steps, save_run
+    from assay.launch.run import finished_entry, planned_steps, save_run
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
 
@@ -143,28 +153,25 @@ def train(
 
         click.echo(recipe_reference(), nl=False)
         return
-    if (recipe is None) == (resume is None):
-        raise ConfigError("give either a RECIPE file or --resume RUN.")
+    recipe, overrides = _told_apart(recipe, overrides, resume, forked)
     if check and recipe is not None:
         _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
         return
     place.check(workers)
-    # For ranks, and evaluation beside them.
-    os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])
+    os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
-    if resume is not None:
-        run = existing_run(home, resume)
-        _refuse_changes(run, overrides, store=store, run_id=run_id, check=check)
-    else:
-        assert recipe is not None
-        run = _planned(home, recipe, overrides, workers=workers, run_id=run_id, store=store)
+    new = {"world_size": workers, "run_id": run_id, "store_url": store}
+    run = _asked_for(home, recipe, overrides, resume=resume, forked=forked, check=check, new=new)
+    if check:
+        click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
+        return
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
         save_run(home, run)
-    parallels: Any = (parallel,)
-    policy = RestartPolicy(**restarts, parallel=parallels, grace_s=leave_within, faults=plan)
+        bring_commit(home, run)
+    policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
     finished = finished_entry(CommitLog(open_store(run.store_url))) if resume and not place.dry_run else None
     if finished is not None:
@@ -179,21 +186,44 @@ def train(
     train_it(home, run, workers, policy, as_json=as_json)
 
 
-def _planned(
+def _told_apart(
+    recipe: Path | None, overrides: tuple[str, ...], resume: str | None, forked: str | None
+) -> tuple[Path | None, tuple[str, ...]]:
+    """The recipe's file, and what changes it: beside a run's name, all that stands there is meant to change
+    it."""
+    if (resume or forked) and recipe is not None:
+        recipe, overrides = None, (str(recipe), *overrides)
+    if [recipe, resume, forked].count(None) != 2:
+        raise ConfigError("give one of these: a RECIPE file, --resume RUN, or --from RUN@STEP.")
+    return recipe, overrides
+
+
+def _asked_for(
     home: "Home",
-    recipe: Path,
+    recipe: Path | None,
     overrides: tuple[str, ...],
     *,
-    workers: int,
-    run_id: str | None,
-    store: str | None,
+    resume: str | None,
+    forked: str | None,
+    check: bool,
+    new: dict[str, Any],
 ) -> "Run":
+    """The run that is gone on with, or a new one, of which nothing is written yet; `new` is what is chosen of
+    that."""
     from assay.base.config import read_config_file
-    from assay.launch.run import check_length, planned_run, planned_steps
+    from assay.launch.fork import planned_fork
+    from assay.launch.run import check_length, existing_run, planned_run, planned_steps
     from assay.training.recipe import recipe_of
 
-    loaded = read_config_file(recipe, overrides)
-    run = planned_run(home, loaded, world_size=workers, run_id=run_id, store_url=store)
+    if resume is not None:
+        run = existing_run(home, resume)
+        _refuse_changes(run, overrides, store=new["store_url"], run_id=new["run_id"], check=check)
+        return run
+    if forked is not None:
+        run = planned_fork(home, *run_and_step(home, forked), overrides, **new)
+    else:
+        assert recipe is not None
+        run = planned_run(home, read_config_file(recipe, overrides), **new)
     check_length(recipe_of(run), planned_steps(run))
     return run
 
@@ -227,7 +257,10 @@ def _refuse_changes(
 ) -> None:
     """Raise `ConfigError` for what a run that is gone on with cannot be given."""
     if overrides:
-        raise ConfigError(f"'{overrides[0]}': a run's recipe never changes. Start a new run with it instead.")
+        raise ConfigError(
+            f"'{overrides[0]}': a run's recipe never changes. Fork it instead, from its last commit or from "
+            f"one that you name: 'assay train --from {run.run_id} {shell_line(*overrides)}'."
+        )
     from assay.launch.run import absolute_store
 
     if store is not None and absolute_store(store) != run.store_url:

@@ -17,12 +17,11 @@ from assay.records.commit import Commit
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.metrics.recorded import last_step_of
-from assay.store.objects import ObjectStore
+from assay.store.objects import ObjectStore, copy_object
 from assay.training.recipe import Recipe, recipe_of
 
 CAPSULE_PREFIX = "capsules/"
 CAPSULE_FILE = "capsule.json"
-_BLOCK_BYTES = 8 << 20
 
 
 def save_failing_step(run: Run, log: CommitLog, attempt: Attempt, reason: str) -> Capsule:
@@ -49,7 +48,7 @@ def save_capsule(
         copy = f"{folder}/checkpoint"
         if commit.folder != copy:
             for file in commit.files:
-                _copy(log.store, f"{commit.folder}/{file.path}", f"{copy}/{file.path}")
+                copy_object(log.store, f"{commit.folder}/{file.path}", log.store, f"{copy}/{file.path}")
         commit = commit.model_copy(update={"folder": copy})
     capsule = Capsule(
         run_id=run.run_id,
@@ -95,9 +94,3 @@ def _rows_of_step(recipe: Recipe, step: int) -> tuple[tuple[int, ...], ...]:
     return tuple(
         tuple(int(row) for batch in lane.micro_batches for row in batch.row_ids) for lane in share.lanes
     )
-
-
-def _copy(store: ObjectStore, key: str, new_key: str) -> None:
-    with store.open_reader(key) as reader, store.open_writer(new_key) as writer:
-        while block := reader.read(_BLOCK_BYTES):
-            writer.write(block)

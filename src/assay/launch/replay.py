@@ -78,7 +78,7 @@ def replay(
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    _check(request, recipe, num_steps(recipe.trainer, loader))
+    _check(request, run, recipe, num_steps(recipe.trainer, loader))
     steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
     _check_attempt(request, steps)
     commit = nearest_commit(log, request.step)
@@ -230,8 +230,14 @@ class _Replay:
         )
 
 
-def _check(request: ReplayRequest, recipe: Recipe, last_step: int) -> None:
+def _check(request: ReplayRequest, run: Run, recipe: Recipe, last_step: int) -> None:
     num_lanes = recipe.loader.lanes
+    if run.parent is not None and request.step <= run.parent.step:
+        raise ConfigError(
+            f"--step {request.step}: run '{run.run_id}' was forked at step {run.parent.step}; what is before "
+            f"that was made by run '{run.parent.run_id}': 'assay replay {run.parent.run_id} --step "
+            f"{request.step}'."
+        )
     if recipe.trainer.gradient_sum != "tree":
         raise ConfigError(
             f"the run added its gradients by {recipe.trainer.gradient_sum}, whose bits depend on the world "

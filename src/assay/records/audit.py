@@ -10,7 +10,7 @@ from assay.records.record import Record
 class AuditReport(Record):
     """A run's receipts against its dataset's order, and its files against their digests."""
 
-    added: ClassVar = frozenset(("not_checked", "strays"))
+    added: ClassVar = frozenset(("not_checked", "strays", "forked_from"))
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
@@ -30,5 +30,8 @@ class AuditReport(Record):
     """Everything else that keeps the audit from passing: a changed shard, a receipt that is not there."""
     not_checked: tuple[str, ...] = ()
     """What the audit did not look at, and why: the verdict says nothing of it."""
+    forked_from: str = ""
+    """`RUN@STEP` whose weights the run began with: what is said here is of the steps behind it. Empty where it
+    is no fork."""
     strays: tuple[str, ...] = ()
     """Files in the run's log or checkpoints that no commit names. Nothing reads them."""

@@ -52,7 +52,8 @@ class Commit(Record):
     """One durable state of a run; the last intact one is where a new attempt resumes."""
 
     type: Literal["commit"] = "commit"
-    attempt: PositiveInt
+    attempt: NonNegativeInt
+    """0: of another run, from which this one was forked."""
     world_size: PositiveInt
     step: NonNegativeInt
     """Optimizer updates behind these weights, over all epochs."""
@@ -76,6 +77,11 @@ class Commit(Record):
     """A spot check of every rank passed in this very step, so no device was wrong then."""
     retires: tuple[str, ...] = ()
     """Folders of earlier commits that may be deleted once this one is visible."""
+
+    @property
+    def is_inherited(self) -> bool:
+        """A copy of the commit with which a fork begins. Its receipts stay with the run that made it."""
+        return self.attempt == 0
 
 
 class CommitQuarantined(Record):

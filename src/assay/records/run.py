@@ -18,10 +18,23 @@ DRILL_PREFIX = "drill-"
 """Begins the recipe's name of every pilot that a drill hurts."""
 
 
+class ForkedFrom(Record):
+    """The commit of another run with which a run begins, and what is otherwise here."""
+
+    run_id: Name
+    step: NonNegativeInt
+    weights_digest: str
+    changes: dict[str, tuple[Any, Any]]
+    """Dotted key of the recipe -> its value there, and here."""
+
+    def __str__(self) -> str:
+        return f"{self.run_id}@{self.step}"
+
+
 class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
-    added: ClassVar = frozenset(("num_steps", "made_by_drill"))
+    added: ClassVar = frozenset(("num_steps", "made_by_drill", "parent"))
 
     run_id: Name
     created_s: float
@@ -38,6 +51,8 @@ class Run(Record):
     store_url: str
     num_steps: PositiveInt | None = None
     """Optimizer steps from the first to the last, as planned; None in a record by an assay that did not say."""
+    parent: ForkedFrom | None = None
+    """None where it began with the recipe's starting weights."""
     made_by_drill: bool | None = None
     """Whether `assay drill` made it, to hurt it; None in a record by an assay that did not say."""
 

@@ -111,8 +111,12 @@ class CommitLog:
         return None
 
     def quarantine_unverified(self, reason: str, *, up_to: int) -> None:
-        """Trust no commit of attempt `up_to` or an older one behind the last verified one."""
-        while (commits := self.commits()) and not commits[-1].is_verified and commits[-1].attempt <= up_to:
+        """Trust no commit of attempt `up_to` or an older one behind the last verified one, or the inherited one."""
+        while (
+            (commits := self.commits())
+            and not (commits[-1].is_verified or commits[-1].is_inherited)
+            and commits[-1].attempt <= up_to
+        ):
             newest = commits[-1]
             self.append(
                 CommitQuarantined(attempt=self.attempt, folder=newest.folder, step=newest.step, reason=reason)

@@ -23,7 +23,7 @@ def refuse_missing_log(run: Run, log: CommitLog) -> None:
     has lost nothing."""
     if (problem := missing_log(run, log)) is not None:
         raise DamagedDataError(f"run '{run.run_id}' cannot go on: {problem}")
-    made = {entry.attempt for entry in log.entries() if isinstance(entry, Commit)}
+    made = {each.attempt for each in log.entries() if isinstance(each, Commit) and not each.is_inherited}
     if made and run.store_url != run.run_dir and made.isdisjoint(number for number, _ in _remains_here(run)):
         raise DamagedDataError(
             f"run '{run.run_id}' cannot go on: {run.store_url}/{LOG_PREFIX} has commits, and none is of an "

@@ -50,22 +50,29 @@ def moved_along(path: str, was: Path, now: Path, inside: str = "") -> str:
     return moved if (Path(moved) / inside).exists() else path
 
 
-def refuse_copy(run: Run) -> None:
-    """Raise `ConfigError` where the folder in which the run began, or was last trained, is still another one.
+def original_of(run: Run) -> Path | None:
+    """The folder in which the run began, or was last trained, where that is still another one.
 
     Nothing tells the folder from a copy of it where that one is out of sight.
     """
     here = Path(run.run_dir)
     if not (here / RUN_FILE).is_file():
-        return
+        return None
     was = Path(
         next((each.folder for each in reversed(saved_attempts(here)) if each.folder), None)
         or written_in(here).run_dir
     )
-    if not (was / RUN_FILE).is_file() or was.samefile(here) or written_in(was).run_id != run.run_id:
+    is_it = not (was / RUN_FILE).is_file() or was.samefile(here) or written_in(was).run_id != run.run_id
+    return None if is_it else was
+
+
+def refuse_copy(run: Run) -> None:
+    """Raise `ConfigError` where a run's folder is a copy of one that is still there."""
+    if (was := original_of(run)) is None:
         return
     raise ConfigError(
-        f"{here} is a copy of run '{run.run_id}', which lies in {was}: trained in both, it would be two runs "
-        f"of one id. Go on with that one (ASSAY_HOME={was.parent}); or move that folder out of the way, to go "
-        "on here; or train the recipe again under another --run-id."
+        f"{run.run_dir} is a copy of run '{run.run_id}', which lies in {was}: trained in both, it would be "
+        f"two runs of one id. Go on with that one (ASSAY_HOME={was.parent}); or move that folder out of the "
+        "way, to go on here; or begin a run of its own with the last commit: 'assay train --from "
+        f"{run.run_id}'."
     )

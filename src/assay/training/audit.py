@@ -59,7 +59,7 @@ class _Window(NamedTuple):
     num_steps: int
     """Committed."""
     is_whole: bool
-    """False where the run has not got further: the window has more steps."""
+    """False where the window has more steps: the run has not got further, or was forked in its midst."""
 
 
 @dataclass
@@ -85,6 +85,12 @@ def audit_run(
     recipe = recipe_of(run)
     commits = effective_commits(log)
     problems, not_checked, strays = check_files(run, log, commits, weights)
+    if run.parent is not None:
+        not_checked.append(
+            f"which rows were learned up to step {run.parent.step}: run '{run.parent.run_id}' learned them, "
+            f"before this one was forked from it ('assay audit {run.parent.run_id}')"
+        )
+    problems += _problems_of_lineage(run, commits)
     receipts = _read_receipts(commits, log, problems)
     rows = _Rows()
     folder, dataset = Path(recipe.data.dataset), None
@@ -118,6 +124,7 @@ def audit_run(
         missing=_shortened(rows.missing),
         repeated=_shortened(rows.repeated),
         problems=_shortened(problems),
+        forked_from="" if run.parent is None else str(run.parent),
         not_checked=tuple(not_checked),
         strays=_shortened(strays),
     )
@@ -135,6 +142,18 @@ def effective_commits(log: CommitLog) -> list[Commit]:
     return chain
 
 
+def _problems_of_lineage(run: Run, commits: list[Commit]) -> Iterator[str]:
+    """A fork stands on the commit that its record names, and no other run on any."""
+    inherited = [(commit.step, commit.weights_digest) for commit in commits if commit.is_inherited]
+    said = [] if run.parent is None else [(run.parent.step, run.parent.weights_digest)]
+    if inherited != said:
+        begun = ", ".join(str(step) for step, _ in inherited) or "none"
+        yield (
+            f"steps at which the log begins with a commit of another run: {begun}; and run.json says that it "
+            f"was forked from {run.parent or 'no run'}"
+        )
+
+
 class _Auditor:
     """Compares what was learned with the order."""
 
@@ -144,13 +163,15 @@ class _Auditor:
         self._dataset = dataset
         self._loader = loader
         self._commits = commits
+        self._first_step = next((commit.step for commit in commits if commit.is_inherited), 0)
         self._found = found
         self._problems = problems
 
     def check_receipts(self, receipts: _Receipts) -> None:
         """Every window of every lane, as far as the run got."""
         last_step = self._commits[-1].step if self._commits else 0
-        self._found.epochs = -(-last_step // self._loader.steps_per_epoch)
+        per_epoch = self._loader.steps_per_epoch
+        self._found.epochs = -(-last_step // per_epoch) - self._first_step // per_epoch
         for commit in self._commits:
             if commit.cursor != (place := self._loader.cursor_at(commit.step)):
                 self._problems.append(
@@ -192,12 +213,14 @@ class _Auditor:
             epoch, place = next(places)
             whole = geometry.steps_in_window(place)
             num_steps = min(whole, last_step - before)
-            for lane in range(geometry.lanes):
-                yield _Window(epoch, lane, place, before, num_steps, is_whole=num_steps == whole)
+            is_whole = num_steps == whole and before >= self._first_step
+            for lane in range(geometry.lanes if before + num_steps > self._first_step else 0):
+                yield _Window(epoch, lane, place, before, num_steps, is_whole)
             before += num_steps
 
     def _check_window(self, window: _Window, receipts: _Receipts) -> None:
-        first, last = window.steps_before + 1, window.steps_before + window.num_steps
+        first = max(window.steps_before, self._first_step) + 1
+        last = window.steps_before + window.num_steps
         if not np.array_equal(np.sort(receipts.step), np.arange(first, last + 1)):
             self._problems.append(
                 f"lane {window.lane}: there is not one receipt for each of the steps {first} to {last}"
@@ -218,6 +241,8 @@ class _Auditor:
             learned[step] = learned.get(step, Receipt(0, 0)).plus(Receipt(num_rows, digest))
         try:
             for step, rows in enumerate(self._rows_of_steps(window), start=window.steps_before + 1):
+                if step <= self._first_step:
+                    continue
                 found = learned.get(step, Receipt(0, 0))
                 if not self._are_learned(rows, found, step, step):
                     self._found.expected += len(rows)
@@ -279,6 +304,9 @@ def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -
     nothing = (np.zeros(0, kind) for kind in (np.int64, np.int32, np.int32, np.uint64))
     parts, expected_from = [_Receipts(*nothing)], 0
     for commit in commits:
+        if commit.is_inherited:
+            expected_from = commit.step
+            continue
         if commit.receipts_from_step != expected_from:
             problems.append(f"no commit covers the steps {expected_from + 1} to {commit.receipts_from_step}")
         expected_from = commit.step

@@ -74,7 +74,7 @@ def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Ite
 def _problems_of_attempts(run_dir: Path, commits: Sequence[Commit]) -> Iterator[str]:
     """An attempt is written down before its ranks are started, so one that committed has a record."""
     yield from unreadable_attempts(run_dir)
-    for number in sorted({commit.attempt for commit in commits}):
+    for number in sorted({commit.attempt for commit in commits if not commit.is_inherited}):
         if not (path := attempt_path(run_dir, number)).is_file():
             yield f"{path} is missing, and commits of that attempt are in the log"
 

@@ -19,7 +19,14 @@ from typing import Literal, NamedTuple, Protocol
 
 from assay.base.clock import Clock
 from assay.base.code_version import code_version
-from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreError, TrainingError
+from assay.base.errors import (
+    AssayError,
+    DamagedDataError,
+    Interrupted,
+    StoreAwayError,
+    StoreError,
+    TrainingError,
+)
 from assay.base.units import duration_text, number_of
 from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
@@ -276,6 +283,11 @@ class Supervisor:
         number = self._log.begin_attempt(world_size=world_size, now_s=now_s)
         self._quarantine_suspected()
         commit = self._log.last_intact_commit()
+        if commit is None and self._run.parent is not None:
+            raise DamagedDataError(
+                f"run '{self._run.run_id}': no commit is intact, not even the one that it was forked with. "
+                f"Fork it again: 'assay train --from {self._run.parent}'."
+            )
         self._log.sweep_abandoned()
         attempt = Attempt(
             run_id=self._run.run_id,

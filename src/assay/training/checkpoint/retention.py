@@ -38,6 +38,7 @@ def folders_to_retire(
     everything = [*commits, newest]
     kept = set(awaited)
     kept |= {commit.folder for commit in everything[-retention.keep_last :]}
+    kept |= {commit.folder for commit in everything if commit.is_inherited}  # nothing makes it again
     verified = [commit for commit in everything if commit.is_verified]
     kept |= {commit.folder for commit in verified[-1:]}  # where a run goes back to after wrong arithmetic
     measured = sorted(
