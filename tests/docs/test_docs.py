@@ -17,6 +17,7 @@ from assay.cli.main import _COMMANDS, cli
 from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig
 from assay.planning.program.reference import program_reference
+from assay.store.settings import settings_reference
 from assay.training.recipe import Recipe, recipe_reference
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +54,11 @@ SPEAKING_NAMES = {
 def test_every_key_of_a_recipe_is_documented() -> None:
     """Rewrite with: assay train --keys > docs/recipe.md."""
     assert (ROOT / "docs" / "recipe.md").read_text() == recipe_reference()
+
+
+def test_every_key_of_a_homes_settings_is_documented() -> None:
+    """Rewrite with: assay runs settings > docs/settings.md."""
+    assert (ROOT / "docs" / "settings.md").read_text() == settings_reference()
 
 
 def test_every_key_of_a_program_is_documented() -> None:

@@ -106,6 +106,8 @@ def run(
     if not as_json:
         if result.stopped_by:
             click.echo(f"not finished: {result.stopped_by}.")
+        if written.memo.cost:
+            click.echo(f"cost so far: {written.memo.cost}")
         click.echo(written.page)
 
 
@@ -149,10 +151,14 @@ def list_(as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""
     from assay.launch.campaign.folder import find_campaign
-    from assay.launch.campaign.memo import newest_decisions
+    from assay.launch.campaign.memo import cost_of_runs, newest_decisions
 
     opened = find_campaign(given_home(), name)
-    print_decisions(list(newest_decisions(opened).values()), as_json=as_json)
+    decisions = list(newest_decisions(opened).values())
+    print_decisions(decisions, as_json=as_json)
+    runs = {run.run_id: run for each in decisions for run in each.runs}
+    if not as_json and (cost := cost_of_runs(opened, [*runs.values()])):
+        click.echo(f"cost so far: {cost}")
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:

@@ -37,7 +37,8 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             from assay.planning.actuals import goodput_of_program
             from assay.planning.program.file import read_program
 
-            of_program = goodput_of_program(read_program(Path(programs[0])).program, ledger)
+            program = read_program(Path(programs[0])).program
+            of_program = goodput_of_program(program, ledger, home.settings())
             if as_json:
                 click.echo(of_program.to_json())
             elif of_program.together.run_ids:
@@ -51,9 +52,10 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
             return
         named = {run.run_id: run for run in map(ledger.run, names)}
         every = [run for run in ledger.runs() if drills or not run.is_drill]
-        found = goodput_of(ledger, list(named.values()) or every)
+        settings = home.settings()
+        found = goodput_of(ledger, list(named.values()) or every, settings)
         if as_json:
             click.echo(found.to_json())
         else:
-            each = {run_id: goodput_of(ledger, [run]) for run_id, run in named.items()}
+            each = {run_id: goodput_of(ledger, [run], settings) for run_id, run in named.items()}
             print_goodput(found, each if len(each) > 1 else {}, of="run")

@@ -28,7 +28,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     if ledger is None:
         raise ConfigError(f"no run '{run_id}': there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     with ledger:
-        view = run_view(ledger, run_id)
+        view = run_view(ledger, run_id, home.settings())
         if as_json:
             click.echo(view.to_json())
         else:

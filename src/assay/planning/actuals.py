@@ -17,6 +17,7 @@ from assay.records.goodput import ProgramGoodput
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger
+from assay.store.settings import NO_SETTINGS, Settings
 
 FAILED = ("failed", "killed")
 """Outcomes of an attempt that ended before its time. One that still "runs" though another followed it was
@@ -79,7 +80,7 @@ def progress_of(
     return progress, sorted(spends, key=lambda spend: spend.start_h)
 
 
-def goodput_of_program(program: Program, ledger: Ledger) -> ProgramGoodput:
+def goodput_of_program(program: Program, ledger: Ledger, settings: Settings = NO_SETTINGS) -> ProgramGoodput:
     """Where the device time of all of the program's runs went, together and by activity.
 
     Raises `ConfigError` where a run fits two activities.
@@ -92,8 +93,8 @@ def goodput_of_program(program: Program, ledger: Ledger) -> ProgramGoodput:
     return ProgramGoodput(
         program=program.name,
         program_sha256=program.digest(),
-        together=goodput_of(ledger, [run for each in owned.values() for run in each]),
-        by_activity={activity: goodput_of(ledger, each) for activity, each in owned.items()},
+        together=goodput_of(ledger, [run for each in owned.values() for run in each], settings),
+        by_activity={activity: goodput_of(ledger, each, settings) for activity, each in owned.items()},
     )
 
 

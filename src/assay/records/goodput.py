@@ -48,6 +48,8 @@ class Interruption(Record):
 class Goodput(Record):
     """The partition of held device time, in device-seconds, and what follows from it."""
 
+    added: ClassVar = frozenset(("cost", "currency"))
+
     run_ids: tuple[str, ...]
     num_open_attempts: NonNegativeInt
     """They still run, or nobody wrote down yet how they ended; what they hold is left out."""
@@ -64,6 +66,9 @@ class Goodput(Record):
     """Between commits, by Daly's formula; None where cost or rate are unknown."""
     step_s: NonNegativeFloat | None
     """Mean wall seconds of a kept step."""
+    cost: NonNegativeFloat | None = None
+    """Of the held time, at the prices of the day; None where a price is not known."""
+    currency: str = ""
 
     def useful_device_s(self) -> float:
         """Steps that were kept: reading, computing, exchanging."""

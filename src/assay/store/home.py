@@ -3,6 +3,7 @@
     $ASSAY_HOME, else runs/
       RUN/                 a run's folder: run.json and all that the run left
       campaigns/NAME/      a campaign's
+      settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
 
 The environment is read at the edges only (the command line, a rank's process, a worker's), so what is below can
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from assay.records.run import Run
     from assay.store.ledger.ledger import Ledger
     from assay.store.objects import ObjectStore
+    from assay.store.settings import Settings
 
 CAMPAIGNS = "campaigns"
 CAMPAIGN_FILE = "campaign.json"
@@ -146,6 +148,12 @@ class Home:
                 f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
             )
         return folder
+
+    def settings(self) -> "Settings":
+        """What holds for all of its runs."""
+        from assay.store.settings import settings_in
+
+        return settings_in(self.folder)
 
     # The ledger
 

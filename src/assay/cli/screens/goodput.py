@@ -6,6 +6,7 @@ from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
 from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.records.goodput import Goodput, Interruption
+from assay.store.settings import Money
 
 
 def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> None:
@@ -17,7 +18,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
     count = len(found.run_ids)
     screen.print(
         f"goodput {found.goodput():.1%}, ETTR {found.ettr():.1%} of {_hours(found.held_device_s)} held, "
-        f"{count} run{'s' if count > 1 else ''}",
+        f"{count} run{'s' if count > 1 else ''}"
+        + (f", {Money(found.cost, found.currency)}" if found.cost is not None else ""),
         style="bold",
     )
     if found.num_open_attempts:
@@ -35,6 +37,7 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
             (name(of), lambda part: part[0]),
             *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
             (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
+            *([(number("cost"), _cost)] if found.cost is not None else []),
             (number("goodput"), lambda part: f"{part[1].goodput():.1%}" if part[1].held_device_s else "-"),
             (number("ETTR"), lambda part: f"{part[1].ettr():.1%}" if part[1].held_device_s else "-"),
             (number("interruptions"), lambda part: str(len(part[1].interruptions))),
@@ -54,6 +57,11 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
         )
         screen.print(interruptions)
     screen.print(_advice(found))
+
+
+def _cost(part: tuple[str, Goodput]) -> str:
+    cost = part[1].cost
+    return "" if cost is None else str(Money(cost, part[1].currency))
 
 
 def _advice(found: Goodput) -> str:

@@ -1,15 +1,19 @@
 """Writes the memo of a campaign from its records: what is there now, decided or not."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from assay.launch.campaign.folder import OpenCampaign, recorded_decisions
+from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
 from assay.reporting.views.memo import Memo, ordered, record_paths
+from assay.store.attempts import saved_attempts
+from assay.store.settings import Money
 
 
 class WrittenMemo(NamedTuple):
@@ -38,7 +42,11 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         stopped_by=stopped_by,
         budget_s=campaign.config.budget_device_hours * 3600.0,
     )
-    memo = replace(memo, records=_records(memo, campaign.home.folder))
+    memo = replace(
+        memo,
+        records=_records(memo, campaign.home.folder),
+        cost=cost_of_runs(campaign, memo.runs()),
+    )
     page, markdown = campaign.folder / "memo.html", campaign.folder / "memo.md"
     page.write_text(render_memo_page(memo), encoding="utf-8")
     markdown.write_text(memo_markdown(memo), encoding="utf-8")
@@ -56,3 +64,16 @@ def _laid_out(text: str) -> str:
         return json.dumps(json.loads(text), indent=1, ensure_ascii=False)
     except ValueError:
         return text
+
+
+def cost_of_runs(campaign: OpenCampaign, runs: Sequence[CampaignRun]) -> str:
+    """At the prices of the day; nothing where some run's devices have none."""
+    settings, amount = campaign.home.settings(), 0.0
+    for run in runs:
+        attempts = saved_attempts(campaign.home.run_dir(run.run_id))
+        prices = {settings.price_of(attempt) for attempt in attempts}
+        price = prices.pop() if len(prices) == 1 else None
+        if price is None:
+            return ""
+        amount += run.device_s / 3600 * price
+    return str(Money(amount, settings.currency)) if runs else ""

@@ -36,7 +36,8 @@ def _lines(memo: Memo) -> Iterator[str]:
     yield from markdown_table(table)
     yield ""
     yield (
-        f"The campaign cost {device_time_text(memo.spent_s())}; {device_time_text(memo.budget_s)} were agreed. "
+        f"The campaign cost {device_time_text(memo.spent_s())}{f' ({memo.cost})' if memo.cost else ''}; "
+        f"{device_time_text(memo.budget_s)} were agreed. "
         "Candidates share the baseline's runs."
     )
     for decision in memo.decisions:

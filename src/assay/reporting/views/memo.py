@@ -42,6 +42,8 @@ class Memo:
     stopped_by: str | None
     """Why the campaign ended before every candidate was decided."""
     budget_s: float
+    cost: str = ""
+    """Of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
     along."""
@@ -266,4 +268,4 @@ def _cost_tile(memo: Memo) -> Tile:
     spent, agreed = (
         device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
     )
-    return Tile("device time so far", spent, f"of {agreed} agreed")
+    return Tile("device time so far", spent, f"of {agreed} agreed" + (f"; {memo.cost}" if memo.cost else ""))

@@ -8,14 +8,16 @@ from assay.records.goodput import USEFUL, Goodput, Interruption
 from assay.records.phase import Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import Ledger
+from assay.store.settings import NO_SETTINGS, Money, Settings, cost_of
 
 
-def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
+def goodput_of(ledger: Ledger, runs: Sequence[Run], settings: Settings = NO_SETTINGS) -> Goodput:
     """The account of these runs together; attempts that still run are left out."""
     by_phase: dict[Phase, float] = {}
     held_s = running_s = commit_device_s = useful_rank_s = 0.0
     num_commits = num_commit_ranks = num_steps = num_open = 0
     interruptions: list[Interruption] = []
+    costs: list[Money | None] = []
     for run in runs:
         begun = ledger.attempts(run.run_id)
         attempts = [attempt for attempt in begun if attempt.ended_s is not None]
@@ -28,6 +30,7 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
             held_s += rank.held_s
             for phase, spent_s in rank.seconds.items():
                 by_phase[phase] = by_phase.get(phase, 0.0) + spent_s
+        costs.append(cost_of(settings, begun, seconds))
         running_s += sum((attempt.ended_s or 0.0) - attempt.started_s for attempt in attempts)
         interruptions += _interruptions(attempts, seconds, finished_by=_finished_by(entries))
         num_commits += len(commits)
@@ -35,10 +38,13 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
         commit_device_s += sum(rank.seconds.get("checkpoint", 0.0) for rank in seconds)
         first_ranks = [rank for rank in seconds if rank.rank == 0]
         useful_rank_s += sum(rank.seconds.get(phase, 0.0) for rank in first_ranks for phase in USEFUL)
-        num_steps += max((commit.step for commit in commits), default=0)
+        inherited = run.parent.step if run.parent is not None else 0
+        num_steps += max((commit.step - inherited for commit in commits), default=0)
     # All lost, where no commit was made in time: then nothing is known of what one costs.
     commit_s = (commit_device_s / num_commit_ranks if num_commit_ranks else None) or None
     failure_s = running_s / len(interruptions) if interruptions else None
+    paid = [cost.amount for cost in costs if cost is not None]
+    is_paid = bool(costs) and len(paid) == len(costs)
     known = commit_s is not None and failure_s is not None
     return Goodput(
         run_ids=tuple(run.run_id for run in runs),
@@ -51,6 +57,8 @@ def goodput_of(ledger: Ledger, runs: Sequence[Run]) -> Goodput:
         failure_s=failure_s,
         optimal_commit_s=optimal_commit_interval_s(commit_s or 0.0, failure_s or 0.0) if known else None,
         step_s=useful_rank_s / num_steps if num_steps else None,
+        cost=sum(paid) if is_paid else None,
+        currency=settings.currency if is_paid else "",
     )
 
 

@@ -1,0 +1,104 @@
+"""What holds for all runs of a home: what a device-hour costs, and who is told when something happens.
+
+    $ASSAY_HOME/settings.yaml
+
+Nothing here is part of what a run computes, so it may change at any time, and prices are those of the day on
+which somebody asks.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import Field, NonNegativeFloat, model_validator
+
+from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, validated
+from assay.base.key_reference import key_reference
+from assay.records.run import Attempt, PhaseSeconds
+
+SETTINGS_FILE = "settings.yaml"
+CPU = "cpu"
+
+
+class Settings(FrozenConfig):
+    """Of one home."""
+
+    currency: str = ""
+    """Of the prices: `EUR`, `USD`, `credits`."""
+
+    device_hour_prices: dict[str, NonNegativeFloat] = Field(default_factory=dict)
+    """What one device costs for an hour, by kind: `cpu` for a rank that computes on one, else a part of the
+    GPU's name (`H100`, `A100-SXM4-80GB`), of several that fit the longest. A device without a price makes no
+    cost known."""
+
+    on_event: str | None = None
+    """A command for the shell, run once for each event of a run: `finished`, `failed`, `stopped`, `stalled`.
+    It gets ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME in its environment; it
+    is killed after 30 seconds, and whatever becomes of it, the run does not notice."""
+
+    sinks: tuple[str, ...] = ()
+    """Other tools that get the metrics of every run here as they are measured: `tensorboard:FOLDER`,
+    `mlflow:SERVER_OR_FOLDER`, `wandb:FOLDER` (offline); see `assay sink`."""
+
+    @model_validator(mode="after")
+    def _prices_have_a_currency(self) -> "Settings":
+        if self.device_hour_prices and not self.currency:
+            raise ValueError("device_hour_prices without a currency: say which, e.g. currency: EUR")
+        return self
+
+    def price_of(self, attempt: Attempt) -> float | None:
+        """Of one device-hour of an attempt; None where it is not known."""
+        prices = self.device_hour_prices
+        if attempt.processor is None:
+            on_cpu = bool(attempt.devices) and all(device in ("", CPU) for device in attempt.devices)
+            return prices.get(CPU) if on_cpu else None
+        if attempt.processor.instructions:
+            return prices.get(CPU)
+        model = attempt.processor.model.lower()
+        fitting = [kind for kind in prices if kind != CPU and kind.lower() in model]
+        return prices[max(fitting, key=len)] if fitting else None
+
+
+class Money(NamedTuple):
+    """What something cost."""
+
+    amount: float
+    currency: str
+
+    def __str__(self) -> str:
+        digits = 2 if self.amount >= 0.1 or not self.amount else 4
+        return f"{self.amount:,.{digits}f} {self.currency}"
+
+
+NO_SETTINGS = Settings()
+
+
+def settings_in(folder: Path) -> Settings:
+    """Of the home in a folder; what it does not say has its default."""
+    path = folder / SETTINGS_FILE
+    loaded = read_config_file(path, ()) if path.is_file() else LoadedConfig({}, {})
+    return validated(Settings, loaded)
+
+
+def cost_of(settings: Settings, attempts: Sequence[Attempt], parts: Sequence[PhaseSeconds]) -> Money | None:
+    """Of the device time of a run; None where no price is set, or some device has none.
+
+    What is evaluated beside training is taken to run on the kind of device that trained last.
+    """
+    prices = {attempt.attempt: settings.price_of(attempt) for attempt in attempts}
+    last = prices[max(prices)] if prices else None
+    found = [(part.held_s, prices.get(part.attempt, last)) for part in parts]
+    if not settings.device_hour_prices or any(price is None and held_s for held_s, price in found):
+        return None
+    return Money(sum(held_s / 3600 * (price or 0.0) for held_s, price in found), settings.currency)
+
+
+def settings_reference() -> str:
+    """Every key, as Markdown; `docs/settings.md` holds it."""
+    introduction = [
+        "# Settings of a home",
+        "",
+        "`$ASSAY_HOME/settings.yaml` holds for all runs that lie there; unknown keys are refused.",
+        "This page is what `assay runs settings` prints.",
+    ]
+    return key_reference(introduction, Settings)
