@@ -54,6 +54,7 @@ READS_ENVIRONMENT = {
     "data/dataset/build.py": "what the tokenizer forks with",
     "cli/train.py": "the allocation that srun tells of",
     "cli/train_on.py": "likewise",
+    "launch/detached.py": "what a process is started with",
     "launch/places/background.py": "what a process is started with",
     "launch/evaluation/beside.py": "likewise",
     "launch/ranks/processes.py": "likewise",

@@ -1,0 +1,119 @@
+"""Follows a run's segments and hands what is new to a sink, in a process of its own.
+
+    metrics/attempt-0001/rank-00000.seg --(frames behind the cursor)--> points --> sink
+                                                                         `--> sinks/KIND.json: the cursor
+
+Training knows nothing of it: it reads files. Killed at any point and started again, it goes on behind what the
+sink had taken; what it took since the cursor was last written, it takes again.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from assay.base.clock import Clock
+from assay.base.errors import ConfigError
+from assay.launch.places.launches import last_launch, state_of
+from assay.launch.sinks.mlflow import MlflowSink
+from assay.launch.sinks.sink import Point, Sink, SinkKind
+from assay.launch.sinks.tensorboard import TensorBoardSink
+from assay.launch.sinks.wandb import WandbSink
+from assay.records.run import Run
+from assay.store.attempts import saved_attempts
+from assay.store.commit_log import CommitLog
+from assay.store.metrics.segment import Position, attempt_and_rank, read_segment, segment_paths
+from assay.store.objects import open_store
+
+POLL_S = 2.0
+_DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
+"""Numbers for a replay: nobody wants to see them drawn."""
+
+KINDS = {
+    "tensorboard": SinkKind("FOLDER", TensorBoardSink),
+    "mlflow": SinkKind("SERVER_OR_FOLDER", MlflowSink),
+    "wandb": SinkKind("FOLDER", WandbSink),
+}
+
+
+class SinkName(NamedTuple):
+    """`tensorboard:FOLDER`, taken apart."""
+
+    kind: str
+    where: str
+
+    @classmethod
+    def parse(cls, text: str) -> "SinkName":
+        """`ConfigError` where it is none."""
+        kind, colon, where = text.partition(":")
+        if kind not in KINDS or not colon or not where:
+            forms = ", ".join(f"{name}:{each.where}" for name, each in KINDS.items())
+            raise ConfigError(f"'{text}' is no sink. Write one of: {forms}.")
+        return cls(kind, where)
+
+
+def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) -> int:
+    """Hand over all points, until the run has ended, or once; returns how many there were."""
+    store = open_store(run.run_dir)
+    key = f"sinks/{name.kind}.json"
+    kept: dict[str, Any] = json.loads(store.get(key)) if store.exists(key) else {}
+    if kept.get("where") != name.where:
+        kept = {"where": name.where, "positions": {}, "memory": {}}
+    sink = KINDS[name.kind].open(name.where, run, kept["memory"])
+    store.put(key, json.dumps(kept).encode())
+    num_points = 0
+    while True:
+        # Asked before the segments are read: what ends in between is read to its end.
+        has_ended = not until_ended or _has_ended(run)
+        new = sum(_hand_over(run, sink, kept["positions"]))
+        num_points += new
+        sink.flush()
+        if new:
+            store.put(key, json.dumps(kept).encode())
+        if has_ended:
+            break
+        clock.sleep_s(POLL_S)
+    finished = CommitLog(open_store(run.store_url)).finished() is not None
+    sink.close(failed=not finished)
+    return num_points
+
+
+def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[int]:
+    starts = {each.attempt: each for each in saved_attempts(Path(run.run_dir))}
+    for path in segment_paths(Path(run.run_dir)):
+        attempt, rank = attempt_and_rank(path)
+        if rank != 0:
+            continue
+        place = path.relative_to(run.run_dir).as_posix()
+        after = Position.from_json(positions[place]) if place in positions else Position()
+        data = read_segment(path, after)
+        if data.header is None:
+            continue
+        if place not in positions and attempt in starts:
+            sink.began(starts[attempt].start_step, starts[attempt].started_s)
+        found = [
+            Point(metric, step, at_s, value)
+            for metric, points in data.metrics.items()
+            if metric not in _DIGESTS
+            for step, at_s, value in zip(
+                points.steps.tolist(),
+                data.header.wall_of(points.at_s).tolist(),
+                points.values.tolist(),
+                strict=True,
+            )
+        ]
+        sink.write(sorted(found, key=lambda point: point.at_s))
+        positions[place] = data.next.to_json()
+        yield len(found)
+
+
+def _has_ended(run: Run) -> bool:
+    launch = last_launch(run)
+    if CommitLog(open_store(run.store_url)).finished() is not None:
+        return True
+    if launch is None:
+        return True
+    if (state := state_of(launch)) == "elsewhere":
+        attempts = saved_attempts(Path(run.run_dir))
+        return bool(attempts) and attempts[-1].outcome in ("preempted", "failed", "succeeded")
+    return state == "ended"

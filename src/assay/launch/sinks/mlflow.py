@@ -1,0 +1,56 @@
+"""A run of MLflow, by the address of its server or a folder."""
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from assay.base.config import dotted_leaves
+from assay.launch.sinks.sink import Point, needs
+from assay.records.run import Run
+
+_AT_ONCE = 1000
+"""That one call of MLflow takes."""
+_LONGEST_PARAM = 6000
+
+
+class MlflowSink:
+    """An experiment of the recipe's name; the run's recipe is its parameters."""
+
+    def __init__(self, uri: str, run: Run, memory: MutableMapping[str, Any]) -> None:
+        with needs("mlflow", "mlflow-skinny"):
+            from mlflow.entities import Metric, Param
+            from mlflow.tracking import MlflowClient
+        self._metric = Metric
+        self._client = MlflowClient(tracking_uri=uri)
+        if "run_id" not in memory:
+            name = str(run.recipe.get("name", "assay"))
+            found = self._client.get_experiment_by_name(name)
+            experiment = found.experiment_id if found else self._client.create_experiment(name)
+            made = self._client.create_run(
+                experiment,
+                run_name=run.run_id,
+                tags={"assay.recipe": run.recipe_sha256, "assay.code": run.code_version},
+            )
+            leaves = [(key, str(value)[:_LONGEST_PARAM]) for key, value in dotted_leaves(run.recipe)]
+            params = [Param(key, value) for key, value in leaves]
+            for first in range(0, len(params), 100):
+                self._client.log_batch(made.info.run_id, params=params[first : first + 100])
+            memory["run_id"] = made.info.run_id
+        self._run_id = str(memory["run_id"])
+
+    def began(self, step: int, at_s: float) -> None:
+        """See `Sink`; MLflow keeps what was rolled back, under the same steps."""
+
+    def write(self, points: Sequence[Point]) -> None:
+        """See `Sink`."""
+        metrics = [
+            self._metric(point.name, point.value, int(point.at_s * 1000), point.step) for point in points
+        ]
+        for first in range(0, len(metrics), _AT_ONCE):
+            self._client.log_batch(self._run_id, metrics=metrics[first : first + _AT_ONCE])
+
+    def flush(self) -> None:
+        """See `Sink`; every call has been answered."""
+
+    def close(self, *, failed: bool) -> None:
+        """See `Sink`."""
+        self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

@@ -1,0 +1,111 @@
+"""A run's metrics reach other tools, each point once, wherever the follower was killed."""
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.cli.main import main
+from assay.launch.sinks.follow import SinkName, follow
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
+from assay.store.metrics.segment import SegmentWriter, segment_path
+from clocks import HandClock
+from tiny_recipe import tiny_recipe
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Of two attempts: the first made the steps 1 to 4 and committed 2, the second begins there."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "home" / "r"
+    run = Run(
+        run_id="r", created_s=1.0, recipe=tiny_recipe(), recipe_sha256="", dataset_fingerprint="d",
+        code_version="0", run_dir=str(folder), store_url=str(folder),
+    )  # fmt: skip
+    (folder / "attempts").mkdir(parents=True)
+    (folder / "run.json").write_text(run.to_json())
+    measure(run, attempt=1, start=0, steps=range(1, 5))
+    return run
+
+
+def measure(run: Run, *, attempt: int, start: int, steps: range) -> None:
+    save_attempt(
+        Path(run.run_dir),
+        Attempt(run_id="r", attempt=attempt, world_size=1, start_step=start, started_s=10.0 * attempt),
+    )
+    writer = SegmentWriter(segment_path(Path(run.run_dir), attempt, 0), run_id="r", attempt=attempt, rank=0)
+    for step in steps:
+        writer.log(step, {"loss": 1.0 / step + attempt, "gradient_digest": 7.0})
+    writer.close()
+
+
+def importable(requires: Callable[..., None], name: str) -> None:
+    requires(name, importlib.util.find_spec(name) is not None, f"pip install 'assay[{name}]'")
+
+
+def test_tensorboard_has_every_point_once_and_drops_what_was_rolled_back(
+    run: Run, tmp_path: Path, requires
+) -> None:
+    importable(requires, "tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    name = SinkName.parse(f"tensorboard:{tmp_path / 'events'}")
+    assert follow(run, name, HandClock(), until_ended=False) == 4
+    assert follow(run, name, HandClock(), until_ended=False) == 0
+    measure(run, attempt=2, start=2, steps=range(3, 6))
+    assert follow(run, name, HandClock(), until_ended=False) == 3
+    events = EventAccumulator(str(tmp_path / "events" / "r"))
+    events.Reload()
+    assert events.Tags()["scalars"] == ["loss"]
+    found = [(each.step, each.value) for each in events.Scalars("loss")]
+    expected = [(1, 2.0), (2, 1.5), (3, 1 / 3 + 2), (4, 2.25), (5, 2.2)]
+    assert [step for step, _ in found] == [step for step, _ in expected]
+    assert [value for _, value in found] == pytest.approx([value for _, value in expected])
+
+
+def test_mlflow_has_the_recipe_and_every_point_once(run: Run, tmp_path: Path, requires, monkeypatch) -> None:
+    importable(requires, "mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    uri = (tmp_path / "mlruns").as_uri()
+    for _ in range(2):
+        follow(run, SinkName.parse(f"mlflow:{uri}"), HandClock(), until_ended=False)
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    (made,) = client.search_runs([experiment.experiment_id])
+    assert made.data.params["method.encoder.hidden_size"] == "16"
+    assert [each.step for each in client.get_metric_history(made.info.run_id, "loss")] == [1, 2, 3, 4]
+
+
+def test_wandb_writes_offline(run: Run, tmp_path: Path, requires) -> None:
+    importable(requires, "wandb")
+    assert follow(run, SinkName.parse(f"wandb:{tmp_path / 'w'}"), HandClock(), until_ended=False) == 4
+    (file,) = (tmp_path / "w").rglob("*.wandb")
+    assert b"gradient_digest" not in file.read_bytes()
+    assert b"loss" in file.read_bytes()
+
+
+def test_a_sink_that_is_none_or_whose_package_is_absent_is_refused_with_the_cure(run: Run, monkeypatch) -> None:
+    for text in ("tensorboard", "aim:x", "mlflow:"):
+        with pytest.raises(ConfigError, match="Write one of: tensorboard:FOLDER, mlflow:SERVER_OR_FOLDER"):
+            SinkName.parse(text)
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    with pytest.raises(ConfigError, match=r"pip install 'assay\[wandb\]'"):
+        follow(run, SinkName.parse("wandb:x"), HandClock(), until_ended=False)
+
+
+def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(
+    run: Run, tmp_path: Path, requires, capfd
+) -> None:
+    importable(requires, "tensorboard")
+    with pytest.raises(SystemExit) as ended:
+        main(["sink", "r", f"tensorboard:{tmp_path / 'events'}"])
+    assert not ended.value.code
+    assert "tensorboard: 4 points handed over" in capfd.readouterr().out
+    assert json.loads((Path(run.run_dir) / "sinks" / "tensorboard.json").read_text())["positions"]
