@@ -127,7 +127,7 @@ def test_every_example_is_a_command_that_there_is(example: str, monkeypatch: pyt
     _, *arguments = shlex.split(example)
     command: click.Command = cli
     context = click.Context(cli, info_name="assay")
-    while isinstance(command, click.Group):
+    while isinstance(command, click.Group) and arguments and not arguments[0].startswith("-"):
         name, command, arguments = command.resolve_command(context, arguments)
         assert command is not None, name
         context = click.Context(command, info_name=name, parent=context)

@@ -29,7 +29,7 @@ def _printing() -> set[str]:
     names = set()
     for name in _COMMANDS:
         command = cli.get_command(click.Context(cli), name)
-        parts = command.commands.items() if isinstance(command, click.Group) else [("", command)]
+        parts = [("", command), *(command.commands.items() if isinstance(command, click.Group) else ())]
         names |= {
             f"assay {name} {part}".strip()
             for part, each in parts

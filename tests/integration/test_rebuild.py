@@ -122,6 +122,7 @@ def lived_in(
         )
         run("train", folder / "recipe.yaml", "--run-id", "other", "seed=3")
         run("compare", "killed", "other", "--allowed-auc-loss", 1)
+        run("runs", "tag", "killed", "kept")
         run("campaign", "run", folder / "campaign.yaml")
         yield Home.from_environment()
 

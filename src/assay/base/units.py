@@ -31,6 +31,14 @@ def duration_text(seconds: float) -> str:
     return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
 
 
+def age_text(seconds: float) -> str:
+    """`200` -> `3 min`; `90_000` -> `25 h`; `200_000` -> `2 d`: as far as one wants to know it."""
+    for size, unit, least in ((86400, "d", 48 * 3600), (3600, "h", 3600), (60, "min", 60)):
+        if seconds >= least:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
+
+
 def percent_text(share: float) -> str:
     """`93.4%`; never 100% for what is less: `>99.9%`."""
     shown = f"{100 * share:.1f}%"

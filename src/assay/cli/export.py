@@ -22,7 +22,7 @@ def export(run_id: str, step: int | None, to: Path | None, tokenizer: Path | Non
     evaluation and audit what the records say, and no more.
     """
     from assay.cli.screens.terminal import show_progress
-    from assay.launch.export import export_run
+    from assay.launch.models.export import export_run
 
     home = given_home()
     run_id, of_name = run_and_step(home, run_id)

@@ -97,7 +97,17 @@ class _Dataset(click.Path):
         return path
 
 
+class _FileOrChange(InputFile):
+    """A file to be read, or `key=value`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a change as it is."""
+        is_change = "=" in str(value) and not Path(value).exists()
+        return Path(value) if is_change else super().convert(value, param, ctx)
+
+
 FILE = InputFile()
+FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()
 FILE_OR_RUN = _FileOrRun()
 CAMPAIGN = _Campaign()
@@ -120,8 +130,8 @@ def run_and_step(home: "Home", text: str) -> tuple[str, int | None]:
     """`RUN@STEP` -> the run and the step of one of its commits; `RUN`, whatever signs are in it, has none."""
     run_id, at, step = text.rpartition("@")
     if not at or not step.isdecimal() or ("/" not in text and home.has_run(text)):
-        return text, None
-    return run_id, int(step)
+        return home.meant_run(text), None
+    return home.meant_run(run_id), int(step)
 
 
 def opened_ledger(home: "Home") -> "Ledger":

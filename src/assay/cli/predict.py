@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, PATH, given_home, run_and_step
+from assay.cli.given import FILE, OUT_FILE, PATH, given_home, run_and_step
 
 if TYPE_CHECKING:
-    from assay.launch.predict import Predictor
+    from assay.launch.models.predict import Predictor
 
 
 @click.command()
 @click.argument("model")
 @click.argument("file", type=FILE)
 @click.option(
-    "-o", "--out", type=FILE, help="*.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
+    "-o", "--out", type=OUT_FILE, help="*.csv, *.tsv, *.jsonl or *.parquet; by default JSON lines on stdout."
 )
 @click.option("--text", default="text", show_default=True, help="Column of the text.")
 @click.option(
@@ -32,8 +32,8 @@ def predict(
     JSON lines, Parquet, Arrow, or text (a row a line). A file of any length is read some rows at a time.
     """
     from assay.cli.screens.terminal import show_progress
-    from assay.launch.predict import predict_rows
-    from assay.launch.row_files import row_writer
+    from assay.launch.models.predict import predict_rows
+    from assay.launch.models.row_files import row_writer
 
     if out is not None and out.resolve() == file.resolve():
         raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
@@ -51,18 +51,18 @@ def predict(
 
 
 def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
-    from assay.launch.export import EXPORT_FILE
-    from assay.launch.predict import exported_predictor, run_predictor
+    from assay.launch.models.export import EXPORT_FILE
+    from assay.launch.models.predict import exported_predictor, run_predictor
 
-    home = given_home()
-    run_id, step = run_and_step(home, model)
     folder = Path(model)
     if (folder / EXPORT_FILE).is_file():
         if tokenizer is not None:
             raise ConfigError(f"--tokenizer: {folder} holds its own. Leave it out.")
         return exported_predictor(folder)
-    if folder.is_dir() and not home.has_run(run_id):
+    home = given_home()
+    if folder.is_dir() and ("/" in model or not home.has_run(model)):
         raise ConfigError(
             f"{folder}: no model there (no {EXPORT_FILE}). 'assay export RUN --to FOLDER' makes one."
         )
+    run_id, step = run_and_step(home, model)
     return run_predictor(home, run_id, step=step, tokenizer=tokenizer)

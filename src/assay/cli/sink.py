@@ -3,11 +3,11 @@
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import given_home
+from assay.cli.given import RUN, given_home
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN")
+@click.argument("run_id", metavar="RUN", type=RUN)
 @click.argument("sinks", metavar="KIND:WHERE...", nargs=-1, required=True)
 @click.option("--once", is_flag=True, help="Hand over what is there, and do not wait for the run's end.")
 def sink(run_id: str, sinks: tuple[str, ...], once: bool) -> None:

@@ -9,7 +9,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
-from assay.cli.given import FILE, RUN, given_home, is_given, run_and_step
+from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given, run_and_step
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("recipe", type=FILE, required=False)
+@click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
 @click.option(
     "--workers",

@@ -27,6 +27,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.objects import open_store
 from assay.store.patience import Patience
+from assay.store.remarks import saved_remarks
 
 FOLD_EVERY_S = 2.0
 Subject = TypeVar("Subject")
@@ -180,11 +181,18 @@ def _findings(ledger: Ledger, run: Run) -> None:
         ledger.record_comparison(comparison)
 
 
+def _remarks(ledger: Ledger, run: Run) -> None:
+    remarks = saved_remarks(run)
+    if remarks.tags or remarks.notes:
+        ledger.record_remarks(remarks)
+
+
 RUN_SOURCES = (
     LedgerSource(("runs",), "run.json", Ledger.record_run),
     LedgerSource(("launches",), "launches/*.json", _launches),
     LedgerSource(("log_entries",), "in its store: log/*.json", _log_entries),
     LedgerSource(("attempts", "failures", "phase_seconds"), "attempts/*.json, metrics/*/*.seg", _attempts),
+    LedgerSource(("remarks",), "remarks.json", _remarks),
     LedgerSource(("notices",), "notices.jsonl", record_notices),
     LedgerSource(("evaluations",), "evaluations/*/evaluation.json", _evaluations),
     LedgerSource(("audits", "comparisons"), "audit.json, comparisons/*.json", _findings),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def start_detached(command: Sequence[str], environment: Mapping[str, str], *, log: Path) -> None:
-    """What it prints goes to `log`; where it can not be started, that is said, and all goes on."""
+    """What it prints goes to `log`; where it cannot be started, that is said, and all goes on."""
     try:
         with log.open("ab") as out:
             # A shell that leaves at once: so it is no child of ours, whose end somebody has to wait for.

@@ -14,8 +14,11 @@ from assay.evaluation.evidence.evaluate import evaluate_predictions
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
+from assay.launch.events import EventCommand
+from assay.launch.fork import bring_commit
 from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.launch.run import VALIDATION, check_parallel, finished_entry
+from assay.launch.sinks.beside import SinksBeside
 from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Attempt, Run
@@ -61,14 +64,46 @@ def drive(
     clock: Clock | None = None,
     nodes: Nodes | None = None,
 ) -> RunResult:
-    """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done.
+    """Train until done, asked to stop, or beyond hope; evaluate, audit and record what is done; tell of it.
 
     A run that has finished is not begun again: what its launch had yet to do after the last step is done now.
 
     `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
     `StoreAwayError` where the store does not answer for longer than the policy has patience.
     """
-    clock = clock or SystemClock()
+    events = EventCommand(home, run)
+    everyone = [*watchers, events, SinksBeside(home, run)]
+    try:
+        result = _drive(
+            home,
+            run,
+            writer,
+            world_size=world_size,
+            policy=policy,
+            watchers=everyone,
+            clock=clock or SystemClock(),
+            nodes=nodes,
+        )
+    except StoreAwayError as error:
+        events.tell("failed", step=None, text=str(error))
+        raise
+    last = result.last_attempt
+    text = str(result.error) if result.error else (last.reason if last else "")
+    events.tell(result.outcome, step=last.end_step if last else None, text=text)
+    return result
+
+
+def _drive(
+    home: Home,
+    run: Run,
+    writer: LedgerWriter,
+    *,
+    world_size: int,
+    policy: RestartPolicy,
+    watchers: Sequence[Watcher],
+    clock: Clock,
+    nodes: Nodes | None,
+) -> RunResult:
     recipe = recipe_of(run)
     for size in (world_size, *policy.world_sizes):
         LaneShares(recipe.loader.lanes, size)
@@ -77,6 +112,7 @@ def drive(
     log = CommitLog(open_store(run.store_url, patience))
     refuse_copy(run)
     refuse_missing_log(run, log)
+    bring_commit(home, run)
     beside = EvaluationBeside(home, run)
     everyone: list[Watcher] = [Bookkeeper(run, writer, clock), beside, *watchers]
     supervisor = Supervisor(

@@ -112,7 +112,7 @@ def _changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[
 
 
 def _forbidden(key: str, before: Any, now: Any) -> str | None:
-    """Why it can not change; None where it can."""
+    """Why it cannot change; None where it can."""
     part = key.partition(".")[0]
     if part == "data":
         return "the cursor counts the rows of that dataset and split, so others would be skipped or repeated"

@@ -111,7 +111,8 @@ class CommitLog:
         return None
 
     def quarantine_unverified(self, reason: str, *, up_to: int) -> None:
-        """Trust no commit of attempt `up_to` or an older one behind the last verified one, or the inherited one."""
+        """Trust no commit of attempt `up_to` or an older one behind the last verified one, or the inherited
+        one."""
         while (
             (commits := self.commits())
             and not (commits[-1].is_verified or commits[-1].is_inherited)

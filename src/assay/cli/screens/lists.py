@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from assay.base.units import duration_text
+from assay.base.clock import SystemClock
+from assay.base.units import age_text, duration_text
 from assay.cli.screens.terminal import (
     RECOMMENDATION_STYLES,
     device_hours_text,
@@ -24,6 +25,7 @@ from assay.reporting.views.run_list import RunLine
 
 def print_runs(lines: Sequence[RunLine]) -> None:
     """A line for each run."""
+    now_s = SystemClock().now_s()
     table = table_of(
         lines,
         (name("run"), lambda line: line.run_id),
@@ -37,6 +39,10 @@ def print_runs(lines: Sequence[RunLine]) -> None:
         ),
         (number("device time"), lambda line: device_hours_text(3600 * line.device_hours)),
         (number("begun (UTC)"), lambda line: minute_text(line.created)),
+        (number("age"), lambda line: age_text(now_s - line.created)),
+        (number("last sign"), lambda line: "" if line.last_seen is None else age_text(now_s - line.last_seen)),
+        *([("tags", lambda line: " ".join(line.tags))] if any(line.tags for line in lines) else []),
+        *([("note", lambda line: line.note or "")] if any(line.note for line in lines) else []),
         ("where", lambda line: (line.started or "") if line.status in ("running", "unknown") else ""),
     )
     stdout().print(table)

@@ -25,6 +25,7 @@ from assay.records.launch import Launch
 from assay.reporting.views.curves import RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
 from assay.reporting.views.verdict import model_mark
+from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0
 """A run that is said to run and was not heard of for so long gets a hint."""
@@ -42,11 +43,15 @@ def print_run(run: RunView, curves: RunCurves) -> None:
         facts.add_row(name, value)
     stands = status_text(run.status)
     title = Text.assemble((run.run_id, "bold"), "  ", (stands.plain.upper(), f"bold {stands.style}"))
+    title.append("".join(f"  #{tag}" for tag in run.tags), style="cyan")
     stdout().print(Group(title, "", facts, *_attempts(run), *_events(run)))
 
 
 def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     yield "recipe", f"{run.name or ''} {run.recipe_sha256[:12]}…, begun {utc_text(run.created)}"
+    if run.parent is not None:
+        changes = [f"{key} {was} → {now}" for key, (was, now) in run.parent.changes.items()]
+        yield "forked from", f"{run.parent}" + (f", with {', '.join(changes)}" if changes else "")
     yield "dataset", f"{run.dataset_fingerprint[:12]}…"
     total = "" if run.total_steps is None else f" of {run.total_steps:,}"
     yield "step", f"{run.step:,}{total} on {world_sizes_text(run.world_sizes) or 'no'} ranks"
@@ -54,6 +59,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "started", _started_text(run.launches[-1])
     if hint := _silence(run):
         yield "", Text(hint, style="yellow")
+    for note in run.notes:
+        yield "note", f"{note.text} ({note.by}, {utc_text(note.at_s)})"
     if run.weights_digest:
         yield "weights", f"{run.weights_digest[:24]}…"
     if run.commits:
@@ -130,6 +137,7 @@ def _cost(run: RunView) -> RenderableType:
         if (seconds := run.device_seconds[phase]) > 0:
             legend.append("■ ", style=style).append(f"{phase} {seconds / run.held_s():.1%}   ")
     words = f"{device_hours_text(run.held_s())} over all ranks"
+    words += f", {Money(run.cost, run.currency)}" if run.cost is not None and run.currency else ""
     words += f"; {number_of(run.lost_steps, 'step')} made twice" if run.lost_steps else ""
     return Group(words, phase_bar(run.device_seconds), legend)
 

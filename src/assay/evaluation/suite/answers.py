@@ -9,7 +9,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from assay.data.dataset.columns import LABEL, TOKENS
+from assay.data.dataset.columns import TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.training.trainer.method import PortableMethod
 
@@ -19,12 +19,10 @@ MICRO_BATCH_ROWS = 64
 class Answerer:
     """One model that is asked about some rows at a time."""
 
-    def __init__(self, method: PortableMethod, model: nn.Module, types: Mapping[str, pa.DataType]) -> None:
-        """`types`: of the columns that the method reads beside the tokens."""
+    def __init__(self, method: PortableMethod, model: nn.Module) -> None:
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._method = method
         self._model = model.to(self._device).eval()
-        self._label = types.get(LABEL)
 
     @torch.inference_mode()
     def answers(self, tokens: Sequence[Sequence[int]], columns: Mapping[str, pa.Array]) -> dict[str, list[Any]]:
@@ -35,7 +33,7 @@ class Answerer:
             batch = self._micro_batch(order[first : first + MICRO_BATCH_ROWS], tokens, columns)
             answered = self._method.answers(self._model, self._method.tensors(batch, self._device))
             for name, values in answered.items():
-                found.setdefault(name, []).extend(values.cpu().tolist())
+                found.setdefault(name, []).extend(values)
         place = np.argsort(order).tolist()
         return {name: [values[index] for index in place] for name, values in found.items()}
 
@@ -47,6 +45,4 @@ class Answerer:
         for line, row in enumerate(rows):
             values[line, : lengths[line]] = tokens[row]
         taken = {name: column.take(pa.array(rows)) for name, column in columns.items()}
-        if self._label is not None:  # tensors of a method that trains hold one; no answer depends on it
-            taken[LABEL] = pa.array([0] * len(rows)).cast(self._label)
         return MicroBatch(np.asarray(rows, np.uint64), {TOKENS: Ragged(values, lengths)}, taken)

@@ -19,6 +19,7 @@ from assay.records.dataset import DatasetManifest
 from assay.records.dataset_diff import DatasetDiff
 from assay.records.decision import Decision
 from assay.records.drill import DrillReport
+from assay.records.exported_model import ExportedModel
 from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
@@ -29,6 +30,7 @@ from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import PowerView, ProxyView
 from assay.reporting.views.forecast import ForecastView
 from assay.reporting.views.run import RunView
+from assay.reporting.views.run_diff import RunDiffView
 from assay.reporting.views.run_list import RunLine
 from assay.reporting.views.scaling import CodeLengthsView, ScalingView
 
@@ -51,10 +53,12 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("assay runs", "a list, the newest run first", RunLine),
     Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),
     Printed("assay audit", "one object", AuditReport),
     Printed("assay goodput RUN...", "one object", Goodput),
     Printed("assay goodput PROGRAM", "one object", ProgramGoodput),
+    Printed("assay export", "one object", ExportedModel),
     Printed("assay compare", "a list, one object a candidate", ComparisonView),
     Printed("assay replay", "one object", ReplayReport),
     Printed("assay drill", "one object", DrillReport),

@@ -12,7 +12,8 @@ from assay.records.goodput import useful_share
 from assay.records.launch import Launch
 from assay.records.notice import NoticeKind
 from assay.records.phase import Phase
-from assay.records.run import Attempt, PhaseSeconds
+from assay.records.remarks import Note
+from assay.records.run import Attempt, ForkedFrom, PhaseSeconds
 from assay.records.suspect import Suspect
 from assay.reporting.views.run_list import RunHead
 from assay.reporting.views.view import AsWritten, UtcTime, View
@@ -21,6 +22,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import intact_commits, run_status, total_steps_of
 from assay.store.metrics.curves import events, last_sign_of_life_s, last_steps, metric_series, metric_summaries
 from assay.store.metrics.phases import rank_phase_seconds
+from assay.store.settings import NO_SETTINGS, Settings, cost_of
 
 NEWEST_EVENTS = 20
 NOTHING_LOST = 2**62
@@ -170,6 +172,8 @@ class RunView(RunHead):
     """Where its commits lie."""
     weights_digest: str | None
     """SHA-256 of the weights of the last intact commit; null before the first."""
+    parent: Annotated[ForkedFrom, AsWritten] | None
+    """The commit of another run that it began with, and what is otherwise; null where it is no fork."""
     attempts: tuple[AttemptView, ...]
     launches: tuple[Annotated[Launch, AsWritten], ...]
     """Where it was started, the first first; `assay stop` asks the last one to leave."""
@@ -180,6 +184,10 @@ class RunView(RunHead):
     `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`."""
     device_seconds_beside: DeviceSeconds
     """The part of them that no attempt held: evaluation of commits beside training."""
+    cost: float | None
+    """Of the device time, at the prices of the day; null where a price is not known (docs/settings.md)."""
+    currency: str | None
+    """Null where the cost is."""
     goodput: float | None
     """Share of the device time that went into steps that were kept; null before any is on record."""
     lost_steps: int
@@ -198,8 +206,8 @@ class RunView(RunHead):
     """The newest last; at most twenty."""
     events: tuple[EventView, ...]
     """What its ranks wrote down, the newest last; at most twenty."""
-    last_seen: UtcTime | None
-    """The last sign of life of any rank; null before the first."""
+    notes: tuple[Annotated[Note, AsWritten], ...]
+    """By `assay runs note`, the oldest first."""
 
     def last_commit(self) -> CommitView | None:
         """The newest durable state that was not found damaged."""
@@ -210,7 +218,7 @@ class RunView(RunHead):
         return sum(self.device_seconds.values())
 
 
-def run_view(ledger: Ledger, run_id: str) -> RunView:
+def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> RunView:
     """All that is known of a run (its id, or the beginning of it), brought up to date with its folder first."""
     run = ledger.run(run_id)
     catch_up(ledger, run)
@@ -229,10 +237,12 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
     reached = last_steps(ledger, run.run_id, "loss")
     lives = tuple(_attempt(each, reached.get(each.attempt), phases) for each in attempts)
     seconds = device_seconds(phases)
+    cost = cost_of(settings, attempts, phases)
     intact = intact_commits(entries)
     finished = next((entry for entry in entries if entry.type == "finished"), None)
     evaluations = ledger.evaluations(run.run_id)
     launches = ledger.launches(run.run_id)
+    remarks = next(iter(ledger.remarks(run.run_id)), None)
     return RunView.of(
         run,
         name=run.recipe.get("name"),
@@ -252,6 +262,8 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         commits=commit_views(entries),
         device_seconds=seconds,
         device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),
+        cost=cost.amount if cost else None,
+        currency=cost.currency if cost else None,
         goodput=useful_share(seconds),
         lost_steps=sum(each.lost_steps for each in lives),
         speed=_speed(ledger, run.run_id),
@@ -267,6 +279,8 @@ def run_view(ledger: Ledger, run_id: str) -> RunView:
         ),
         events=tuple(EventView.of(each, at=each.at_s) for each in events(ledger, run.run_id)[-NEWEST_EVENTS:]),
         last_seen=seen_s,
+        tags=remarks.tags if remarks else (),
+        notes=remarks.notes if remarks else (),
     )
 
 

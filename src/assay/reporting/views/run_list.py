@@ -1,10 +1,18 @@
-"""All runs, a line each."""
+"""All runs, or those that are asked for, a line each."""
 
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from assay.base.config import dotted_leaves
+from assay.base.errors import ConfigError
 from assay.records.evaluation import AUC
 from assay.records.run import RunStatus
 from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.summary import run_summaries
+from assay.store.ledger.summary import RunSummary, run_summaries
+from assay.store.metrics.curves import last_signs_of_life_s
+
+Sorting = Literal["age", "cost", "name", "seen", "status", "step", "value"]
 
 
 class RunHead(View):
@@ -24,6 +32,10 @@ class RunHead(View):
     """Steps of the whole run; null where nobody wrote it down."""
     world_sizes: tuple[int, ...]
     """Ranks of each attempt."""
+    last_seen: UtcTime | None
+    """The last sign of life of any rank; null before the first."""
+    tags: tuple[str, ...]
+    """By `assay runs tag`."""
 
 
 class RunLine(RunHead):
@@ -41,22 +53,85 @@ class RunLine(RunHead):
     """Device-hours of all attempts that have ended, over all ranks."""
     started: str | None
     """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
+    forked_from: str | None
+    """`RUN@STEP`; null where it is no fork."""
+    note: str | None
+    """The last one, by `assay runs note`; null where there is none."""
 
 
-def run_lines(ledger: Ledger, *, drills: bool = False) -> list[RunLine]:
-    """The newest first; runs that were made by drills only where they are asked for."""
-    return [
+class Selection(NamedTuple):
+    """Which runs of the list, and in which order."""
+
+    status: tuple[str, ...] = ()
+    """Any of these; empty for all. So for those that follow."""
+    tags: tuple[str, ...] = ()
+    """All of these."""
+    text: str = ""
+    """In the run's id, in its recipe's name or in a note."""
+    where: Mapping[str, Any] = {}
+    """Dotted key of the recipe -> its value."""
+    drills: bool = False
+    """Also those that were made by drills."""
+    sort: Sorting = "age"
+    """The newest, the latest, the dearest, the highest first; names by the alphabet."""
+    limit: int | None = None
+
+
+def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
+    """The newest first, unless the selection says otherwise."""
+    remarks = {each.run_id: each for each in ledger.remarks()}
+    seen = last_signs_of_life_s(ledger)
+    summaries = [
+        each
+        for each in run_summaries(ledger)
+        if (selection.drills or not each.run.is_drill) and _has_values(each, selection.where)
+    ]
+    lines = [
         RunLine.of(
             summary,
             run_id=summary.run.run_id,
             name=summary.run.recipe.get("name"),
             created=summary.run.created_s,
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
+            last_seen=seen.get(summary.run.run_id),
+            tags=said.tags if (said := remarks.get(summary.run.run_id)) else (),
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,
             device_hours=summary.device_s / 3600,
             started=summary.launch.where() if summary.launch else None,
+            forked_from=str(summary.run.parent) if summary.run.parent else None,
+            note=said.notes[-1].text if said and said.notes else None,
         )
-        for summary in run_summaries(ledger)
-        if drills or not summary.run.is_drill
+        for summary in summaries
     ]
+    notes = {run_id: " ".join(note.text for note in said.notes) for run_id, said in remarks.items()}
+    kept = [line for line in lines if _is_asked_for(line, selection, notes.get(line.run_id, ""))]
+    key = _ORDER[selection.sort]
+    return sorted(kept, key=key)[: selection.limit]
+
+
+_ORDER: dict[str, Callable[[RunLine], Any]] = {
+    "age": lambda line: -line.created,
+    "cost": lambda line: -line.device_hours,
+    "name": lambda line: line.run_id,
+    "seen": lambda line: -(line.last_seen or 0.0),
+    "status": lambda line: (line.status, -line.created),
+    "step": lambda line: -line.step,
+    # Metrics of other names have other scales; those without a value come last.
+    "value": lambda line: (line.value is None, line.metric or "", -(line.value or 0.0)),
+}
+
+
+def _is_asked_for(line: RunLine, selection: Selection, notes: str) -> bool:
+    return (
+        (not selection.status or line.status in selection.status)
+        and set(selection.tags) <= set(line.tags)
+        and any(selection.text.lower() in text.lower() for text in (line.run_id, line.name or "", notes))
+    )
+
+
+def _has_values(summary: RunSummary, where: Mapping[str, Any]) -> bool:
+    leaves = dict(dotted_leaves(summary.run.recipe)) if where else {}
+    if groups := [key for key in where if any(leaf.startswith(f"{key}.") for leaf in leaves)]:
+        raise ConfigError(f"{groups[0]} is a group of keys: name one of them, with its value.")
+    return all(key in leaves and leaves[key] == value for key, value in where.items())

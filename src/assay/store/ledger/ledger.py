@@ -29,6 +29,7 @@ from assay.records.failure import Failure
 from assay.records.launch import Launch
 from assay.records.notice import Notice
 from assay.records.record import Record, record_of_kind
+from assay.records.remarks import Remarks
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.suspect import Suspect
 from assay.store.known_runs import the_one_meant
@@ -127,6 +128,10 @@ class Ledger:
         """Write an audit down; the latest of a run is kept."""
         self._put(tables.audits, audit)
 
+    def record_remarks(self, remarks: Remarks) -> None:
+        """Write down what people say about a run."""
+        self._put(tables.remarks, remarks)
+
     def record_campaign(self, campaign: Campaign) -> None:
         """Write down what a campaign declared."""
         self._put(tables.campaigns, campaign, campaign=campaign.name)
@@ -210,6 +215,10 @@ class Ledger:
         audits = self._records(AuditReport.from_json, tables.audits, run_id)
         return audits[0] if audits else None
 
+    def remarks(self, run_id: str | None = None) -> list[Remarks]:
+        """What people say about a run, or about all of those of which they said something."""
+        return self._records(Remarks.from_json, tables.remarks, run_id)
+
     def campaigns(self) -> list[Campaign]:
         """All campaigns, the newest first."""
         table = tables.campaigns
@@ -219,6 +228,20 @@ class Ledger:
         """A campaign's decisions by candidate, each candidate's newest last."""
         is_its = tables.decisions.c.campaign == campaign
         return self._records(Decision.from_json, tables.decisions, where=[is_its])
+
+    def forget(self, run_id: str) -> None:
+        """Delete all about a run, in one transaction."""
+        series, comparisons = tables.metric_series, tables.comparisons
+        of_run = select(series.c.series_id).where(series.c.run_id == run_id)
+        either = (comparisons.c.baseline_run_id == run_id) | (comparisons.c.candidate_run_id == run_id)
+        with self.writing() as connection:
+            connection.execute(
+                tables.metric_chunks.delete().where(tables.metric_chunks.c.series_id.in_(of_run))
+            )
+            connection.execute(comparisons.delete().where(either))
+            for table in tables.metadata.sorted_tables:
+                if "run_id" in table.c:
+                    connection.execute(table.delete().where(table.c.run_id == run_id))
 
     def _put(self, table: Table, record: Record, **others: Any) -> None:
         self._put_all(table, [_row(table, record, **others)])

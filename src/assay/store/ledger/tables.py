@@ -95,6 +95,8 @@ comparisons = _table("comparisons", {"baseline_run_id": String, "candidate_run_i
 
 audits = _table("audits", {"run_id": String}, record=Text)
 
+remarks = _table("remarks", {"run_id": String}, record=Text)
+
 campaigns = _table("campaigns", {"campaign": String}, created_s=Float, record=Text)
 
 decisions = _table(

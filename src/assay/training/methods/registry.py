@@ -51,7 +51,7 @@ def portable_method(config: MethodConfig) -> "PortableMethod":
     method = method_of(config)
     if not isinstance(method, PortableMethod):
         raise ConfigError(
-            f"a model of method '{config.type}' can not leave yet: the method says neither how its weights are "
+            f"a model of method '{config.type}' cannot leave yet: the method says neither how its weights are "
             "written for others nor what it answers without a label (see PortableMethod)."
         )
     return method

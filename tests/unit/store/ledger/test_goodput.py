@@ -7,7 +7,7 @@ import pytest
 
 from assay.records.commit import RunFinished
 from assay.records.run import Attempt, PhaseSeconds, Run
-from assay.reporting.views.run_list import run_lines
+from assay.reporting.views.run_list import Selection, run_lines
 from assay.store.ledger.goodput import goodput_of
 from assay.store.ledger.ledger import Ledger, open_ledger
 
@@ -74,4 +74,4 @@ def test_a_list_of_runs_has_those_of_drills_only_where_they_are_asked_for(ledger
     lived(ledger, own, "succeeded")
     lived(ledger, drilled, "killed", "succeeded")
     assert [line.run_id for line in run_lines(ledger)] == ["drilling"]
-    assert {line.run_id for line in run_lines(ledger, drills=True)} == {"drilling", drilled.run_id}
+    assert {line.run_id for line in run_lines(ledger, Selection(drills=True))} == {"drilling", drilled.run_id}

@@ -27,8 +27,9 @@ def classifier_tensors(
         "input_ids": torch.from_numpy(batch.tokens.values),
         "lengths": torch.from_numpy(batch.tokens.lengths),
         "metadata_buckets": torch.from_numpy(metadata_buckets(batch, config)),
-        "labels": labels.targets(batch.columns[LABEL]),
     }
+    if LABEL in batch.columns:  # rows that a model is asked about have none
+        tensors["labels"] = labels.targets(batch.columns[LABEL])
     if batch.tokens.is_padded:
         tensors["attention_mask"] = torch.from_numpy(batch.tokens.mask())
     return {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}

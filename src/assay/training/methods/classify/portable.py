@@ -36,8 +36,8 @@ class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
         label_scale: float = 1.0,
         **others: Any,
     ) -> None:
-        """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`) and `buckets`. A number
-        that is predicted is logit * `label_scale` + `label_mean`."""
+        """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`) and `buckets`. A
+        number that is predicted is logit * `label_scale` + `label_mean`."""
         self.encoder = encoder
         self.metadata = [dict(column) for column in metadata]
         self.label_mean, self.label_scale = label_mean, label_scale

@@ -19,7 +19,7 @@ from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.tokens import load_tokenizer, tokenizer_file
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_file
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.run import VALIDATION, chosen_commit, existing_run
@@ -36,7 +36,6 @@ from assay.training.methods.registry import portable_method
 from assay.training.recipe import recipe_of
 
 EXPORT_FILE = "assay.json"
-TOKENIZER_FILE = "tokenizer.json"
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>")
 Progress = Callable[[int, int], None]
 _PARTS = 4

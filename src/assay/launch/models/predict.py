@@ -2,7 +2,7 @@
 
     FILE --(some rows at a time)--> text and columns --> tokens --> model --> the row with its answers
 
-No more than these rows are in memory. A row that can not be asked about ends it with its place in the file;
+No more than these rows are in memory. A row that cannot be asked about ends it with its place in the file;
 what was written by then is not taken for the whole (`OUT` appears at the end).
 """
 
@@ -19,11 +19,12 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.raw_rows import Row, find_spans
-from assay.data.dataset.tokens import load_tokenizer
+from assay.data.dataset.raw.find import find_spans
+from assay.data.dataset.raw.span import Row
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.evaluation.suite.answers import Answerer
 from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.export import EXPORT_FILE, TOKENIZER_FILE, tokenizer_of
+from assay.launch.models.export import EXPORT_FILE, tokenizer_of
 from assay.launch.run import chosen_commit, existing_run
 from assay.records.exported_model import ExportedModel
 from assay.store.commit_log import CommitLog
@@ -56,7 +57,7 @@ def exported_predictor(folder: Path) -> Predictor:
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
     method = portable_method(recipe.method)
     types = {name: _type(name, text, path) for name, text in exported.columns.items()}
-    answerer = Answerer(method, method.load_portable(folder), types)
+    answerer = Answerer(method, method.load_portable(folder))
     return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
 
 
@@ -71,7 +72,7 @@ def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path 
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
-    return _predictor(Answerer(method, model, types), known.path, dataset.manifest.lengths.max, types)
+    return _predictor(Answerer(method, model), known.path, dataset.manifest.lengths.max, types)
 
 
 def predict_rows(

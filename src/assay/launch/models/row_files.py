@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assay.base.errors import ConfigError, DataError, StoreError
-from assay.data.dataset.raw_rows import Row
+from assay.data.dataset.raw.span import Row
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 

@@ -1,0 +1,75 @@
+"""Two runs on one screen: what was done otherwise, then what came of it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from assay.base.units import count_text, percent_text
+from assay.cli.screens.terminal import device_hours_text, name, number, stdout, table_of
+from assay.reporting.views.run_diff import DifferenceView, RunDiffView
+
+
+def print_diff(found: RunDiffView) -> None:
+    """First the differences, each kind under its name; what is the same is said in a word."""
+    screen = stdout()
+    screen.print(f"from {found.before} to {found.after}", style="bold")
+    for title, differences in (("recipe", found.recipe), ("environment", found.environment)):
+        if differences:
+            screen.print("", table_of_differences(title, differences))
+        else:
+            screen.print(f"\n{title}: the same")
+    screen.print(f"\ndata: {_data_text(found)}")
+    screen.print(
+        f"weights: {'equal, bit for bit' if found.weights_equal else 'other ones'}; {_curve_text(found)}"
+    )
+    if found.loss:
+        losses = table_of(
+            found.loss,
+            (number("step"), lambda each: f"{each.step:,}"),
+            (number("loss before"), lambda each: f"{each.before:.4f}"),
+            (number("after"), lambda each: f"{each.after:.4f}"),
+            (number("difference"), lambda each: f"{each.after - each.before:+.4f}"),
+        )
+        screen.print(losses)
+    screen.print("", table_of_differences("outcome", found.outcome))
+
+
+def table_of_differences(title: str, differences: Sequence[DifferenceView]) -> Any:
+    """Name, before, after."""
+    return table_of(
+        differences,
+        (name(title), lambda each: each.name.replace("_", " ")),
+        ("before", lambda each: _value_text(each.name, each.before)),
+        ("after", lambda each: _value_text(each.name, each.after)),
+    )
+
+
+def _data_text(found: RunDiffView) -> str:
+    if found.is_dataset_equal:
+        return "the same dataset"
+    if (data := found.dataset) is None:
+        return "another dataset; one of the two is not here, so no more can be said"
+    shards = len(data.shards_added) + len(data.shards_removed) + len(data.shards_changed)
+    return (
+        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; {shards:,} shards differ "
+        "('assay data diff' says how)"
+    )
+
+
+def _curve_text(found: RunDiffView) -> str:
+    if not found.loss:
+        return "they share no step"
+    if found.first_other_step is None:
+        return "the loss of every step that both made is equal, bit for bit"
+    return f"the loss differs from step {found.first_other_step:,} on"
+
+
+def _value_text(key: str, value: Any) -> str:
+    if value is None:
+        return "—"
+    if key == "device_seconds":
+        return device_hours_text(value)
+    if key == "goodput":
+        return percent_text(value)
+    if key == "tokens_per_s":
+        return count_text(value)
+    return f"{value:,.4g}" if isinstance(value, float) and key == "value" else str(value)

@@ -1,0 +1,161 @@
+"""What differs between two runs: recipe, data, code, environment; and what came of it: curve, result, cost."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from assay.base.config import dotted_leaves
+from assay.base.errors import AssayError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.diff import diff_datasets
+from assay.records.dataset_diff import DatasetDiff
+from assay.reporting.views.run import RunView, run_view
+from assay.reporting.views.view import AsWritten, View
+from assay.store.ledger.ledger import Ledger
+from assay.store.metrics.curves import Curve, metric_series
+from assay.store.settings import NO_SETTINGS, Settings
+
+_ALL = 10_000_000
+SHOWN_STEPS = 5
+"""Of the curve: the first and the last that both made, and some between."""
+
+
+class DifferenceView(View):
+    """One thing that is not the same."""
+
+    name: str
+    """Dotted key of the recipe, or what it is: `code`, `devices`, `workers`."""
+    before: Any
+    """In the first run; null where it has none."""
+    after: Any
+    """In the second one; likewise."""
+
+
+class LossAtStepView(View):
+    """The loss of one step that both runs made."""
+
+    step: int
+    """Number of the update."""
+    before: float
+    """The first run's."""
+    after: float
+    """The second one's."""
+
+
+class RunDiffView(View):
+    """From one run to another."""
+
+    before: str
+    """Id of the first run."""
+    after: str
+    """Of the second one."""
+    recipe: tuple[DifferenceView, ...]
+    """Keys with another value; where the dataset lies is none."""
+    is_dataset_equal: bool
+    """The fingerprints are."""
+    dataset: Annotated[DatasetDiff, AsWritten] | None
+    """What differs; null where nothing does, or one of them is not here."""
+    environment: tuple[DifferenceView, ...]
+    """Code, PyTorch, devices, hosts and workers, as far as the records have them."""
+    weights_equal: bool
+    """Of their last commits, bit for bit."""
+    first_other_step: int | None
+    """The first step of both whose loss has other bits; null where all are equal, or they share none."""
+    loss: tuple[LossAtStepView, ...]
+    """At some steps that both made, the last one among them."""
+    outcome: tuple[DifferenceView, ...]
+    """Status, steps, metric, device time, goodput, speed: of both, equal or not."""
+
+
+def run_diff(ledger: Ledger, before_id: str, after_id: str, settings: Settings = NO_SETTINGS) -> RunDiffView:
+    """From one run to another (ids, or the beginnings of them)."""
+    before, after = (run_view(ledger, run_id, settings) for run_id in (before_id, after_id))
+    curves = [metric_series(ledger, each.run_id, "loss", max_points=_ALL) for each in (before, after)]
+    first_other, losses = _losses(*curves)
+    return RunDiffView(
+        before=before.run_id,
+        after=after.run_id,
+        recipe=tuple(_differing(_recipe(before), _recipe(after))),
+        is_dataset_equal=before.dataset_fingerprint == after.dataset_fingerprint,
+        dataset=_dataset_diff(before, after),
+        environment=tuple(_differing(_environment(before, ledger), _environment(after, ledger))),
+        weights_equal=before.weights_digest is not None and before.weights_digest == after.weights_digest,
+        first_other_step=first_other,
+        loss=losses,
+        outcome=tuple(
+            DifferenceView(name=name, before=was, after=now)
+            for (name, was), now in zip(_outcome(before).items(), _outcome(after).values(), strict=True)
+        ),
+    )
+
+
+def _recipe(run: RunView) -> dict[str, Any]:
+    return {key: value for key, value in dotted_leaves(run.recipe) if key != "data.dataset"}
+
+
+def _differing(before: dict[str, Any], after: dict[str, Any]) -> list[DifferenceView]:
+    return [
+        DifferenceView(name=key, before=before.get(key), after=after.get(key))
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _environment(run: RunView, ledger: Ledger) -> dict[str, Any]:
+    attempts = ledger.attempts(run.run_id)
+    processors = [each.processor for each in attempts if each.processor is not None]
+    found = {
+        "code": [run.code_version, *(each.code_version for each in attempts if each.code_version)],
+        "PyTorch": [each.torch for each in processors],
+        "processor": [each.model for each in processors],
+        "instructions": [each.instructions for each in processors],
+        "hosts": [host for each in attempts for host in each.hosts],
+        "workers": [str(each.world_size) for each in attempts],
+        "store": [run.store_url.partition("://")[0] if "://" in run.store_url else "folder"],
+    }
+    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+
+
+def _dataset_diff(before: RunView, after: RunView) -> DatasetDiff | None:
+    if before.dataset_fingerprint == after.dataset_fingerprint:
+        return None
+    try:
+        opened = [Dataset.open(Path(each.recipe["data"]["dataset"])) for each in (before, after)]
+    except (AssayError, OSError, KeyError, TypeError):
+        return None
+    if [each.fingerprint for each in opened] != [before.dataset_fingerprint, after.dataset_fingerprint]:
+        return None
+    return diff_datasets(*opened)
+
+
+def _losses(before: Curve, after: Curve) -> tuple[int | None, tuple[LossAtStepView, ...]]:
+    steps, here, there = np.intersect1d(before.steps, after.steps, return_indices=True)
+    if not len(steps):
+        return None, ()
+    was, now = before.values[here], after.values[there]
+    other = np.flatnonzero((was != now) & ~(np.isnan(was) & np.isnan(now)))
+    shown = np.unique(np.linspace(0, len(steps) - 1, SHOWN_STEPS).round().astype(int))
+    return (
+        int(steps[other[0]]) if len(other) else None,
+        tuple(LossAtStepView(step=int(steps[at]), before=was[at], after=now[at]) for at in shown),
+    )
+
+
+def _outcome(run: RunView) -> dict[str, Any]:
+    headline = run.evaluation.headline if run.evaluation else None
+    audit = run.audit
+    return {
+        "status": run.status,
+        "step": run.step,
+        "metric": headline.metric.title if headline else None,
+        "value": headline.estimate.value if headline and headline.estimate else None,
+        "audit": audit.verdict if audit else None,
+        "attempts": len(run.attempts),
+        "device_seconds": run.held_s(),
+        "cost": run.cost,
+        "currency": run.currency,
+        "goodput": run.goodput,
+        "lost_steps": run.lost_steps,
+        "tokens_per_s": run.speed.tokens_per_s if run.speed else None,
+    }
