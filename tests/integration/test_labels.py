@@ -14,7 +14,7 @@ import yaml
 KINDS = ("binary", "classes", "number")
 SCORES = {"classes": ("correct", "share"), "number": ("own", "units of the label")}
 WORDS = ("alpha", "beta", "gamma")
-SHORT = ("trainer.max_steps=12", "trainer.commit_every=6", "trainer.evaluate_every=6", "loader.lanes=4")
+SHORT = ("trainer.commit_every=6", "trainer.evaluate_every=12")
 Assay = Callable[..., str]
 
 
@@ -51,7 +51,7 @@ def recipes(assay: Assay) -> dict[str, str]:
     for kind in KINDS:
         named = ("--text", "text", "--label", kind, "--tokenizer", "new:300", "--workers", 1)
         assay("data", "build", "rows.csv", *named, "--out", kind)
-        assay("recipe", "new", kind, "--out", f"{kind}.yaml")
+        assay("recipe", "new", kind, "--epochs", 2, "--out", f"{kind}.yaml")
     return {kind: f"{kind}.yaml" for kind in KINDS}
 
 

@@ -135,7 +135,7 @@ def build(
     )
     _print(manifest, out, as_json=as_json)
     if not as_json:
-        print_build(manifest)
+        print_build(manifest, out)
 
 
 def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:

@@ -47,7 +47,7 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     console.print(_column_table(manifest.column_profiles, manifest.num_rows))
 
 
-def print_build(manifest: DatasetManifest) -> None:
+def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     """What became of the rows that were read, and what can be done about it."""
     if (build := manifest.build) is None:
         return
@@ -83,6 +83,8 @@ def print_build(manifest: DatasetManifest) -> None:
             "on at once, where groups are held out (--drop doubled, or another --group-by)"
         )
     print("\n" + "\n".join(lines))
+    if "label" in manifest.columns:
+        print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,0 +1,64 @@
+"""docs/first-hour.md, line by line: its files are written, its commands run, in an empty folder."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
+FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.M | re.S)
+COMMAND = re.compile(r"^    ((?:assay|python) .*)$", re.M)
+
+
+def steps() -> Iterator[tuple[str, str]]:
+    """A file's name and what it holds, or a command and nothing; as they stand on the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = [(match.start(), (match[1], match[2])) for match in FILE.finditer(text)]
+    spans = [match.span() for match in FILE.finditer(text)]
+    found += [
+        (match.start(), (match[1].split("  #")[0], ""))
+        for match in COMMAND.finditer(text)
+        if not any(start < match.start() < stop for start, stop in spans)
+    ]
+    return (step for _, step in sorted(found))
+
+
+def walk(folder: Path, *, until: str) -> list[str]:
+    """Do what the page says up to the first command that begins so; the commands that were run."""
+    environment = {**os.environ, "ASSAY_HOME": str(folder / "runs"), "COLUMNS": "100"}
+    words = {"assay": [sys.executable, "-m", "assay"], "python": [sys.executable]}
+    done = []
+    for step, content in steps():
+        if content:
+            (folder / step).write_text(content, encoding="utf-8")
+            continue
+        if until and step.startswith(until):
+            break
+        program, *arguments = shlex.split(step)
+        ran = subprocess.run(
+            [*words[program], *arguments], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, f"{step}\n{ran.stdout}{ran.stderr}"
+        done.append(step)
+    return done
+
+
+def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
+    done = walk(tmp_path, until="assay train")
+    assert any(step.startswith("assay recipe new") for step in done)
+    assert "names: [asyncio, email, unittest]" in (tmp_path / "recipe.yaml").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_page_leads_from_rows_to_a_memo(tmp_path: Path) -> None:
+    walk(tmp_path, until="")
+    assert "Class by class" in (tmp_path / "first.html").read_text()
+    assert "Predicted and true" in (tmp_path / "lines.html").read_text()
+    memo = next((tmp_path / "runs").rglob("memo*.html")).read_text()
+    assert "accuracy" in memo
