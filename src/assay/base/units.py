@@ -26,9 +26,11 @@ def duration_text(seconds: float) -> str:
     """`3_725` -> `1 h 02 min`; `75` -> `1 min 15 s`; `0.25` -> `0.25 s`."""
     if seconds < 60:
         return f"{seconds:.3g} s"
-    if seconds < 3600:
-        return f"{seconds // 60:.0f} min {seconds % 60:02.0f} s"
-    return f"{seconds // 3600:.0f} h {seconds % 3600 // 60:02.0f} min"
+    # Rounded first: 119.6 s are two minutes, not one and 60 seconds.
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s"
+    return f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def age_text(seconds: float) -> str:
