@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from assay.base.units import percent_text
 from assay.records.dataset import LengthProfile
-from assay.records.evaluation import AnyEvaluation, ClassifierMetrics, ScoreMetrics
+from assay.records.evaluation import LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
@@ -62,7 +62,7 @@ RULES: dict[RuleName, Rule] = {
         "the model says nothing of a row: look at the loss, the learning rate and the labels",
     ),
     "worse than constant": Rule(
-        "the whole interval of the log-loss is above that of always predicting the share of positives; of "
+        "the whole interval of the log-loss is above that of always predicting the shares of the classes; of "
         "numbers, R² is below 0: their mean would do better",
         "train longer or slower; check that the labels mean what the recipe takes them for",
     ),
@@ -184,7 +184,8 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
         yield Warned(
             "one score", f"all {metrics.num_rows:,} validation rows got the probability {said[0]:.4g}."
         )
-    constant, low = _entropy(metrics.num_positive / max(metrics.num_rows, 1)), metrics.log_loss.low
+    share = metrics.num_positive / max(metrics.num_rows, 1)
+    constant, low = _entropy(share, 1.0 - share), metrics.log_loss.low
     if low is not None and low > constant:
         yield Warned(
             "worse than constant",
@@ -202,6 +203,13 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
         name = metrics.classes[int(np.argmax(taken_for))].name
         yield Warned("one score", f"all {metrics.num_rows:,} validation rows were taken for class '{name}'.")
+    loss = next((each.estimate for each in metrics.measured if each.metric == LOG_LOSS), None)
+    constant = _entropy(*(each.num_rows / max(metrics.num_rows, 1) for each in metrics.classes))
+    if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
+        yield Warned(
+            "worse than constant",
+            f"its log-loss is {loss.value:.4f}; always saying the classes' shares has {constant:.4f}.",
+        )
     if (fit := metrics.fit) is None:
         return
     said = [each.mean_predicted for each in fit.bins]
@@ -211,6 +219,6 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
         yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")
 
 
-def _entropy(share: float) -> float:
+def _entropy(*shares: float) -> float:
     """In nats, of one label."""
-    return -sum(part * math.log(part) for part in (share, 1.0 - share) if part > 0.0)
+    return -sum(share * math.log(share) for share in shares if share > 0.0)

@@ -21,6 +21,7 @@ from sklearn.metrics import (
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations, evaluate_predictions
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.evidence.warnings import warnings_of_model
 from assay.records.evaluation import ScoreEvaluation, evaluation_from_json
 from assay.reporting.figures.label_plots import confusion_figure, fit_figure
 from assay.reporting.figures.run_figures import metrics_table
@@ -154,6 +155,13 @@ def test_a_model_that_diverged_is_said_to_have(tmp_path: Path) -> None:
     column = pa.array([float("inf")] * 200)
     with pytest.raises(DataError, match=r"absolute error is inf in 200 rows: the model .* has diverged"):
         evaluated(tmp_path / "a", table.set_column(2, "absolute_error", column), NumberPredictions(""))
+
+
+def test_classes_that_are_guessed_worse_than_by_their_shares_are_warned_of(tmp_path: Path) -> None:
+    good, bad = (classes_table(0, skill=skill)[0] for skill in (2.0, -4.0))
+    assert warnings_of_model([], evaluated(tmp_path / "a", good, ClassPredictions(NAMES))) == []
+    (found,) = warnings_of_model([], evaluated(tmp_path / "b", bad, ClassPredictions(NAMES)))
+    assert found.rule == "worse than constant" and "the classes' shares has 1.09" in found.text
 
 
 def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:
