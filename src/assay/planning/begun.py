@@ -62,6 +62,10 @@ class Begun(NamedTuple):
     to_come: float
     """Device-hours from now on, as expected."""
 
+    planned_open: float
+    """Device-hours of its open runs from start to end: as planned, for what waits has no more work for it; of
+    runs that are known by themselves, for all the time that they hold their devices."""
+
     @property
     def is_noted(self) -> bool:
         """Whether what it spent is known, and not only what was planned by now."""
@@ -93,13 +97,18 @@ def _begun(program: Program, planned: Planned, actual: Actual, now_h: int) -> Be
         runs = tuple(_moved_runs(planned, start_h, end_h))
     hours = {"start_h": start_h, "end_h": end_h, "runs": tuple(run.run for run in runs)}
     spent = actual.device_hours
-    if not spent:
-        held = sum(run.run.devices * run.held_h(now_h) for run in runs)
-        spent = sum(run.device_hours for run in actual.runs) if actual.runs else held
-    found = Begun(planned.model_copy(update=hours), actual, runs, float(spent), 0.0)
+    if actual.runs and not spent:
+        spent = sum(run.device_hours for run in actual.runs)
+    elif not spent:
+        spent = min(planned.device_hours(), sum(run.run.devices * run.held_h(now_h) for run in runs))
+    found = Begun(
+        planned.model_copy(update=hours), actual, runs, float(spent), 0.0, float(planned.device_hours())
+    )
+    if actual.runs:
+        found = found._replace(planned_open=float(sum(run.planned(now_h) for run in found.open_runs())))
     if actual.ended is not None:
         return found
-    left = sum(run.planned(now_h) for run in found.open_runs()) - found.spent_on_open_runs()
+    left = found.planned_open - found.spent_on_open_runs()
     return found._replace(to_come=actual.device_hours_to_come or max(0.0, left))
 
 

@@ -121,8 +121,8 @@ def was_found(status: Any) -> bool | None:
     """Whether the solver found a schedule; None where it neither did nor ruled one out."""
     from ortools.sat.python import cp_model
 
-    assert status != cp_model.MODEL_INVALID, status
-    return None if status == cp_model.UNKNOWN else status != cp_model.INFEASIBLE
+    # Invalid is a model of what may begin only after it had to be over: its date has passed.
+    return None if status == cp_model.UNKNOWN else status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 def is_proved(status: Any) -> bool:

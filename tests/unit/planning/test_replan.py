@@ -10,7 +10,7 @@ from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress
 from assay.planning.replan import as_known, replan
-from assay.planning.schedule import schedule
+from assay.planning.schedule import InfeasibleError, schedule
 
 
 def moved(before: Plan, after: Plan) -> set[str]:
@@ -81,13 +81,19 @@ def test_slack_takes_up_a_delay_before_the_decision_moves(small_program: Callabl
 
 
 def test_what_was_spent_is_gone(small_program: Callable[..., Program]) -> None:
-    from assay.planning.schedule import InfeasibleError
-
     program = small_program()
     before = schedule(program)
     spent = Actual(started="2027-01-04T09:00", ended="2027-01-05T17:00", device_hours=700)
     with pytest.raises(InfeasibleError):
         replan(program, before, Progress(now="week 1 day 3", activities={"prepare": spent}))
+
+
+def test_what_can_no_longer_be_in_time_fits_no_schedule(small_program: Callable[..., Program]) -> None:
+    """Not a solver that ran out of time: more time would not help."""
+    program = small_program(**{"activities.prepare.due": "week 1 day 4"})
+    before = schedule(program)
+    with pytest.raises(InfeasibleError, match="No schedule satisfies all limits"):
+        replan(program, before, Progress(now="week 2", activities={}))
 
 
 def test_progress_that_does_not_belong_is_refused(small_program: Callable[..., Program]) -> None:
@@ -161,8 +167,6 @@ def test_runs_whose_hours_nobody_noted_are_not_free(small_program: Callable[...,
     begun = as_planned(program, before, "prepare", "train")
     after = replan(program, before, Progress(now="week 1 day 7", activities=begun))
     assert after.device_hours == before.device_hours == 960
-    from assay.planning.schedule import InfeasibleError
-
     with pytest.raises(InfeasibleError):
         replan(
             program.changed({"budget.device_hours": 900}),

@@ -368,7 +368,7 @@ def _device_hours(
     if each.actual.ended is not None:
         return np.full(num_worlds, each.spent)
     # What the open runs hold from now on: as drawn; as it came, for a stop may end them before.
-    drawn, came = np.zeros(num_worlds), np.zeros(num_worlds)
+    drawn, came, expected = np.zeros(num_worlds), np.zeros(num_worlds), 0.0
     luck, before = list[Array](), 0.0
     places = [*indices, *(-1 for _ in each.runs[len(indices) :])]
     for index, run in zip(places, each.runs, strict=False):
@@ -376,17 +376,23 @@ def _device_hours(
             continue
         devices, hours = run.run.devices, run.left_h(int(now_h))
         before += devices * run.held_h(int(now_h))
+        expected += devices * hours
         if index not in left:
             drawn, came = drawn + devices * hours, came + devices * hours
             continue
         luck.append(left[index] / max(hours, 1e-9))
         drawn = drawn + devices * left[index]
         came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - facts[index].start_h))
+    # Luck that hangs on no note, where somebody says what is to come: so more of it is more in every world.
+    reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
+    of_what_is_left = np.asarray(np.mean(luck or [np.ones(num_worlds)], axis=0) * reached)
     if each.actual.device_hours_to_come:
-        reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
-        return np.asarray(each.spent + each.to_come * np.mean(luck or [np.ones(num_worlds)], axis=0) * reached)
+        return np.asarray(each.spent + each.to_come * of_what_is_left)
+    of_all = of_what_is_left
+    if each.actual.expected_end is None and before + expected > 0:
+        of_all = (before + came) / (before + expected)
     on_open = each.spent_on_open_runs()
-    return np.asarray(each.spent - on_open + np.maximum(on_open, before + came))
+    return np.asarray(each.spent - on_open + np.maximum(on_open, each.planned_open * of_all))
 
 
 def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:

@@ -191,6 +191,18 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
         assert now.device_hours.mean() > was.device_hours.mean()
 
 
+def test_what_waited_for_devices_has_not_held_them(small: Program) -> None:
+    """Long overdue, noted to have spent little: its work is what was planned, not all hours since its start."""
+    program = calm(small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None}))
+    plan = planned(program)
+    begin = plan.item("runs").start_h
+    told = {"started": program.calendar.date_of(begin).isoformat(), "device_hours": 50}
+    now = program.calendar.date_of(begin + 24 * 20).isoformat()
+    found = played(program, plan, Progress.model_validate({"now": now, "activities": {"runs": told}}))
+    assert (found.spent, found.to_come) == (50, 320 - 50)
+    assert found.outcome.device_hours.tolist() == pytest.approx([320.0] * 16)
+
+
 def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) -> None:
     """The same 240 planned hours, noted in four ways."""
     runs = {"count": 1, "modes": [{"devices": 8, "hours": 30}]}
@@ -219,7 +231,7 @@ def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) 
     assert hours == [240, 240, 480, 270]
     assert told().spent == 80 and told(device_hours=150).spent == 150
     assert told(**at_end).outcome.decision_h[0] > told().outcome.decision_h[0] + 100
-    assert told(**at_end).outcome.device_hours[0] == 8 * 24 * 9
+    assert told(**at_end).outcome.device_hours[0] == 240, "the same work, later"
 
 
 STARTED = {"started": "2027-01-04"}
