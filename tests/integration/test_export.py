@@ -67,15 +67,8 @@ def validated_rows(home: Path, tiny_dataset: Path) -> list[tuple[dict[str, Any],
     ]
 
 
-def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
-    home: Path, tmp_path: Path, validated_rows, capfd
-) -> None:
-    folder = tmp_path / "model"
-    assert run("export", "tiny", "--to", folder, "--json") == 0
-    exported = json.loads(capfd.readouterr().out)
-    assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
-    assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
-    rows, expected = zip(*validated_rows, strict=True)
+def logits_without_assay(folder: Path, rows: list[dict[str, Any]], tmp_path: Path) -> list[list[float]]:
+    """What plain transformers makes of the rows, in a process that cannot find assay."""
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     packages, out = sysconfig.get_path("purelib"), tmp_path / "logits.json"
     subprocess.run(
@@ -85,7 +78,19 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
         check=True,
         timeout=200,
     )
-    logits = json.loads(out.read_text())
+    return json.loads(out.read_text())
+
+
+def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
+    home: Path, tmp_path: Path, validated_rows, capfd
+) -> None:
+    folder = tmp_path / "model"
+    assert run("export", "tiny", "--to", folder, "--json") == 0
+    exported = json.loads(capfd.readouterr().out)
+    assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
+    assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
+    rows, expected = zip(*validated_rows, strict=True)
+    logits = logits_without_assay(folder, list(rows), tmp_path)
     assert [len(row) for row in logits] == [1] * len(rows)
     assert [row[0] for row in logits] == pytest.approx(expected, abs=2e-6)
 
@@ -192,3 +197,46 @@ def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(
     found = pq.read_table(tmp_path / "out.parquet").to_pylist()
     assert [row["text"] for row in found] == ["alpha beta", "return return"]
     assert all(0 < row["probability"] < 1 for row in found)
+
+
+def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[str, Any]:
+    """What `assay predict` says of a row, from the logits and the configuration beside them."""
+    if kind == "number":
+        return {"prediction": logits[0] * config["label_scale"] + config["label_mean"]}
+    whole = sum(math.exp(each) for each in logits)
+    names = config["id2label"]
+    return {f"probability_{names[str(place)]}": math.exp(each) / whole for place, each in enumerate(logits)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["classes", "number"])
+def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    labels = {"classes": ["alpha", "beta", "gamma"], "number": [10.5, 250.0, -3.0]}[kind]
+    lines = [f"{'word ' * (n % 7)}number {n} {n % 3},{labels[n % 3]}" for n in range(240)]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    named = ("--text", "text", "--label", "label", "--tokenizer", "new:300", "--workers", 1)
+    assert run("data", "build", tmp_path / "rows.csv", *named, "--out", tmp_path / "data") == 0
+    assert run("recipe", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml") == 0
+    schedule = ("trainer.evaluate_every=6", "trainer.optimizer.schedule.warmup_steps=0")
+    short = ("trainer.max_steps=6", "trainer.commit_every=6", *schedule)
+    assert run("train", tmp_path / "recipe.yaml", *short, "--run-id", "r") == 0
+    assert run("export", "r", "--to", tmp_path / "model") == 0
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    capfd.readouterr()
+    assert run("predict", "r", tmp_path / "rows.csv") == 0
+    predicted = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    logits = logits_without_assay(tmp_path / "model", [{"text": row["text"]} for row in predicted], tmp_path)
+    assert [len(row) for row in logits] == [3 if kind == "classes" else 1] * 240
+    for row, found in zip(predicted, logits, strict=True):
+        for name, value in answers_of(kind, found, config).items():
+            assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-6), row["text"]
+    if kind == "classes":
+        best = [
+            max(config["id2label"].values(), key=lambda name: row[f"probability_{name}"]) for row in predicted
+        ]
+        assert [row["predicted"] for row in predicted] == best
+    assert run("predict", tmp_path / "model", tmp_path / "rows.csv", "-o", tmp_path / "out.parquet") == 0
+    assert pq.read_table(tmp_path / "out.parquet").num_rows == 240
