@@ -68,8 +68,8 @@ class FailingStore:
         whole = bytes(data)
         return self._ask(lambda: self._inner.put_if_absent(key, whole))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter(self._ask(lambda: [*self._inner.list(prefix)]))
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        return iter(self._ask(lambda: [*self._inner.list(prefix, after)]))
 
     def exists(self, key: str) -> bool:
         return self._ask(lambda: self._inner.exists(key))
@@ -77,8 +77,8 @@ class FailingStore:
     def delete(self, key: str) -> None:
         self._ask(lambda: self._inner.delete(key))
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
-        self._ask(lambda: self._inner.sweep_unfinished(is_dead))
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
+        self._ask(lambda: self._inner.sweep_unfinished(is_dead, is_swept))
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:

@@ -50,9 +50,9 @@ class PowerCutStore:
             self._inner.put_if_absent(key, data)
         raise PowerCut
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         self._check()
-        return self._inner.list(prefix)
+        return self._inner.list(prefix, after)
 
     def exists(self, key: str) -> bool:
         self._check()
@@ -64,9 +64,9 @@ class PowerCutStore:
             return
         raise PowerCut
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
         self._check()
-        self._inner.sweep_unfinished(is_dead)
+        self._inner.sweep_unfinished(is_dead, is_swept)
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:

@@ -80,6 +80,16 @@ def test_a_listing_has_every_object_under_a_prefix_with_its_size(store: ObjectSt
     assert list(store.list("none/")) == []
 
 
+def test_a_listing_begins_behind_a_key(store: ObjectStore) -> None:
+    keys = ["a/1", "a/2-1/x", "a/2-1/y", "a/2/x", "a/3-1/x", "a/3-1/y/z", "a/3.json", "a-b/1", "b/1"]
+    for key in keys:
+        store.put(key, b"x")
+    for after in ("a/1", "a/2", "a/2-1/x", "a/2-1/z", "a/3", "a/3-1/y/z", "a-b", "c", ""):
+        for prefix in ("", "a/", "b/"):
+            found = sorted(item.key for item in store.list(prefix, after))
+            assert found == sorted(key for key in keys if key.startswith(prefix) and key > after)
+
+
 def test_ranges_are_the_bytes_asked_for(store: ObjectStore) -> None:
     store.put("key", bytes(range(100)))
     parts = store.get_ranges("key", [90, 0, 5], [100, 3, 6])

@@ -59,9 +59,11 @@ def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> i
     if fix_digest:
         entry = next(p for p in sorted((Path(run_dir) / "log").iterdir()) if commit.folder in p.read_text())
         old = next(file.sha256 for file in commit.files if file.path == RECEIPTS_NAME)
-        tree = json.loads(entry.read_text().replace(old, sha256_of_bytes(buffer.getvalue())))
-        del tree["entry_sha256"]  # as if an older assay had written it
-        entry.write_text(json.dumps(tree))
+        entry.write_text(entry.read_text().replace(old, sha256_of_bytes(buffer.getvalue())))
+        for entry in (Path(run_dir) / "log").iterdir():  # as if an older assay had written them
+            tree = json.loads(entry.read_text())
+            del tree["entry_sha256"], tree["previous_sha256"]
+            entry.write_text(json.dumps(tree))
     return row
 
 

@@ -24,6 +24,7 @@ from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
+from assay.store import commit_log
 from assay.store.commit_log import CommitLog
 from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.parts import training_parts
@@ -53,6 +54,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     )
     yield ranks
     ranks.leave()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def many_summaries() -> Iterator[None]:
+    """As in runs of thousands of commits, an attempt goes on from what its log comes to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit_log, "SUMMARY_EVERY", 3)
+        yield
 
 
 class ArraySource:

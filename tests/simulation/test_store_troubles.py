@@ -45,6 +45,7 @@ from simulation.test_power_cuts import (
     is_right,
     trainer_of,
 )
+from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
 
 RETENTION = RetentionConfig(keep_last=2, keep_best=1)

@@ -135,6 +135,7 @@ def _drive(
         return RunResult(run, "stopped", last_attempt)
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
+    log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced
     audit = audit_run(run, log)
     save_audit(run.run_dir, audit)
     writer.put(lambda ledger: ledger.record_audit(audit))

@@ -5,7 +5,6 @@ The supervisor is their only writer; who comes after a supervisor that died ends
 
 from pathlib import Path
 
-from assay.records.commit import Commit
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
@@ -59,7 +58,6 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
             continue
         paths = [segment_path(Path(run.run_dir), attempt.attempt, rank) for rank in range(attempt.world_size)]
         seen_s = [read_segment(path).last_at_s() for path in paths if path.exists()]
-        own = [each for each in log.entries() if isinstance(each, Commit) and each.attempt == attempt.attempt]
         failure = Failure(
             failure_kind="supervisor_gone",
             run_id=run.run_id,
@@ -70,7 +68,7 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
         closed = attempt.model_copy(
             update={
                 "ended_s": max([attempt.started_s, *seen_s]),
-                "end_step": max((commit.step for commit in own), default=attempt.start_step),
+                "end_step": log.summary().last_steps.get(attempt.attempt, attempt.start_step),
                 "outcome": "killed",
                 "reason": failure.sentence(run.run_dir),
                 "failure": failure,

@@ -1,7 +1,15 @@
 """The run's log of commits: what is durable, who may add to it, and what can be trusted.
 
 Entries are `log/00000000.json`, `log/00000001.json`, ... each put only if absent (see `records.commit`). So
-two writers cannot both append, and an attempt that was replaced learns it from the number that it lost.
+two writers cannot both append, and an attempt that was replaced learns it from the number that it lost. Each
+holds the digest of the one before it, so none can be replaced or taken out between others.
+
+    log/           00000000  00000001  ...  00000031  00000032  00000033
+    log-summaries/                          00000032 (what the first 32 come to)
+
+Nobody reads all of them but who proves or records something: who goes on reads the newest summary, and the
+entries behind it. A summary is a function of the entries, written after them and put only if absent; it is
+believed where its own digest and that of its last entry are right, and else the entries are read.
 
 Knows nothing of tensors: a checkpoint is a folder of files with digests.
 """
@@ -9,10 +17,11 @@ Knows nothing of tensors: a checkpoint is a folder of files with digests.
 import hashlib
 import re
 from collections.abc import Iterator
-from typing import Protocol
+from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 from assay.base.digest import canonical_json, sha256_of_json
-from assay.base.errors import DamagedDataError, DataError, FencedError
+from assay.base.errors import DamagedDataError, DataError, FencedError, StoreError
 from assay.records.commit import (
     ENTRY_CLASSES,
     AttemptBegan,
@@ -21,13 +30,27 @@ from assay.records.commit import (
     LogEntry,
     RunFinished,
 )
+from assay.records.log_summary import LogSummary
 from assay.store.objects import ObjectStore
 
 LOG_PREFIX = "log/"
+SUMMARY_PREFIX = "log-summaries/"
 CHECKPOINT_PREFIX = "checkpoints/"
+SUMMARY_EVERY = 32
+"""Entries between two summaries: what a reader reads at most, as long as they can be written."""
 ABANDONED_S = 3600.0
 """Nobody writes one file for so long."""
 _READ_BYTES = 32 << 20
+
+
+class _Known(NamedTuple):
+    """An entry that was read or put."""
+
+    entry: LogEntry
+    sha256: str
+    """Of the entry and its place."""
+    previous_sha256: str | None
+    """Of the one before it, as it says; None where an older assay wrote it."""
 
 
 class CommitLog:
@@ -37,23 +60,30 @@ class CommitLog:
         """`attempt` is the writer's own number; 0 until `begin_attempt` gave it one."""
         self.store = store
         self.attempt = attempt
-        self._entries: list[LogEntry] = []
+        self._is_read = False
+        self._base = LogSummary()
+        self._known: list[_Known] = []
+        """The entries behind `_base`."""
+        self._summary = LogSummary()
+        """Of `_base` and the entries behind it."""
+        self._num_summarized = 0
 
     def entries(self) -> list[LogEntry]:
-        """Every entry so far, oldest first."""
-        if self._entries:  # the next numbers only: a listing grows with the log
-            while self.store.exists(key := _entry_key(len(self._entries))):
-                self._entries.append(_parse(self.store.get(key), key))
-            return list(self._entries)
-        keys = sorted(item.key for item in self.store.list(LOG_PREFIX) if is_entry(item.key))
-        for number, key in enumerate(keys):
-            if key != _entry_key(number):
-                raise DataError(
-                    f"{LOG_PREFIX}: entry {number:08d} is missing, {key} is there. The log has a hole: "
-                    "somebody deleted from the run's store. Restore the file, or start a new run."
-                )
-            self._entries.append(_parse(self.store.get(key), key))
-        return list(self._entries)
+        """Every entry so far, oldest first. What that costs grows with the log."""
+        self.summary()
+        if self._base.num_entries:
+            whole = CommitLog(self.store)
+            whole._read_behind(LogSummary())
+            self._base, self._summary, self._known = whole._base, whole._summary, whole._known
+        return [known.entry for known in self._known]
+
+    def summary(self) -> LogSummary:
+        """What all entries so far come to; costs as much after many entries as after few."""
+        if not self._is_read:
+            self._read_behind(self._newest_summary())
+        while self.store.exists(key := self._next_key()):
+            self._accept(_parse(self.store.get(key), key), key)
+        return self._summary
 
     def begin_attempt(self, *, world_size: int, now_s: float) -> int:
         """Take the log over; every earlier attempt is fenced from this moment. Returns the attempt's number.
@@ -62,42 +92,41 @@ class CommitLog:
         was thought dead and replaced must not take the run back.
         """
         while True:
-            newest = max((entry.attempt for entry in self.entries()), default=0)
+            newest = self.summary().attempt
             if 0 < self.attempt < newest:
                 raise self._fenced_by(newest)
             entry = AttemptBegan(attempt=newest + 1, world_size=world_size, began_s=now_s)
             if self._put(entry):
                 self.attempt = entry.attempt
+                self._summarize()
                 return entry.attempt
-            if (
-                self.attempt and self.entries()[-1] == entry
-            ):  # our own put, whose answer got lost, fences nobody
-                self.attempt = entry.attempt
+            self.summary()
+            if self.attempt and [known.entry for known in self._known[-1:]] == [entry]:
+                self.attempt = entry.attempt  # our own put, whose answer got lost, fences nobody
 
     def append(self, entry: Commit | CommitQuarantined | RunFinished) -> None:
         """Make an entry visible, or raise `FencedError` if a newer attempt has begun."""
         assert entry.attempt == self.attempt, f"attempt {self.attempt} appends an entry of {entry.attempt}"
+        if not self._is_read:
+            self.summary()
         while True:
             # What is known may already hold a newer attempt, and then the next number is still free.
-            newest = max((known.attempt for known in self._entries), default=0)
-            if newest > self.attempt:
-                raise self._fenced_by(newest)
-            if self._put(entry) or entry in self.entries():  # there, but the answer to our own put got lost
-                return
+            if self._summary.attempt > self.attempt:
+                raise self._fenced_by(self._summary.attempt)
+            if self._put(entry):
+                break
+            self.summary()
+            if any(known.entry == entry for known in self._known):
+                break  # there, but the answer to our own put got lost
+        self._summarize()
 
     def commits(self) -> list[Commit]:
         """Commits that may be resumed from, oldest first: neither quarantined nor retired."""
-        self.entries()
-        return self.known_commits()
+        return list(self.summary().commits)
 
     def known_commits(self) -> list[Commit]:
         """Likewise, as far as the log was read; asks nobody."""
-        entries = self._entries
-        gone = {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
-        for entry in entries:
-            if isinstance(entry, Commit):
-                gone.update(entry.retires)
-        return [entry for entry in entries if isinstance(entry, Commit) and entry.folder not in gone]
+        return list(self._summary.commits)
 
     def last_intact_commit(self) -> Commit | None:
         """The newest commit whose every file has its digest; the damaged ones on the way are quarantined."""
@@ -125,49 +154,115 @@ class CommitLog:
 
     def finished(self) -> RunFinished | None:
         """The entry that says that the run reached its last step, if it has."""
-        entries = self.entries()
-        return entries[-1] if entries and isinstance(entries[-1], RunFinished) else None
+        return self.summary().finished
 
     def sweep_retired(self, commit: Commit) -> None:
         """Delete the files of what a commit retires, as `sweep` would; the cost does not grow with the log."""
-        quarantined = {entry.folder for entry in self._entries if isinstance(entry, CommitQuarantined)}
+        quarantined = {each.folder for each in self._summary.quarantined}
         gone = set(commit.retires) - quarantined
-        for entry in self._entries:
-            if isinstance(entry, Commit) and entry.folder in gone:
-                for file in entry.files:
+        for known in (*self._base.commits, *(each.entry for each in self._known)):
+            if isinstance(known, Commit) and known.folder in gone:
+                for file in known.files:
                     if file.path != RECEIPTS_NAME:
-                        self.store.delete(f"{entry.folder}/{file.path}")
+                        self.store.delete(f"{known.folder}/{file.path}")
 
-    def sweep(self) -> None:
-        """Delete the files of retired commits, and of checkpoints that never became a commit.
+    def sweep(self, *, from_step: int | None = None) -> None:
+        """Delete the files of retired commits, and of checkpoints that never became a commit: all of them, or
+        those of `from_step` and later, and what the newest commit has retired.
 
         Spares `receipts.npz` of retired commits (the audit needs them), whatever is quarantined, and the
         folders of this attempt or later ones, which may be in the making.
         """
-        entries = self.entries()
-        kept = {commit.folder for commit in self.commits()}
-        kept |= {entry.folder for entry in entries if isinstance(entry, CommitQuarantined)}
-        committed = {entry.folder for entry in entries if isinstance(entry, Commit)}
-        for item in list(self.store.list(CHECKPOINT_PREFIX)):
+        summary = self.summary()
+        kept = {commit.folder for commit in summary.commits} | {bad.folder for bad in summary.quarantined}
+        after = "" if from_step is None else checkpoints_from(from_step)
+        prefixes = [(CHECKPOINT_PREFIX, after), *((f"{folder}/", "") for folder in summary.retires)]
+        for item in [item for prefix, start in prefixes for item in self.store.list(prefix, start)]:
             folder, _, name = item.key.rpartition("/")
-            wrote = attempt_of(folder)
-            if wrote is None:
-                continue  # somebody else's: nothing that we do not know is deleted
-            in_the_making = folder not in committed and wrote >= self.attempt
-            if folder in kept or in_the_making or (folder in committed and name == RECEIPTS_NAME):
+            made = made_by(folder)
+            if made is None or folder in kept:
+                continue  # somebody else's, perhaps: nothing that we do not know is deleted
+            # One save is under way at a time, so a folder of a later step than its attempt's last commit has
+            # not become one.
+            is_committed = made.step <= summary.last_steps.get(made.attempt, -1)
+            if is_committed and name == RECEIPTS_NAME:
                 continue
-            self.store.delete(item.key)
+            if is_committed or made.attempt < self.attempt:
+                self.store.delete(item.key)
 
     def sweep_abandoned(self) -> None:
-        """`sweep`, and what writers left half-written: of attempts that are fenced, or long ago."""
-        self.sweep()
+        """Delete what the attempts before this one left behind: `sweep`, from the step on that this one goes on
+        from, and files that are half-written, of attempts that are fenced, or long ago."""
+        commits = self.commits()
+        from_step = commits[-1].step if commits else 0
+        self.sweep(from_step=from_step)
 
         def is_dead(folder: str, age_s: float) -> bool:
-            wrote = attempt_of(folder)
-            is_fenced = wrote is not None and wrote < self.attempt
-            return age_s > ABANDONED_S or is_fenced
+            made = made_by(folder)
+            return age_s > ABANDONED_S or (made is not None and made.attempt < self.attempt)
 
-        self.store.sweep_unfinished(is_dead)
+        def is_swept(folder: str) -> bool:
+            return CHECKPOINT_PREFIX <= folder < checkpoints_from(from_step)
+
+        self.store.sweep_unfinished(is_dead, is_swept)
+
+    def problems_of_summaries(self) -> Iterator[str]:
+        """Sentences on summaries that are not what the entries come to; reads all of these."""
+        self.entries()
+        stored = {item.key: self.store.get(item.key) for item in self.store.list(SUMMARY_PREFIX)}
+        summary = LogSummary()
+        for known in self._known:
+            summary = summary.after(known.entry, known.sha256)
+            data = stored.pop(key := _summary_key(summary.num_entries), None)
+            if data is not None and _summary_in(data, key) != summary:
+                yield (
+                    f"{key} is not what the first {summary.num_entries} entries come to: it was changed. "
+                    "Delete it; the entries say it all"
+                )
+        for key in sorted(filter(is_summary, stored)):
+            yield f"{key} tells of entries that are not there: the log has {summary.num_entries}"
+
+    def _newest_summary(self) -> LogSummary:
+        """The newest that is of this log; that of no entries where there is none."""
+        for key in sorted((item.key for item in self.store.list(SUMMARY_PREFIX)), reverse=True):
+            summary = _summary_in(self.store.get(key), key) if is_summary(key) else None
+            if summary is None:
+                continue  # damaged: the entries say it all
+            last = _entry_key(summary.num_entries - 1)
+            if not self.store.exists(last):
+                raise DataError(
+                    f"{last} is missing, and {key} tells of it: somebody deleted from the run's store. Restore "
+                    "the file, or start a new run."
+                )
+            read = _parse(self.store.get(last), last)
+            if read.sha256 == summary.entry_sha256:
+                return summary
+        return LogSummary()
+
+    def _read_behind(self, base: LogSummary) -> None:
+        """Read every entry behind `base`."""
+        self._is_read, self._base, self._summary, self._known = False, base, base, []
+        after = _entry_key(base.num_entries - 1) if base.num_entries else ""
+        for key in sorted(item.key for item in self.store.list(LOG_PREFIX, after) if is_entry(item.key)):
+            if key != self._next_key():
+                raise DataError(
+                    f"{LOG_PREFIX}: entry {self._summary.num_entries:08d} is missing, {key} is there. The log "
+                    "has a hole: somebody deleted from the run's store. Restore the file, or start a new run."
+                )
+            self._accept(_parse(self.store.get(key), key), key)
+        self._is_read = True
+        self._num_summarized = max(self._num_summarized, base.num_entries)
+
+    def _accept(self, read: _Known, key: str) -> None:
+        """Take an entry for the next one."""
+        before = self._known[-1].previous_sha256 if self._known else None
+        is_linked = self._base.num_entries > 0 or before is not None
+        if read.previous_sha256 != self._summary.entry_sha256 and (
+            is_linked or read.previous_sha256 is not None
+        ):
+            raise _changed(key, "it does not follow the entry before it, so one of the two was replaced")
+        self._known.append(read)
+        self._summary = self._summary.after(read.entry, read.sha256)
 
     def _fenced_by(self, newest: int) -> FencedError:
         return FencedError(
@@ -176,12 +271,24 @@ class CommitLog:
         )
 
     def _put(self, entry: LogEntry) -> bool:
-        key, tree = _entry_key(len(self._entries)), {**entry.to_tree(), "type": entry.type}
-        text = canonical_json({**tree, "entry_sha256": _entry_sha256(tree, key)})
-        if not self.store.put_if_absent(key, text.encode()):
+        key, previous = self._next_key(), self._summary.entry_sha256
+        tree = {**entry.to_tree(), "type": entry.type, "previous_sha256": previous}
+        sha256 = _entry_sha256(tree, key)
+        if not self.store.put_if_absent(key, canonical_json({**tree, "entry_sha256": sha256}).encode()):
             return False
-        self._entries.append(entry)
+        self._accept(_Known(entry, sha256, previous), key)
         return True
+
+    def _summarize(self) -> None:
+        """Write down what the entries come to, once in a while. The log is whole without it."""
+        summary = self._summary
+        if summary.num_entries - self._num_summarized >= SUMMARY_EVERY:
+            with suppress(StoreError):  # tried again behind the next entry
+                self.store.put_if_absent(_summary_key(summary.num_entries), summary.to_sealed_json().encode())
+                self._num_summarized = summary.num_entries
+
+    def _next_key(self) -> str:
+        return _entry_key(self._summary.num_entries)
 
 
 RECEIPTS_NAME = "receipts.npz"
@@ -191,20 +298,37 @@ class _Reader(Protocol):
     def read(self, size: int, /) -> object: ...
 
 
+class Made(NamedTuple):
+    """What the name of a checkpoint's folder says."""
+
+    step: int
+    attempt: int
+
+
 def checkpoint_folder(step: int, attempt: int) -> str:
     """Where an attempt writes the checkpoint of a step: no two attempts share a folder."""
     return f"{CHECKPOINT_PREFIX}{step:08d}-{attempt:04d}"
 
 
-def attempt_of(folder: str) -> int | None:
-    """The attempt that wrote a checkpoint folder; None where the name is none that assay gives."""
-    named = re.fullmatch(rf"{CHECKPOINT_PREFIX}\d{{8,}}-(\d{{4,}})", folder)
-    return int(named[1]) if named else None
+def checkpoints_from(step: int) -> str:
+    """What the folders of this step and later ones are greater than."""
+    return f"{CHECKPOINT_PREFIX}{step:08d}"
+
+
+def made_by(folder: str) -> Made | None:
+    """The step and the attempt of a checkpoint's folder; None where the name is none that assay gives."""
+    named = re.fullmatch(rf"{CHECKPOINT_PREFIX}(\d{{8,}})-(\d{{4,}})", folder)
+    return Made(int(named[1]), int(named[2])) if named else None
 
 
 def is_entry(key: str) -> bool:
     """Whether an object is an entry of the log; others that somebody put there are passed over."""
     return re.fullmatch(rf"{LOG_PREFIX}\d{{8,}}\.json", key) is not None
+
+
+def is_summary(key: str) -> bool:
+    """Likewise, a summary of its entries."""
+    return re.fullmatch(rf"{SUMMARY_PREFIX}\d{{8,}}\.json", key) is not None
 
 
 def first_problem(store: ObjectStore, commit: Commit) -> str | None:
@@ -238,18 +362,33 @@ def _entry_key(number: int) -> str:
     return f"{LOG_PREFIX}{number:08d}.json"
 
 
-def _parse(data: bytes, key: str) -> LogEntry:
+def _summary_key(num_entries: int) -> str:
+    return f"{SUMMARY_PREFIX}{num_entries:08d}.json"
+
+
+def _summary_in(data: bytes, key: str) -> LogSummary | None:
+    """None where it is damaged, of a newer assay, or has another's place."""
+    try:
+        summary = LogSummary.from_json(data, source=key)
+    except DataError:
+        return None
+    return summary if summary.num_entries and key == _summary_key(summary.num_entries) else None
+
+
+def _parse(data: bytes, key: str) -> _Known:
     import json
 
     try:
         tree = json.loads(data)
         entry_class = ENTRY_CLASSES[tree["type"]]
         digest = tree.pop("entry_sha256", None)  # none in a log of an older assay
+        sha256 = _entry_sha256(tree, key)
+        previous = tree.pop("previous_sha256", None)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _changed(key, f"not an entry of a commit log ({error})") from error
-    if digest is not None and digest != _entry_sha256(tree, key):
+    if digest not in (None, sha256):
         raise _changed(key, "it has not the digest that it was put with")
-    return entry_class.from_tree(tree, source=key)
+    return _Known(entry_class.from_tree(tree, source=key), sha256, previous)
 
 
 def _entry_sha256(tree: dict[str, object], key: str) -> str:

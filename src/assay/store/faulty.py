@@ -43,8 +43,8 @@ class FlakyStore:
         with self._writing(key):
             return self._inner.put_if_absent(key, data)
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return self._inner.list(prefix)
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        return self._inner.list(prefix, after)
 
     def exists(self, key: str) -> bool:
         return self._inner.exists(key)
@@ -52,8 +52,8 @@ class FlakyStore:
     def delete(self, key: str) -> None:
         self._inner.delete(key)
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
-        self._inner.sweep_unfinished(is_dead)
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
+        self._inner.sweep_unfinished(is_dead, is_swept)
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:

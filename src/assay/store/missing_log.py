@@ -1,9 +1,10 @@
-"""Whether a run's log of commits still tells of every attempt that there was.
+"""Whether a run's log of commits still tells of every attempt that there was, and of how each ended.
 
 An attempt begins with an entry in the log, and only then leaves anything else. So an attempt that is known by
 its own record, by its metrics or by a checkpoint, and of which the log knows nothing, means that somebody moved
 or emptied the log. To go on would begin anew under numbers that were used: over old metrics and checkpoints,
-and at the meeting place of ranks that are long gone, where new ones wait in vain.
+and at the meeting place of ranks that are long gone, where new ones wait in vain. Likewise, the record of an
+attempt that ended names its last commit, and is written after it; a log without that has lost its end.
 
 The other way round, a log whose commits are all of attempts that left nothing in the run's folder is another
 run's: two were given one `--store`, and the second would go on with the weights of the first.
@@ -13,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from assay.base.errors import DamagedDataError
-from assay.records.commit import Commit
-from assay.records.run import Run
-from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, attempt_of
+from assay.records.log_summary import LogSummary
+from assay.records.run import Attempt, Run
+from assay.store.attempts import attempt_path, saved_attempts
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, CommitLog, checkpoints_from, made_by
 
 
 def refuse_missing_log(run: Run, log: CommitLog) -> None:
@@ -23,7 +25,7 @@ def refuse_missing_log(run: Run, log: CommitLog) -> None:
     has lost nothing."""
     if (problem := missing_log(run, log)) is not None:
         raise DamagedDataError(f"run '{run.run_id}' cannot go on: {problem}")
-    made = {each.attempt for each in log.entries() if isinstance(each, Commit) and not each.is_inherited}
+    made = log.summary().last_steps.keys() - {0}  # a fork begins with the commit of another run
     if made and run.store_url != run.run_dir and made.isdisjoint(number for number, _ in _remains_here(run)):
         raise DamagedDataError(
             f"run '{run.run_id}' cannot go on: {run.store_url}/{LOG_PREFIX} has commits, and none is of an "
@@ -33,27 +35,45 @@ def refuse_missing_log(run: Run, log: CommitLog) -> None:
 
 
 def missing_log(run: Run, log: CommitLog) -> str | None:
-    """What is missing, what shows it, and the cure; None where the log knows every attempt."""
-    # The remains first: an attempt that begins meanwhile is in the log before it leaves any.
-    remains = max(_remains(run, log), default=None)
-    known = max((entry.attempt for entry in log.entries()), default=0)
-    if remains is None or remains[0] <= known:
-        return None
-    attempt, found = remains
-    return (
-        f"{run.store_url}/{LOG_PREFIX} {f'ends with attempt {known}' if known else 'is missing or empty'}, but "
-        f"{found} is of attempt {attempt}: the log of commits was moved or deleted. Put it back, or train the "
-        "recipe again under another --run-id."
-    )
+    """What is missing, what shows it, and the cure; None where the log knows every attempt and its end."""
+    # What was left first: an attempt is in the log before it leaves anything.
+    remains, attempts = max(_remains(run, log), default=None), saved_attempts(Path(run.run_dir))
+    summary = log.summary()
+    place = f"{run.store_url}/{LOG_PREFIX}"
+    cure = "Put it back, or train the recipe again under another --run-id."
+    if remains is not None and remains[0] > summary.attempt:
+        attempt, found = remains
+        ends = f"ends with attempt {summary.attempt}" if summary.attempt else "is missing or empty"
+        return (
+            f"{place} {ends}, but {found} is of attempt {attempt}: the log of commits was moved or deleted. "
+            f"{cure}"
+        )
+    for ended in attempts:
+        if (lost := _lost_end(ended, summary)) is not None:
+            path = attempt_path(Path(run.run_dir), ended.attempt)
+            return f"{place} has lost its last entries: {path} says that {lost}, and the log does not. {cure}"
+    return None
+
+
+def _lost_end(attempt: Attempt, summary: LogSummary) -> str | None:
+    """What the record of an attempt that ended says and the log does not."""
+    last = summary.last_steps.get(attempt.attempt, attempt.start_step)
+    if attempt.end_step is not None and attempt.end_step > last:
+        return f"attempt {attempt.attempt} committed step {attempt.end_step}"
+    if attempt.outcome == "succeeded" and attempt.attempt == summary.attempt and summary.finished is None:
+        return f"attempt {attempt.attempt} finished the run"
+    return None
 
 
 def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
     """(attempt, what it left behind)."""
     yield from _remains_here(run)
-    for item in log.store.list(CHECKPOINT_PREFIX):
+    # An attempt goes on from the newest commit, so what it left is behind that.
+    commits = log.commits()
+    for item in log.store.list(CHECKPOINT_PREFIX, checkpoints_from(commits[-1].step) if commits else ""):
         folder = item.key.rpartition("/")[0]
-        if (attempt := attempt_of(folder)) is not None:
-            yield attempt, f"{run.store_url}/{folder}"
+        if (made := made_by(folder)) is not None:
+            yield made.attempt, f"{run.store_url}/{folder}"
 
 
 def _remains_here(run: Run) -> Iterator[tuple[int, str]]:

@@ -54,8 +54,8 @@ class ObjectStore(Protocol):
         """Write if the key is free; False if it was taken."""
         ...
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose key starts with `prefix`, in no particular order."""
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        """Objects whose key starts with `prefix` and is greater than `after`, in no particular order."""
         ...
 
     def exists(self, key: str) -> bool:
@@ -66,8 +66,9 @@ class ObjectStore(Protocol):
         """Remove; no error if it was not there."""
         ...
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
-        """Delete what writers left half-written: all that `is_dead`, told its folder and its age in seconds."""
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
+        """Delete what writers left half-written: all that `is_dead`, told its folder and its age in seconds.
+        Folders that `is_swept` are not looked into."""
         ...
 
     def open_reader(self, key: str) -> AbstractContextManager[IO[bytes]]:
@@ -146,8 +147,8 @@ class PatientStore:
     def put_if_absent(self, key: str, data: bytes | memoryview) -> bool:
         return self._ask("write", key, lambda: self._inner.put_if_absent(key, data))
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter(self._ask("list", prefix, lambda: [*self._inner.list(prefix)]))
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        return iter(self._ask("list", prefix, lambda: [*self._inner.list(prefix, after)]))
 
     def exists(self, key: str) -> bool:
         return self._ask("look up", key, lambda: self._inner.exists(key))
@@ -155,8 +156,8 @@ class PatientStore:
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._inner.delete(key))
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
-        self._ask("sweep", "", lambda: self._inner.sweep_unfinished(is_dead))
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
+        self._ask("sweep", "", lambda: self._inner.sweep_unfinished(is_dead, is_swept))
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -216,10 +217,10 @@ class RemoteStore:
                 return False
             return True
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         folder, _, start = prefix.rpartition("/")
         with self._named("list", prefix):
-            for chunk in obstore.list(self._store, folder or None):
+            for chunk in obstore.list(self._store, folder or None, offset=after or None):
                 for item in chunk:
                     if item["path"].startswith(f"{folder}/{start}" if folder else start):
                         yield ObjectInfo(item["path"], item["size"])
@@ -239,7 +240,7 @@ class RemoteStore:
             except FileNotFoundError:
                 return
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
         """Nothing that could be listed; the server drops parts by the bucket's rule for them."""
 
     @contextmanager
@@ -288,6 +289,11 @@ class _CopyingWriter:
         return getattr(self._writer, name)
 
 
+def _is_past(folder: str, key: str) -> bool:
+    """Whether nothing in a folder is greater than a key."""
+    return f"{folder}/" <= key and not key.startswith(f"{folder}/")
+
+
 def _require_within(url: str, key: str) -> None:
     """Keys come from logs and manifests that anybody may have written."""
     if key.startswith("/") or ".." in key.split("/"):
@@ -309,6 +315,7 @@ class FolderStore:
     def __init__(self, root: Path) -> None:
         self.url = str(root)
         self._root = root
+        self._was_there = root.is_dir()
 
     def get(self, key: str) -> bytes:
         with self._named("read", key):
@@ -337,25 +344,30 @@ class FolderStore:
             _sync_folder(path.parent)
             return True
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         _require_within(self.url, prefix)
         with self._named("list", prefix):
-            for key, entry in self._files(prefix.rpartition("/")[0], prefix):
-                if not entry.name.startswith(_UNFINISHED):
+            for key, entry in self._files(
+                prefix.rpartition("/")[0], prefix, lambda folder: _is_past(folder, after)
+            ):
+                if key > after and not entry.name.startswith(_UNFINISHED):
                     with suppress(FileNotFoundError):
                         yield ObjectInfo(key, entry.stat().st_size)
 
-    def sweep_unfinished(self, is_dead: Callable[[str, float], bool]) -> None:
+    def sweep_unfinished(self, is_dead: Callable[[str, float], bool], is_swept: Callable[[str], bool]) -> None:
         with self._named("sweep", ""):
-            for key, entry in self._files("", ""):
+            for key, entry in self._files("", "", is_swept):
                 with suppress(FileNotFoundError):
                     if entry.name.startswith(_UNFINISHED):
                         age_s = time.time() - entry.stat().st_mtime
                         if is_dead(key.rpartition("/")[0], age_s):
                             Path(entry.path).unlink()
 
-    def _files(self, folder: str, prefix: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
-        """Files whose key starts with `prefix`, in a folder and those below; others may delete meanwhile."""
+    def _files(
+        self, folder: str, prefix: str, is_left_out: Callable[[str], bool]
+    ) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        """Files whose key starts with `prefix`, in a folder and those below that are not left out; others may
+        delete meanwhile."""
         try:
             with os.scandir(self._root / folder) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -364,8 +376,9 @@ class FolderStore:
         for entry in entries:
             key = f"{folder}/{entry.name}" if folder else entry.name
             if entry.is_dir(follow_symlinks=False):
-                if f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/"):
-                    yield from self._files(key, prefix)
+                leads_there = f"{key}/".startswith(prefix) or prefix.startswith(f"{key}/")
+                if leads_there and not is_left_out(key):
+                    yield from self._files(key, prefix, is_left_out)
             elif key.startswith(prefix) and entry.is_file():
                 yield key, entry
 
@@ -374,11 +387,15 @@ class FolderStore:
             return self._path(key).is_file()
 
     def delete(self, key: str) -> None:
+        """Nothing where the object's folder is a link: what lies there is not this store's alone."""
         with self._named("delete", key):
             path = self._path(key)
+            if path.parent != self._root and path.parent.is_symlink():
+                return
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # the folder goes with its last file
-                path.parent.rmdir()
+            if path.parent != self._root:
+                with suppress(OSError):  # the folder goes with its last file
+                    path.parent.rmdir()
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -401,12 +418,22 @@ class FolderStore:
     @contextmanager
     def _unfinished(self, path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         """A file beside `path` in which to write, and its name; gone afterwards, whatever happens."""
+        self._refuse_moved()
         unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             with _opened(unfinished) as file:
+                self._was_there = True
                 yield unfinished, file
         finally:
             unfinished.unlink(missing_ok=True)
+
+    def _refuse_moved(self) -> None:
+        """Written on, it would come to lie in two places."""
+        if self._was_there and not self._root.is_dir():
+            raise StoreError(
+                f"{self._root}: this folder was here and is not any more: it was moved, deleted or unmounted "
+                "while it was written to. Nothing is written in its place; go on where it lies now."
+            )
 
     @contextmanager
     def _named(self, verb: str, key: str) -> Iterator[None]:
@@ -423,6 +450,9 @@ _CURES = {
     errno.ENOSPC: "The disk is full: free some space there and start again; all commits are intact.",
     errno.EDQUOT: "The quota is used up: free some space there and start again; all commits are intact.",
     errno.EROFS: "The file system is read-only: choose another folder.",
+    errno.EPERM: "The file system may have no hard links, which commits rest on: choose another (--store).",
+    errno.EOPNOTSUPP: "The file system has no hard links, which commits rest on: choose another (--store).",
+    errno.EXDEV: "A folder in there is another file system: give the store one of its own (--store).",
 }
 
 

@@ -18,10 +18,12 @@ from assay.store.attempts import attempt_path, unreadable_attempts
 from assay.store.commit_log import (
     CHECKPOINT_PREFIX,
     LOG_PREFIX,
+    SUMMARY_PREFIX,
     CommitLog,
-    attempt_of,
     first_problem,
     is_entry,
+    is_summary,
+    made_by,
 )
 from assay.store.missing_log import missing_log
 
@@ -69,6 +71,7 @@ def _problems_of_log(run: Run, log: CommitLog, commits: Sequence[Commit]) -> Ite
         last is None or (finished.step, finished.weights_digest) != (last.step, last.weights_digest)
     ):
         yield f"the log says that the run ended at step {finished.step}, and its last commit is another"
+    yield from log.problems_of_summaries()
 
 
 def _problems_of_attempts(run_dir: Path, commits: Sequence[Commit]) -> Iterator[str]:
@@ -81,11 +84,12 @@ def _problems_of_attempts(run_dir: Path, commits: Sequence[Commit]) -> Iterator[
 
 def _strays(log: CommitLog) -> Iterator[str]:
     yield from (item.key for item in log.store.list(LOG_PREFIX) if not is_entry(item.key))
+    yield from (item.key for item in log.store.list(SUMMARY_PREFIX) if not is_summary(item.key))
     ever = [entry for entry in log.entries() if isinstance(entry, Commit)]
     named = {f"{commit.folder}/{file.path}" for commit in ever for file in commit.files}
     folders = {key.rpartition("/")[0] for key in named}
     for item in log.store.list(CHECKPOINT_PREFIX):
         folder = item.key.rpartition("/")[0]
         # A folder of ours without a commit is one in the making, or swept by the next attempt.
-        if item.key not in named and (folder in folders or attempt_of(folder) is None):
+        if item.key not in named and (folder in folders or made_by(folder) is None):
             yield item.key

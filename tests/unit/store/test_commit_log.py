@@ -5,17 +5,19 @@ import io
 import json
 from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from assay.base.errors import DamagedDataError, DataError, FencedError
+from assay.base.errors import DamagedDataError, DataError, FencedError, StoreError
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, RunFinished
 from assay.records.cursor import Cursor
+from assay.store import commit_log
 from assay.store.commit_log import (
     CommitLog,
-    attempt_of,
     checkpoint_folder,
     first_problem,
+    made_by,
 )
 from assay.store.faulty import FlakyStore
 from assay.store.objects import open_store
@@ -78,7 +80,7 @@ def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
         "checkpoints/00000007-0001/weights",
         "checkpoints/00000007-0001/receipts.npz",
     }
-    assert attempt_of(commit.folder) == 1
+    assert made_by(commit.folder) == (7, 1)
 
 
 def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
@@ -93,8 +95,8 @@ def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
 class BackToFront(FlakyStore):
     """Lists in the order that a store may."""
 
-    def list(self, prefix):
-        return iter(sorted(super().list(prefix), reverse=True))
+    def list(self, prefix, after=""):
+        return iter(sorted(super().list(prefix, after), reverse=True))
 
 
 def test_entries_are_in_the_order_of_their_numbers_however_the_store_lists_them(store) -> None:
@@ -330,13 +332,14 @@ def test_a_commit_costs_as_many_calls_after_many_commits_as_after_few() -> None:
     clock, inner = HandClock(), open_store("memory:")
     counting = FailingStore(inner, {}, clock)
     log, costs = begun(counting), []
-    for step in range(1, 61):
+    for step in range(1, 4 * commit_log.SUMMARY_EVERY):
         before = counting.num_calls
         log.commits()
         retires = () if step < 3 else (checkpoint_folder(step - 2, 1),)
         log.sweep_retired(committed(log, step, retires=retires))
         costs.append(counting.num_calls - before)
-    assert len(set(costs[3:])) == 1
+    few, many = min(costs[3:]), max(costs[3:])
+    assert many - few == 1 and costs[3:].count(many) == 4  # a summary, now and then
 
 
 def test_who_was_replaced_can_neither_append_nor_take_the_run_back(store) -> None:
@@ -446,3 +449,159 @@ def test_half_written_files_of_fenced_attempts_are_swept_and_those_of_this_one_s
         half.write_bytes(b"half")
     log.sweep_abandoned()
     assert [half.exists() for half in halves] == [False, True]
+
+
+class Counted(FlakyStore):
+    """Counts the calls, and the objects in listings."""
+
+    cost = 0
+
+    def list(self, prefix, after=""):
+        found = list(super().list(prefix, after))
+        self.cost += 1 + len(found)
+        return iter(found)
+
+    def get(self, key):
+        self.cost += 1
+        return super().get(key)
+
+    def exists(self, key):
+        self.cost += 1
+        return super().exists(key)
+
+
+def test_an_attempt_begins_at_the_same_cost_after_many_commits_as_after_few(store) -> None:
+    log, costs = begun(store), []
+    for step in range(1, 5 * commit_log.SUMMARY_EVERY):
+        retires = () if step < 3 else (checkpoint_folder(step - 2, 1),)
+        log.sweep_retired(committed(log, step, retires=retires))
+        if step % commit_log.SUMMARY_EVERY == 2:
+            counted = Counted(store)
+            late = CommitLog(counted)
+            late.last_intact_commit(), late.sweep_abandoned()
+            costs.append(counted.cost - len(list(store.list(commit_log.SUMMARY_PREFIX))))
+    assert len(costs) == 5 and len(set(costs[1:])) == 1, costs
+
+
+def many(store, num_commits: int, now_s: float = 1.0) -> CommitLog:
+    """A log that is long enough for a summary."""
+    log = begun(store, now_s)
+    for step in range(1, num_commits + 1):
+        committed(log, step, retires=() if step < 3 else (checkpoint_folder(step - 2, 1),))
+    return log
+
+
+@pytest.fixture
+def long_log(store) -> CommitLog:
+    log = many(store, commit_log.SUMMARY_EVERY + 3)
+    (summary,) = store.list("log-summaries/")
+    assert summary.key == SUMMARY
+    return log
+
+
+SUMMARY = "log-summaries/00000032.json"
+LAST_OF_SUMMARY = "log/00000031.json"
+
+
+def test_who_goes_on_reads_the_entries_behind_the_summary_only(store, long_log) -> None:
+    class Read(FlakyStore):
+        keys: ClassVar[list[str]] = []
+
+        def get(self, key):
+            self.keys.append(key)
+            return super().get(key)
+
+    log = CommitLog(Read(store))
+    assert log.commits() == long_log.commits() and log.begin_attempt(world_size=1, now_s=2.0) == 2
+    assert Read.keys == [SUMMARY, *(f"log/{number:08d}.json" for number in range(31, 36))]
+    assert log.entries() == CommitLog(store).entries() and len(log.entries()) == 37
+
+
+def test_no_flipped_bit_of_a_summary_is_believed(store, long_log) -> None:
+    whole = store.get(SUMMARY)
+    for place in range(0, len(whole), 37):
+        store.put(SUMMARY, whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        assert CommitLog(store).commits() == long_log.commits()
+        (problem,) = long_log.problems_of_summaries()
+        assert problem.startswith(f"{SUMMARY} is not what the first 32 entries come to")
+
+
+def test_a_summary_of_other_entries_is_passed_over_and_named(store, long_log) -> None:
+    other = open_store("memory:")
+    many(other, commit_log.SUMMARY_EVERY, now_s=2.0)
+    store.put(SUMMARY, other.get(SUMMARY))
+    store.put("log-summaries/00000034.json", store.get(SUMMARY))
+    assert CommitLog(store).commits() == long_log.commits()
+    assert [problem[:27] for problem in long_log.problems_of_summaries()] == [
+        SUMMARY,
+        "log-summaries/00000034.json",
+    ]
+
+
+def test_a_summary_whose_entries_were_deleted_is_no_log(store, long_log) -> None:
+    for number in range(31, 36):
+        store.delete(f"log/{number:08d}.json")
+    with pytest.raises(DataError, match=rf"{LAST_OF_SUMMARY} is missing, and {SUMMARY} tells of it"):
+        CommitLog(store).begin_attempt(world_size=1, now_s=2.0)
+    store.delete(SUMMARY)
+    assert CommitLog(store).commits()[-1].step == 30
+
+
+def test_an_entry_that_was_deleted_from_under_a_summary_is_missed_by_who_reads_all(store, long_log) -> None:
+    store.delete("log/00000007.json")
+    assert CommitLog(store).commits() == long_log.commits()
+    with pytest.raises(DataError, match="entry 00000007 is missing"):
+        CommitLog(store).entries()
+
+
+def test_an_entry_that_somebody_put_in_the_place_of_another_is_found(store) -> None:
+    """Its own digest is right; it is the next one that does not follow it."""
+    many(store, 3)
+    other = open_store("memory:")
+    log = begun(other)
+    committed(log, 1), committed(log, 2, metric=0.5)
+    store.put("log/00000002.json", other.get("log/00000002.json"))
+    with pytest.raises(DamagedDataError, match=r"log/00000003\.json: it does not follow the entry before it"):
+        CommitLog(store).commits()
+
+
+def as_an_older_assay_wrote_it(store, key: str) -> None:
+    tree = json.loads(store.get(key))
+    del tree["entry_sha256"], tree["previous_sha256"]
+    store.put(key, json.dumps(tree).encode())
+
+
+def test_a_log_of_an_older_assay_is_gone_on_with_and_bound_from_there_on(store) -> None:
+    many(store, 40)
+    store.delete(SUMMARY)
+    keys = sorted(item.key for item in store.list("log/"))
+    for key in keys:
+        as_an_older_assay_wrote_it(store, key)
+    old = CommitLog(store).commits()
+    log = CommitLog(store)
+    log.begin_attempt(world_size=1, now_s=2.0)
+    assert [item.key for item in store.list("log-summaries/")] == ["log-summaries/00000042.json"]
+    commit = committed(log, 41)
+    assert CommitLog(store).commits() == [*old, commit]
+    assert list(log.problems_of_summaries()) == []
+    as_an_older_assay_wrote_it(store, "log/00000042.json")
+    for read in (CommitLog.commits, CommitLog.entries):
+        with pytest.raises(DamagedDataError, match=r"log/00000042\.json: it does not follow"):
+            read(CommitLog(store))
+
+
+def test_a_summary_that_can_not_be_written_costs_no_commit(store) -> None:
+    class NoSummaries(FlakyStore):
+        is_broken = True
+
+        def put_if_absent(self, key, data) -> bool:
+            if key.startswith("log-summaries/") and self.is_broken:
+                raise StoreError("full")
+            return super().put_if_absent(key, data)
+
+    broken = NoSummaries(store)
+    log = many(broken, 40)
+    assert list(store.list("log-summaries/")) == []
+    broken.is_broken = False
+    committed(log, 41)
+    assert [item.key for item in store.list("log-summaries/")] == ["log-summaries/00000042.json"]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import DamagedDataError
-from assay.records.commit import Commit
+from assay.records.commit import Commit, CommitQuarantined, RunFinished
 from assay.records.cursor import Cursor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
@@ -17,6 +17,13 @@ from assay.store.objects import open_store
 
 def log_of(run: Run) -> CommitLog:
     return CommitLog(open_store(run.store_url))
+
+
+def commit_of(attempt: int, step: int) -> Commit:
+    return Commit(
+        attempt=attempt, world_size=1, step=step, cursor=Cursor(), committed_s=0.0, folder=f"c{step}", files=(),
+        weights_digest="", receipts_from_step=0, rows_learned=0,
+    )  # fmt: skip
 
 
 def leave_record(run: Run, attempt: int) -> None:
@@ -64,13 +71,38 @@ def test_a_store_with_the_commits_of_another_run_is_refused(run: Run) -> None:
     log = log_of(run)
     log.begin_attempt(world_size=1, now_s=0.0)
     refuse_missing_log(run, log)  # who was killed before it wrote its attempt down
-    log.append(
-        Commit(
-            attempt=1, world_size=1, step=5, cursor=Cursor(), committed_s=0.0, folder="c", files=(),
-            weights_digest="", receipts_from_step=0, rows_learned=0,
-        )
-    )  # fmt: skip
+    log.append(commit_of(1, 5))
     with pytest.raises(DamagedDataError, match=r"They are of another run with the same --store"):
         refuse_missing_log(run, log)
     leave_metrics(run, 1)
     refuse_missing_log(run, log)
+
+
+def test_a_log_without_the_last_commit_of_an_attempt_that_ended_has_lost_it(run: Run) -> None:
+    log = log_of(run)
+    log.begin_attempt(world_size=1, now_s=0.0)
+    for step in (5, 9):
+        log.append(commit_of(1, step))
+    log.append(RunFinished(attempt=1, step=9, weights_digest=""))
+    ended = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=9)
+    save_attempt(Path(run.run_dir), ended.model_copy(update={"outcome": "succeeded"}))
+    assert missing_log(run, log_of(run)) is None
+    for number, lost in ((3, "attempt 1 finished the run"), (2, "attempt 1 committed step 9")):
+        log.store.delete(f"log/{number:08d}.json")
+        with pytest.raises(DamagedDataError, match=f"attempt-0001.json says that {lost}, and the log does not"):
+            refuse_missing_log(run, log_of(run))
+
+
+def test_an_attempt_that_ended_and_whose_commits_were_distrusted_is_well(run: Run) -> None:
+    log = log_of(run)
+    log.begin_attempt(world_size=1, now_s=0.0)
+    log.append(commit_of(1, 5))
+    log.append(CommitQuarantined(attempt=1, folder="c5", step=5, reason="torn"))
+    for end_step in (5, 0):
+        ended = Attempt(
+            run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0, ended_s=1.0, end_step=end_step
+        )
+        save_attempt(Path(run.run_dir), ended)
+        assert missing_log(run, log_of(run)) is None
+    log.begin_attempt(world_size=1, now_s=1.0)
+    assert missing_log(run, log_of(run)) is None

@@ -317,7 +317,7 @@ class Supervisor:
             if isinstance(end.error, WrongArithmeticError):
                 self._log.quarantine_unverified(_not_verified(end.error), up_to=attempt.attempt)
             if away is None:
-                self._log.entries()
+                self._log.summary()
         except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
             away = error
         commits = self._log.known_commits()
