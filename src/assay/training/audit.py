@@ -257,7 +257,9 @@ class _Auditor:
             yield from steps[: window.num_steps]
             return
         at = Cursor(epoch=window.epoch, step_in_epoch=window.place * self._loader.geometry.window_steps)
-        for share in self._loader.shares(at, range(window.lane, window.lane + 1), window.num_steps):
+        skipped = self._damaged(window.steps_before + 1, window.steps_before + window.num_steps)
+        lane = range(window.lane, window.lane + 1)
+        for share in self._loader.shares(at, lane, window.num_steps, skipped):
             batches = share.lanes[0].micro_batches
             yield np.concatenate([np.zeros(0, np.uint64), *(batch.row_ids for batch in batches)])
 
@@ -277,17 +279,21 @@ class _Auditor:
         self, rows: UInt64[np.ndarray, "row"], first: int, last: int
     ) -> UInt64[np.ndarray, "kept"]:
         """Ids of rows that the steps `first` to `last` learned: of groups that no commit of them skipped."""
-        damaged = {
-            each.row_group
-            for commit in self._commits
-            if commit.receipts_from_step < last and first <= commit.step
-            for each in commit.quarantined
-        }
+        damaged = self._damaged(first, last)
         if not damaged:
             return rows
         first_rows = self._dataset.groups.first_row
         groups = np.searchsorted(first_rows, rows.astype(np.int64), side="right") - 1
         return rows[~np.isin(groups, sorted(damaged))]
+
+    def _damaged(self, first: int, last: int) -> set[int]:
+        """The row groups that the commits of the steps `first` to `last` went without."""
+        return {
+            each.row_group
+            for commit in self._commits
+            if commit.receipts_from_step < last and first <= commit.step
+            for each in commit.quarantined
+        }
 
     def _explain(self, window: _Window, step: int, rows: UInt64[np.ndarray, "row"], learned: Receipt) -> None:
         difference = explain(rows, learned)

@@ -8,7 +8,7 @@ however many threads they have and whatever was read before. The caller keeps th
 
 import queue
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, UInt64
 
-from assay.base.errors import DataError
+from assay.base.errors import DamagedDataError, DataError
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
@@ -82,13 +82,21 @@ class Loader:
             return None
         return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
 
-    def shares(self, cursor: Cursor, lanes: range, num_steps: int) -> Generator[StepShare, None, None]:
+    def shares(
+        self, cursor: Cursor, lanes: range, num_steps: int, skipped: Collection[int] | None = None
+    ) -> Generator[StepShare, None, None]:
         """The lanes' shares of `num_steps` steps from the one at `cursor` on, epoch after epoch.
 
         Nothing beyond them is read. Close the iterator to stop its threads early. A `DamagedDataError` comes
         with the first step of the window that needs the damaged rows; the shares before it are whole.
+
+        Where steps of the first window were made before, `skipped` are the row groups that these went without:
+        who is in which step hangs on the lengths of all that are in the window, so the others go without them,
+        too, and if more is damaged by now there is no going on.
         """
-        steps = _Steps(self, cursor, lanes, num_steps)
+        if isinstance(self.config.layout, PaddedLayout):
+            skipped = None  # each row has its place, whatever becomes of others
+        steps = _Steps(self, cursor, lanes, num_steps, skipped)
         if self.config.prefetch_steps == 0:
             return steps.shares()
         return _prefetched(steps, self.config.prefetch_steps)
@@ -125,9 +133,13 @@ class Loader:
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {lane: LaneReader(groups) for lane in lanes}
 
-    def read_window(self, reader: LaneReader, place: WindowPlace, lane: int) -> Window:
-        """Read, decode and arrange a lane's window."""
-        rows = reader.read(self.spans(place, lane))
+    def read_window(
+        self, reader: LaneReader, place: WindowPlace, lane: int, skipped: Collection[int] | None = None
+    ) -> Window:
+        """Read, decode and arrange a lane's window; see `shares`."""
+        rows = reader.read(self.spans(place, lane), skipped or ())
+        if skipped is not None:
+            _refuse_newly_damaged(rows, skipped)
         layout = self.config.layout
         sequence_tokens = layout.sequence_tokens if isinstance(layout, PackedLayout) else None
         if sequence_tokens is not None:
@@ -158,8 +170,11 @@ class Loader:
 class _Steps:
     """One pass from a cursor on: keeps a window of each lane, and reads the next one meanwhile."""
 
-    def __init__(self, loader: Loader, cursor: Cursor, lanes: range, num_steps: int) -> None:
+    def __init__(
+        self, loader: Loader, cursor: Cursor, lanes: range, num_steps: int, skipped: Collection[int] | None
+    ) -> None:
         self._loader = loader
+        self._skipped = skipped
         self._cursor = cursor
         self._num_steps = num_steps
         self._lanes = lanes
@@ -179,7 +194,7 @@ class _Steps:
         ahead: dict[int, Future[Window]] = {}
         while left:
             place = WindowPlace(cursor.epoch, cursor.step_in_epoch // geometry.window_steps)
-            ahead = ahead or self._submit(pool, place)
+            ahead = ahead or self._submit(pool, place, self._skipped)
             windows = {lane: future.result() for lane, future in ahead.items()}
             first = cursor.step_in_epoch - place.window * geometry.window_steps
             stop = min(geometry.steps_in_window(place.window), first + left)
@@ -195,9 +210,11 @@ class _Steps:
                 yield StepShare(cursor, tuple(_lane_share(lane, windows[lane], step) for lane in self._lanes))
             cursor = self._loader.next_cursor(cursor)
 
-    def _submit(self, pool: ThreadPoolExecutor, place: WindowPlace) -> dict[int, Future[Window]]:
+    def _submit(
+        self, pool: ThreadPoolExecutor, place: WindowPlace, skipped: Collection[int] | None = None
+    ) -> dict[int, Future[Window]]:
         return {
-            lane: pool.submit(self._loader.read_window, self._readers[lane], place, lane)
+            lane: pool.submit(self._loader.read_window, self._readers[lane], place, lane, skipped)
             for lane in self._lanes
         }
 
@@ -245,6 +262,17 @@ def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
             while True:
                 ready.get_nowait()  # lets a waiting thread go on, and see that it may stop
         thread.join()
+
+
+def _refuse_newly_damaged(rows: WindowRows, skipped: Collection[int]) -> None:
+    for damaged in rows.quarantined:
+        if damaged.row_group not in skipped:
+            raise DamagedDataError(
+                f"{damaged.shard}: row group {damaged.row_group} of the dataset was damaged after steps of its "
+                "window had been made. Which rows the window's other steps have hangs on the lengths of all of "
+                "them (loader.layout), so rows would be skipped or repeated. Restore the file, or train the "
+                f"recipe again under another --run-id. ({damaged.reason})"
+            )
 
 
 def _refuse_longer(rows: WindowRows, sequence_tokens: int) -> None:

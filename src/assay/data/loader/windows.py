@@ -6,7 +6,7 @@ spans of row groups --read, verify, decode--> tokens as decoded, [place, length]
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -163,14 +163,16 @@ class SharedGroups:
             except DamagedDataError as error:
                 if not self._quarantines:
                     raise
-                return Quarantined(
-                    row_group=index,
-                    shard=self.source.shard_of(index),
-                    num_rows=int(self.source.num_rows[index]),
-                    reason=str(error),
-                )
+                return quarantined(self.source, index, str(error))
             self._alive[index] = group
             return group
+
+
+def quarantined(source: RowSource, index: int, reason: str) -> Quarantined:
+    """A row group that is skipped."""
+    return Quarantined(
+        row_group=index, shard=source.shard_of(index), num_rows=int(source.num_rows[index]), reason=reason
+    )
 
 
 class LaneReader:
@@ -180,10 +182,15 @@ class LaneReader:
         self._groups = groups
         self._last: tuple[int, Group] | None = None
 
-    def read(self, spans: Sequence[Span]) -> WindowRows:
-        """Read and decode the rows of some spans."""
-        groups = [self._group(span.group) for span in spans]
+    def read(self, spans: Sequence[Span], skipped: Collection[int] = ()) -> WindowRows:
+        """Read and decode the rows of some spans; those of `skipped` groups count as damaged."""
         source = self._groups.source
+        groups = [
+            quarantined(source, span.group, "it was damaged when its window was begun")
+            if span.group in skipped
+            else self._group(span.group)
+            for span in spans
+        ]
         parts = [_part(source, span, group) for span, group in zip(spans, groups, strict=True)]
         return _joined(parts, tuple(group for group in groups if isinstance(group, Quarantined)))
 

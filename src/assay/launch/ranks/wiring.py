@@ -155,7 +155,7 @@ def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPo
             f"cursor of another step: rows would be skipped or repeated. Restore the entry from a backup."
         )
     saver.restore(commit)
-    return TrainingPosition(commit.step, commit.cursor)
+    return TrainingPosition.after(commit, loader)
 
 
 def _evaluator(

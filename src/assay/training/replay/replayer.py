@@ -16,6 +16,7 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
+from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
@@ -29,7 +30,7 @@ from assay.training.trainer.method import Method
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, initial_model
-from assay.training.trainer.trainer import num_steps
+from assay.training.trainer.trainer import TrainingPosition, num_steps
 
 
 class Replayer:
@@ -58,6 +59,7 @@ class Replayer:
         )
         self.step = 0
         """Updates behind the weights."""
+        self._restored = TrainingPosition(0, Cursor())
 
     @classmethod
     @contextmanager
@@ -86,12 +88,16 @@ class Replayer:
         """Go to a commit."""
         self._saver.restore(commit)
         self.step = commit.step
+        self._restored = TrainingPosition.after(commit, self.loader)
 
     def shares(self, first_step: int, last_step: int) -> Iterator[StepShare]:
         """All lanes' rows of the steps from `first_step` to `last_step`."""
         lanes = LaneShares.alone(self.loader.config.lanes).of_rank(0)
-        cursor = self.loader.cursor_at(first_step - 1)
-        with closing(self.loader.shares(cursor, lanes, last_step - first_step + 1)) as shares:
+        place = self._restored
+        if first_step - 1 != place.step:
+            place = TrainingPosition(first_step - 1, self.loader.cursor_at(first_step - 1))
+        num_steps = last_step - first_step + 1
+        with closing(self.loader.shares(place.cursor, lanes, num_steps, place.skipped)) as shares:
             yield from shares
 
     def make(self, share: StepShare) -> StepTotals:

@@ -13,6 +13,7 @@ from assay.base.errors import LossNotFiniteError
 from assay.data.loader.batch import StepShare
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
+from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.phase import Phase
 from assay.training.checkpoint.saver import LaneReceipts, Saver
@@ -28,6 +29,15 @@ class TrainingPosition(NamedTuple):
     """Updates made."""
     cursor: Cursor
     """The cursor of the next step."""
+    skipped: frozenset[int] | None = None
+    """In the midst of a window: the row groups without which its steps so far were made."""
+
+    @classmethod
+    def after(cls, commit: Commit, loader: Loader) -> "TrainingPosition":
+        """Where to go on from a commit."""
+        is_amid = commit.cursor.step_in_epoch % loader.geometry.window_steps != 0
+        skipped = frozenset(each.row_group for each in commit.quarantined) if is_amid else None
+        return cls(commit.step, commit.cursor, skipped)
 
 
 Outcome = Literal["finished", "stopped"]
@@ -83,7 +93,9 @@ class Trainer:
         """Go on from `place`; every step up to the returned outcome is in a commit."""
         last_step = num_steps(self._config, self._loader)
         committed_step, receipts = place.step, LaneReceipts()
-        with closing(self._loader.shares(place.cursor, self._lanes, last_step - place.step)) as shares:
+        with closing(
+            self._loader.shares(place.cursor, self._lanes, last_step - place.step, place.skipped)
+        ) as shares:
             while place.step < last_step:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")

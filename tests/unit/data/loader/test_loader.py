@@ -1,5 +1,6 @@
 import hashlib
 import json
+import re
 import threading
 import time
 from contextlib import closing
@@ -245,6 +246,39 @@ def test_quarantined_rows_are_absent_and_reported_and_all_others_stay_in_their_w
     if layout.type == "padded":
         for one, two in zip(whole, hurt, strict=True):
             assert all_rows([two]) == [row for row in all_rows([one]) if row // 16 != 3]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, **ids)
+@pytest.mark.parametrize(("before", "now"), [((), (3,)), ((3,), ()), ((3,), (3,)), ((3,), (3, 4))], ids=str)
+def test_damage_that_comes_or_goes_amid_a_window_deals_no_row_otherwise(fake_source, layout, before, now):
+    source = fake_source([5] * 24)
+    config = config_of(layout=layout, on_damage="quarantine", window_rows=12)
+    source.damaged = set(before)
+    loader = Loader(source, config, COLUMNS)
+    made = epoch_of(loader)
+    spared = [row for row in source.all_rows if row // 5 not in {*before, *now}]
+    refusals, wrong = 0, 0
+    for cut in (step for step in range(len(made)) if step % config.window_steps):
+        skipped = {item.row_group for lane in made[cut - 1].lanes for item in lane.quarantined}
+        left = len(made) - cut
+        source.damaged = set(now)
+        wrong += learned_twice_or_never(
+            made[:cut], loader.shares(loader.cursor_at(cut), range(4), left), spared
+        )
+        shares = loader.shares(loader.cursor_at(cut), range(4), left, skipped)
+        try:
+            assert not learned_twice_or_never(made[:cut], shares, spared)
+        except DamagedDataError as error:
+            assert re.match(r"shard-[34]\.parquet: row group [34] .* Restore the file", str(error))
+            refusals += 1
+    hangs_on_lengths = layout.type != "padded"
+    assert bool(refusals) == (hangs_on_lengths and not set(now) <= set(before))
+    assert bool(wrong) == (hangs_on_lengths and now != before), "who does not say what was skipped"
+
+
+def learned_twice_or_never(made, shares, spared):
+    learned = [*all_rows(made), *all_rows(shares)]
+    return len(learned) > len(set(learned)) or not set(spared) <= set(learned)
 
 
 def test_a_dataset_that_is_damaged_all_over_still_has_its_steps(fake_source):
