@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from assay.base.errors import AssayError
+from assay.cli.screens.visible import visible_output
 
 _COMMANDS = {
     "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),
@@ -74,8 +75,9 @@ def cli() -> None:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly, 75 try again later, 130 Ctrl-C."""
-    try:
-        return cli.main(args=arguments, prog_name="assay")
-    except AssayError as error:
-        click.secho(f"error: {error}", err=True, fg="red")
-        sys.exit(error.exit_code)
+    with visible_output():
+        try:
+            return cli.main(args=arguments, prog_name="assay")
+        except AssayError as error:
+            click.secho(f"error: {error}", err=True, fg="red")
+            sys.exit(error.exit_code)

@@ -29,12 +29,14 @@ OFTEN = 3.0
 def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     """The profile of a dataset."""
     console = Console(highlight=False)
-    console.print(f"[bold]{escape(manifest.name)}[/]  fingerprint {manifest.fingerprint[:16]}  in {folder}")
+    console.print(
+        f"[bold]{escape(manifest.name)}[/]  fingerprint {manifest.fingerprint[:16]}  in {escape(str(folder))}"
+    )
     num_bytes = sum(shard.num_bytes for shard in manifest.shards)
     console.print(
         f"{manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, {bytes_text(num_bytes)} in "
         f"{_counted(len(manifest.shards), 'shard')} and {_counted(manifest.num_row_groups, 'row group')} under "
-        f"{manifest.source_url}"
+        f"{escape(manifest.source_url)}"
     )
     if manifest.label_counts:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
@@ -233,7 +235,7 @@ def print_diff(found: DatasetDiff) -> None:
 
 def _print_some(console: Console, mark: str, lines: Sequence[str]) -> None:
     for line in lines[:MAX_LINES]:
-        console.print(f"{mark}{line}")
+        console.print(f"{mark}{escape(line)}")
     if len(lines) > MAX_LINES:
         console.print(f"{mark}and {len(lines) - MAX_LINES} more")
 
@@ -255,7 +257,7 @@ def _shift_table(shifts: Sequence[Shift]) -> Table:
 
     return table_of(
         shifts,
-        ("shift", lambda shift: shift.name),
+        ("shift", lambda shift: escape(shift.name)),
         (number("before"), lambda shift: format(shift.before, ".2%" if shift.is_share else ",.1f")),
         (number("after"), lambda shift: format(shift.after, ".2%" if shift.is_share else ",.1f")),
         (number("difference"), difference),

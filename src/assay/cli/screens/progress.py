@@ -4,6 +4,7 @@ Where stderr is a terminal, a bar; else lines: one for the first step, one per c
 `LINE_EVERY_S`, so that a log fills as the run goes.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from assay.base.clock import Clock, SystemClock, utc_text
 from assay.base.units import count_text, duration_text
+from assay.cli.screens.visible import terminal_of, visible
 from assay.evaluation.evidence.warnings import warnings_of_model
 from assay.launch.drive import RunResult
 from assay.launch.ranks.supervisor import describe
@@ -101,7 +103,7 @@ class RunProgress:
 
 
 def _display_of(run: Run) -> Display:
-    console, num_steps = Console(stderr=True), planned_steps(run)
+    console, num_steps = Console(file=terminal_of(sys.stderr)), planned_steps(run)
     return Bar(console, run.run_id, num_steps) if console.is_terminal else LogLines(num_steps)
 
 
@@ -138,7 +140,7 @@ class Bar:
         """The bar moves by itself."""
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(visible(text), highlight=False, markup=False)
 
 
 class LogLines:
