@@ -21,7 +21,7 @@ from assay.store.heartbeat import Heartbeats
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.methods.registry import method_of
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_sha256
 from assay.training.trainer.step import initial_model
 
 
@@ -44,8 +44,9 @@ class Trained:
 def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
     """Train a recipe to its end, in `folder`."""
     recipe = Recipe.model_validate(tree)
+    resolved = recipe.model_dump(mode="json")
     run = Run(
-        run_id="one-rank", created_s=0.0, recipe=recipe.model_dump(mode="json"), recipe_sha256="",
+        run_id="one-rank", created_s=0.0, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
         dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
     )  # fmt: skip
     log = CommitLog(open_store(run.store_url))

@@ -174,7 +174,7 @@ def test_a_run_that_never_began_is_incomplete_and_begins_when_resumed(new_tiny_r
     unbegun = new_tiny_run()
     with Home.from_environment().open_ledger() as ledger:
         ledger.record_run(unbegun)
-    assert run("audit", unbegun.run_id) == 0
+    assert run("audit", unbegun.run_id) == 3
     assert "INCOMPLETE" in capfd.readouterr().out
     assert run("train", "--resume", unbegun.run_id) == 0
     assert run("audit", unbegun.run_id) == 0

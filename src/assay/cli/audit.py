@@ -22,9 +22,9 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     """Prove from its receipts that RUN learned each row exactly once, or name the rows that it did not.
 
     The last commit's weights are read, too, and must be what was committed. What was not checked is said.
-    Exit code 1 if it fails, also where the log of commits is missing. A run that is not finished yet is
-    'incomplete' where nothing is wrong so far, and so is one whose dataset is not here. Needs no ledger, and
-    nothing that it can write to.
+    Exit code 0 if that is proved, 1 if it fails, also where the log of commits is missing. A run that is not
+    finished yet is 'incomplete' where nothing is wrong so far, and so is one whose dataset is not here: exit
+    code 3. Needs no ledger, and nothing that it can write to.
     """
     from assay.launch.audit import audited_run
 
@@ -51,7 +51,7 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
                 click.echo(f"  {kind}: {line}")
     if unkept:
         click.echo(f"the report is not on record: {unkept}", err=True)
-    sys.exit(1 if report.verdict == "fail" else 0)
+    sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[report.verdict])
 
 
 def _weights(quick: bool, deep: bool) -> "WeightsDepth":

@@ -74,7 +74,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; exit 0 done, 1 the work failed, 2 asked wrongly, 75 try again later, 130 Ctrl-C."""
+    """Run a command; exit 0 done, 1 failed, 2 asked wrongly, 3 nothing proved, 75 try again, 130 Ctrl-C."""
     with visible_output():
         try:
             return cli.main(args=arguments, prog_name="assay")

@@ -109,13 +109,13 @@ def recipe_of(run: Run) -> Recipe:
     """
     where = f"run '{run.run_id}': its recipe"
     recipe = stored(Recipe, run.recipe, where=where, wrote=run.code_version)
-    # As it was written, since a key that was added later is no part of it; a record in a test names no digest.
+    # As it was written, since a key that was added later is no part of it.
     found = recipe_sha256(run.recipe, run.dataset_fingerprint)
-    if run.recipe_sha256 and found != run.recipe_sha256:
+    if found != run.recipe_sha256:
         raise ConfigError(
             f"{where} or its dataset's fingerprint was changed after the run began: their sha256 is "
-            f"{found[:12]}…, the record says {run.recipe_sha256[:12]}…. Restore {run.run_dir}/run.json, or "
-            "train the changed recipe as a new run."
+            f"{found[:12]}…, the record says {run.recipe_sha256[:12] or 'nothing'}…. Restore "
+            f"{run.run_dir}/run.json, or train the changed recipe as a new run."
         )
     return recipe
 

@@ -15,7 +15,7 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.recipe import EvaluationConfig
+from assay.training.recipe import EvaluationConfig, recipe_sha256
 from tiny_recipe import tiny_recipe
 
 
@@ -73,8 +73,9 @@ def test_a_queue_that_grows_too_long_gives_the_oldest_up(suite):
 
 
 def a_run(folder: Path, **recipe: object) -> Run:
+    tree = tiny_recipe(**recipe)
     return Run(
-        run_id="nothing-there", created_s=0, recipe=tiny_recipe(**recipe), recipe_sha256="",
+        run_id="nothing-there", created_s=0, recipe=tree, recipe_sha256=recipe_sha256(tree, ""),
         dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
     )  # fmt: skip
 

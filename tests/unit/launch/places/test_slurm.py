@@ -11,7 +11,7 @@ from assay.launch.places.slurm import SlurmConfig, SlurmLauncher, cancel_job, jo
 from assay.launch.places.slurm_allocation import Allocation
 from assay.records.run import Run
 from assay.store.home import Home
-from assay.training.recipe import recipe_of
+from assay.training.recipe import recipe_of, recipe_sha256
 from tiny_recipe import tiny_recipe
 
 STEP = {
@@ -26,11 +26,12 @@ STEP = {
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "the runs"))
+    recipe = tiny_recipe(trainer={"threads_per_rank": 3})
     return Run(
         run_id="long",
         created_s=0.0,
-        recipe=tiny_recipe(trainer={"threads_per_rank": 3}),
-        recipe_sha256="",
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, ""),
         dataset_fingerprint="",
         code_version="",
         run_dir=str(tmp_path / "the runs" / "long"),

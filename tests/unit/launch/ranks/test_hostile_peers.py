@@ -37,6 +37,7 @@ from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.task import AttemptEnd, Orders
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
+from assay.training.recipe import recipe_sha256
 from tiny_recipe import tiny_recipe
 
 HERE = processor_here({})
@@ -249,9 +250,10 @@ def test_a_message_that_was_changed_or_said_again_on_the_way_ends_the_link(chang
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
+    recipe = tiny_recipe()
     return Run(
-        run_id="ours", created_s=0.0, recipe=tiny_recipe(), recipe_sha256="", dataset_fingerprint="",
-        code_version="", run_dir=str(tmp_path), store_url=str(tmp_path),
+        run_id="ours", created_s=0.0, recipe=recipe, recipe_sha256=recipe_sha256(recipe, ""),
+        dataset_fingerprint="", code_version="", run_dir=str(tmp_path), store_url=str(tmp_path),
     )  # fmt: skip
 
 
