@@ -21,11 +21,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from assay.base.config import read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
+from assay.launch.ranks.processor import processor_here
+from assay.records.processor import Processor
 from assay.training.model.config import checkpoint_path
 from one_rank import train_one_rank
 
@@ -60,18 +61,6 @@ CASES = [
     for recipe in RECIPES
     for layout in LAYOUTS
 ]
-
-
-def machine() -> dict[str, str]:
-    """What the last bits of a step hang on besides the program."""
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
-    )
-    return {
-        "processor": model,
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "torch": torch.__version__,
-    }
 
 
 def _lines(path: str) -> list[str]:
@@ -132,11 +121,11 @@ def test_the_curve_is_the_golden_one(recipe, layout, functions, requires, tmp_pa
     found = trained_curve(recipe, layout, functions(tokenizer), tmp_path)
     name, golden = f"{recipe}.{layout}", json.loads((CURVES / "curves.json").read_text(encoding="utf-8"))
     if os.environ.get("ASSAY_RENEW_GOLDEN"):
-        golden["curves"][name] = {"machine": machine(), **found}
+        golden["curves"][name] = {"machine": processor_here().model_dump(mode="json"), **found}
         (CURVES / "curves.json").write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
         return
     expected = golden["curves"][name]
-    is_same_kind = expected.pop("machine") == machine()
+    is_same_kind = Processor(**expected.pop("machine")).sums_like(processor_here())
     for number, curve in found.items():
         np.testing.assert_allclose(
             curve, expected[number], rtol=0 if is_same_kind else ELSEWHERE, err_msg=f"{name}: {number}"

@@ -50,6 +50,7 @@ def replay(
     is found to be wrong.
     """
     from assay.launch.capsules import save_capsule
+    from assay.launch.ranks.processor import other_processor
     from assay.launch.replay import ReplayRequest
     from assay.launch.replay import replay as replay_step
     from assay.launch.run import existing_run
@@ -70,6 +71,8 @@ def replay(
         mode="watch" if watch else "audit-ops" if audit_ops else None,
         search_rows=bisect or explain,
     )
+    if (said := other_processor(run, step, attempt=attempt)) is not None:
+        click.secho(said, err=True, fg="yellow")
     report = replay_step(run, log, request, progress=_progress)
     if explain:
         found = explanation(report, recorded_steps(Path(run.run_dir), attempt=attempt))

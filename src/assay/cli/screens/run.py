@@ -55,6 +55,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     yield "dataset", f"{run.dataset_fingerprint[:12]}…"
     total = "" if run.total_steps is None else f" of {run.total_steps:,}"
     yield "step", f"{run.step:,}{total} on {world_sizes_text(run.world_sizes) or 'no'} ranks"
+    if kinds := dict.fromkeys(each.processor for each in run.attempts if each.processor):
+        yield "processor", ", then ".join(kinds)
     if run.launches:
         yield "started", _started_text(run.launches[-1])
     if hint := _silence(run):

@@ -16,6 +16,7 @@ from assay.records.processor import Processor
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
+from assay.store.metrics.recorded import recorded_steps
 
 _AVX512 = frozenset(("avx512f", "avx512bw", "avx512vl", "avx512dq"))
 _Levels = Sequence[tuple[str, frozenset[str]]]
@@ -70,6 +71,20 @@ def refuse_other_processor(run: Run, log: CommitLog, here: Processor) -> None:
             "made. No row is skipped or repeated. Go on there; or, where that is good enough, with "
             "--other-device."
         )
+
+
+def other_processor(run: Run, step: int, *, attempt: int | None) -> str | None:
+    """A sentence where a step, of an attempt or of the one that counts, was computed on another kind than this
+    machine's: made again here, it may come to other bits."""
+    made = recorded_steps(Path(run.run_dir), attempt=attempt).get(step)
+    kinds = {each.attempt: each.processor for each in saved_attempts(Path(run.run_dir))}
+    was = None if made is None else kinds.get(made.attempt)
+    if was is None or was.sums_like(here := processor_here()):
+        return None
+    return (
+        f"step {step} was computed on {was}, and this is {here}, which rounds otherwise: numbers may differ in "
+        "their last digits though nothing is wrong. Replay it there to compare bits."
+    )
 
 
 def refuse_mixed(processors: Mapping[str, Processor]) -> None:
