@@ -182,18 +182,23 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
     from assay.data.dataset.split import whole_view
     from assay.data.loader.config import LoaderConfig
     from assay.data.loader.mixing import measure_mixing
+    from assay.reporting.views.dataset_order import json_with_order
     from assay.store.patience import Patience
 
     given = {"window_rows": window_rows, "lanes": lanes, "global_batch_size": batch}
     config = validated(LoaderConfig, LoadedConfig(given, {}))
     opened = Dataset.open(dataset, Patience(GLANCE_S))
-    _print(opened.manifest, dataset, as_json=as_json)
-    if as_json:
-        return
+    if not as_json:
+        _print(opened.manifest, dataset, as_json=False)
     try:
-        found = measure_mixing(whole_view(opened), config)
+        found, problem = measure_mixing(whole_view(opened), config), ""
     except AssayError as error:
-        click.echo(f"\norder of the rows: not measured. {error}")
+        found, problem = None, str(error)
+    if as_json:
+        click.echo(json_with_order(opened.manifest, found))
+        return
+    if found is None:
+        click.echo(f"\norder of the rows: not measured. {problem}")
         return
     click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=opened.manifest.lengths.mean)))
 

@@ -26,6 +26,7 @@ from assay.records.replay import ReplayReport
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.comparison import ComparisonView
+from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import PowerView, ProxyView
 from assay.reporting.views.forecast import ForecastView
@@ -62,7 +63,13 @@ PRINTED = (
     Printed("assay compare", "a list, one object a candidate", ComparisonView),
     Printed("assay replay", "one object", ReplayReport),
     Printed("assay drill", "one object", DrillReport),
-    Printed("assay data index, assay data build, assay data show", "one object", DatasetManifest),
+    Printed("assay data index, assay data build", "one object", DatasetManifest),
+    Printed(
+        "assay data show",
+        "the keys of a [dataset manifest](#dataset-manifest) and, as `order`, null where it could not be "
+        "measured, one object",
+        OrderView,
+    ),
     Printed("assay data split", "one object", SplitView),
     Printed("assay data diff", "one object", DatasetDiff),
     Printed("assay eval run, assay eval work, assay eval import", "one object a line", BenchmarkResult),
