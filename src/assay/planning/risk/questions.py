@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from assay.planning.program.offer import Safety
 from assay.planning.risk.offer import baseline_of, safety_of
-from assay.planning.risk.outcome import simulate
+from assay.planning.risk.outcome import Outcome, simulate_each
 from assay.planning.what_if import Answer
 
 QUESTION_WORLDS = 16_384
@@ -28,11 +28,14 @@ def played(
     """Play each; the first is what the others are held against."""
     found: list[AnsweredQuestion] = []
     base_h: float | None = None
+    known: list[Outcome] = []
     for number, answer in enumerate(answers):
         if answer.plan is None:
             found.append(AnsweredQuestion(answer, None, None))
             continue
-        outcome = simulate(answer.program, baseline_of(answer.plan), num_worlds=num_worlds, seed=seed)
+        lot = [(answer.program, baseline_of(answer.plan))]
+        (outcome,) = simulate_each(lot, num_worlds=num_worlds, seed=seed, known=known)
+        known = [*known[:1], outcome]  # readings that come to the same stand side by side
         device_hours = float(outcome.device_hours.mean())
         base_h = device_hours if number == 0 else base_h
         saved = None if base_h is None else base_h - device_hours
