@@ -14,8 +14,10 @@ from assay.data.dataset.split import HashSplit, split_view, whole_view
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import (
+    BAD_EXCESS,
     GOOD_CORRELATION,
     MIN_GROUPS,
+    TraitMixing,
     _mend,
     _trait,
     _windows_of,
@@ -164,8 +166,8 @@ def test_a_part_of_the_rows_is_measured_by_itself_and_few_rows_are_not_judged(so
 def test_variation_and_neighbours_are_what_plain_loops_make_of_the_steps() -> None:
     rng = np.random.default_rng(3)
     values = rng.normal(size=(60, 2)) + np.arange(60)[:, None] / 20
-    steps = [np.sort(rng.integers(-1, 6, 40)), np.sort(rng.integers(0, 4, 24))]
-    steps[0] = np.concatenate([[-1], steps[0]])  # a row that no step serves
+    # Rows that no step serves, a step without rows, and one with a single row.
+    steps = [np.array([-1, 0, 0, 0, 2, 2, 3, -1, 4, 4, 4, 4]), np.sort(rng.integers(0, 4, 24))]
     present = values[: sum(int((each >= 0).sum()) for each in steps)]
     mean = present.mean(axis=0)
     squares, products, row = [], [], 0
@@ -231,6 +233,12 @@ def test_what_mends_it_stays_within_the_lane_and_above_nothing(sorted_dataset) -
     loader = Loader(view, config_of(), ())
     worst = _mend(loader, view, 0.0, 1e9)
     assert worst is not None and worst == (NUM_ROWS // 4, 1)
+    assert _mend(loader, view, 0.0, BAD_EXCESS) is not None
+    assert _mend(loader, view, 0.0, np.nextafter(BAD_EXCESS, 0)) is None
     ordered = _mend(loader, view, GOOD_CORRELATION, 0.0)
     assert ordered is not None
     assert ordered.window_rows == min(NUM_ROWS // 4, 1 << int(np.ceil(np.log2(MIN_GROUPS * 500))))
+
+
+def test_the_variance_that_neighbours_share_is_their_correlation_times_the_variance() -> None:
+    assert TraitMixing("x", variation=3.0, neighbours=0.5).excess == 4.5
