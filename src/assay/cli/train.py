@@ -139,6 +139,16 @@ def train(
     same weights.
     'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
     """
+    if keys:
+        _print_keys()
+        return
+    recipe, overrides = _told_apart(recipe, overrides, resume, forked)
+    if check and recipe is not None:
+        _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
+        return
+    place.check(workers)
+    if place.on == "here" and not (place.dry_run or check):
+        _import_for_ranks(recipe, overrides)
     from assay.base.config import read_config_file, validated
     from assay.cli.train_on import launch
     from assay.launch.fork import bring_commit
@@ -148,16 +158,6 @@ def train(
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
 
-    if keys:
-        from assay.training.recipe import recipe_reference
-
-        click.echo(recipe_reference(), nl=False)
-        return
-    recipe, overrides = _told_apart(recipe, overrides, resume, forked)
-    if check and recipe is not None:
-        _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
-        return
-    place.check(workers)
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     home = given_home()
     plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
@@ -184,6 +184,28 @@ def train(
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _print_keys() -> None:
+    from assay.training.recipe import recipe_reference
+
+    click.echo(recipe_reference(), nl=False)
+
+
+def _import_for_ranks(recipe: Path | None, overrides: tuple[str, ...]) -> None:
+    """Let the server that ranks are forked from import torch, while this process imports and checks the rest.
+
+    Not for a recipe that will be refused: it would go on importing for seconds after that was said.
+    """
+    if recipe is not None:
+        from assay.base.config import read_config_file, validated
+        from assay.data.dataset.manifest_file import refuse_no_dataset
+        from assay.training.recipe import Recipe
+
+        refuse_no_dataset(Path(validated(Recipe, read_config_file(recipe, overrides)).data.dataset))
+    from assay.launch.ranks.fork_server import fork_context
+
+    fork_context()
 
 
 def _told_apart(
@@ -297,8 +319,6 @@ def _train_here(
     from assay.launch.bookkeeping import writer_of
     from assay.launch.drive import drive
     from assay.launch.ranks.faults import never_came
-    from assay.launch.rebuild import ledger_of_folder
-    from assay.reporting.views.run import run_view
 
     with writer_of(home, run) as writer:
         for earlier_run, suspect in writer.ask(lambda ledger: ledger.suspects(socket.gethostname())) or ():
@@ -318,6 +338,9 @@ def _train_here(
     if not as_json:
         print_result(result)
         return result
+    from assay.launch.rebuild import ledger_of_folder
+    from assay.reporting.views.run import run_view
+
     # What the ledger does not hold yet is in the run's folder.
     with ledger_of_folder(run) if writer.is_behind else home.open_ledger() as ledger:
         click.echo(run_view(ledger, run.run_id).to_json())

@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import AssayError, StoreAwayError
 from assay.data.loader.lane_shares import LaneShares
-from assay.evaluation.evidence.evaluate import evaluate_predictions
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
@@ -146,6 +145,9 @@ def _drive(
 
 def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
     """The metrics of the run's last weights on its validation rows."""
+    # Here, for scipy is large, and the first step need not wait for what the last one asks for.
+    from assay.evaluation.evidence.evaluate import evaluate_predictions
+
     finished = log.finished()
     assert finished is not None, "only a finished run has its last predictions"
     folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)

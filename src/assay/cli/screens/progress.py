@@ -176,6 +176,8 @@ class LogLines:
         self.say(f"run {attempt.run_id}: attempt {attempt.attempt} begins on {of} {at}")
 
     def show(self, found: SegmentData) -> None:
+        for event in found.events:
+            self.say(f"rank 0: {event.text}")
         loss = found.metrics.get("loss")
         happened: list[tuple[float, int | Phase]] = []
         happened += [] if loss is None else zip(loss.at_s.tolist(), range(len(loss.at_s)), strict=True)

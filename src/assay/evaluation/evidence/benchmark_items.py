@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from jaxtyping import Float64, Int
-from scipy import stats
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
@@ -205,6 +204,8 @@ def summarise(table: pa.Table) -> Summary:
     error, num_clusters = clustered_standard_error(scores, clusters, weights)
     if error is None:
         return Summary(Estimate(value=mean, method="one cluster: no interval"), None, num_failed)
+    from scipy import stats  # here, for who only lists results imports this module, too
+
     quantile = float(stats.t.ppf(0.975, num_clusters - 1))
     clustered = "clustered " if num_clusters < len(scores) else ""
     if _are_shares(scores):
@@ -264,6 +265,8 @@ def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> Dete
         count, successes = len(scores), float(scores.sum())
         rate = (successes + 2) / (count + 4)
         error = max(error, math.sqrt(rate * (1 - rate) / (count + 4)))
+    from scipy import stats
+
     power, confidence = 0.8, 0.95
     quantiles = stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(power)
     effect = float(quantiles) * error * math.sqrt(2)

@@ -24,6 +24,7 @@ from assay.base.errors import TrainingError
 from assay.base.units import number_of
 from assay.data.loader.lane_shares import LaneShares, largest_world_size
 from assay.launch.ranks.failures import distance_from_cause
+from assay.launch.ranks.fork_server import fork_context
 from assay.launch.ranks.node_link import (
     Beats,
     Bye,
@@ -42,7 +43,7 @@ from assay.launch.ranks.node_link import (
     connect_link,
     link_key,
 )
-from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
+from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_mixed
 from assay.launch.ranks.supervisor import POLL_S
 from assay.launch.ranks.task import AttemptEnd, Orders

@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -66,24 +65,6 @@ class AttemptRanks(Protocol):
     def stop(self) -> None:
         """Make sure that no rank is left."""
         ...
-
-
-def fork_context() -> multiprocessing.context.ForkServerContext:
-    """Start the server that ranks are forked from.
-
-    A cluster's SIGTERM and a terminal's Ctrl-C go to every process of a job, so the server holds both back
-    for good, and a forked rank SIGTERM until it has its handler: it is never lost, and never ends a rank that
-    has yet to learn what to do with it.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["assay.launch.ranks.preload"])
-    resource_tracker.ensure_running()  # would release the signal if it were started within
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-    return context
 
 
 class RankProcesses:

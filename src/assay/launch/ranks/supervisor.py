@@ -32,7 +32,8 @@ from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
-from assay.launch.ranks.processes import AttemptRanks, RankProcesses, fork_context
+from assay.launch.ranks.fork_server import fork_context
+from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_other_processor
 from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit

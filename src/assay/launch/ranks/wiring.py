@@ -1,11 +1,12 @@
 """Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
-from assay.base.clock import SystemClock
+from assay.base.clock import Clock, SystemClock
 from assay.base.errors import DamagedDataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, split_view
@@ -53,9 +54,11 @@ def train_rank(
     clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
     recorder.phase("startup")
+    moments = [clock.monotonic_s()]
     keep_freed_memory()
     ranks = _ranks(task, recipe)
     began(str(ranks.device))
+    moments.append(clock.monotonic_s())
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
@@ -74,6 +77,7 @@ def train_rank(
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
         verify_every=task.orders.verify_commits,
     )
+    moments.append(clock.monotonic_s())
     place = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
@@ -98,17 +102,32 @@ def train_rank(
         evaluate=evaluate,
         stop_asked=lambda: stop.is_set,
     )
+    if ranks.rank == 0:
+        recorder.event(_startup(task, clock, [*moments, clock.monotonic_s()]))
     outcome = trainer.train(place)
     if outcome == "finished":
         recorder.phase("evaluation")
         evaluate(last_step)
         _finish(log, ranks)
+    _leave(saver, lane_sum, recorder, ranks)
+    return outcome
+
+
+def _leave(saver: Saver, lane_sum: LaneSum | ShardedLaneSum, recorder: RankRecorder, ranks: Ranks) -> None:
     saver.close()
     lane_sum.close()
     recorder.phase("idle")
     recorder.close()
     ranks.leave()
-    return outcome
+
+
+def _startup(task: RankTask, clock: Clock, moments: Sequence[float]) -> str:
+    """Where the time went before the first step of an attempt; `moments` are those between the parts."""
+    parts = [end - start for start, end in pairwise(moments)]
+    whole = clock.now_s() - task.orders.attempt.started_s
+    named = ["meeting the other ranks", "model and dataset", "weights from the commit"]
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(named, parts, strict=True))
+    return f"ready after {whole:.2f} s: imports and a process {whole - sum(parts):.2f} s, {spent}"
 
 
 def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
@@ -167,11 +186,12 @@ def _evaluator(
     recorder: RankRecorder,
 ) -> Callable[[int], float | None]:
     """Scores the validation rows with the weights as they are."""
-    validation, predictions = _loader(recipe, "validation"), recipe.method.predictions
+    # Opened when it is asked for: the first step need not wait for it.
+    validation, predictions = cache(partial(_loader, recipe, "validation")), recipe.method.predictions
 
     def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; the validation metric, on rank 0 only."""
-        table = predict(model, method, validation, ranks)
+        table = predict(model, method, validation(), ranks)
         if table is None:
             return None
         folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.evaluate import compare_evaluations
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.evaluation.evidence.warnings import warnings_of_pair
 from assay.records.evaluation import AnyComparison, AucComparison, Comparison, Metric
@@ -152,6 +151,9 @@ def _candidate(
             f"run {side.run_id} has not been evaluated: it is {side.status}. Finish it with "
             f"'assay train --resume {side.run_id}' first."
         )
+    # Here, for scipy is large, and every screen that says a word of a run imports this module.
+    from assay.evaluation.evidence.evaluate import compare_evaluations
+
     comparison, slices = compare_evaluations(
         *evaluations,
         baseline_dir=Path(baseline.view.run_dir),
