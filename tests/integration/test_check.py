@@ -14,7 +14,7 @@ from assay.launch.run import checked
 from assay.store.home import Home
 from assay.training.recipe import Recipe
 
-STATED_FACTOR = 1.6
+STATED_FACTOR = 2.0
 """Within which the formula for memory is, where the model is large beside Python and its libraries."""
 
 

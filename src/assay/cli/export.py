@@ -21,11 +21,12 @@ def export(run_id: str, step: int | None, to: Path | None, tokenizer: Path | Non
     transformers loads the folder, without assay. The card (README.md) says of data, recipe, training,
     evaluation and audit what the records say, and no more.
     """
+    home = given_home()
+    run_id, of_name = run_and_step(home, run_id)
+    run_id = home.meant_run(run_id)
     from assay.cli.screens.terminal import show_progress
     from assay.launch.models.export import export_run
 
-    home = given_home()
-    run_id, of_name = run_and_step(home, run_id)
     exported = export_run(
         home,
         run_id,

@@ -97,10 +97,12 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
 
     Whole ids only. Datasets and suites stay, and so do forks, which hold a copy of what they began with.
     """
+    home = given_home()
+    for run_id in run_ids:
+        home.run_file(run_id)
     from assay.base.units import bytes_text
     from assay.launch.delete import delete_run, planned_deletion
 
-    home = given_home()
     with opened_ledger(home) as ledger:
         planned = [planned_deletion(home, ledger, run_id) for run_id in dict.fromkeys(run_ids)]
         for each in planned:

@@ -74,14 +74,18 @@ class Home:
         """Whether a run of this id was made."""
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
+    def run_file(self, run_id: str) -> Path:
+        """A run's own record; `ConfigError` where there is none."""
+        path = self.folder / run_id / RUN_FILE
+        if not self.has_run(run_id):
+            raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
+        return path
+
     def run(self, run_id: str) -> "Run":
         """A run's own record, with its places as they are here."""
         from assay.store.place import opened_in, written_in  # here, as all of a record is large to import
 
-        folder = self.run_dir(run_id)
-        path = self.folder / run_id / RUN_FILE
-        if not path.is_file():
-            raise ConfigError(f"{path}: no such run. 'assay runs' lists those that there are.")
+        folder, path = self.run_dir(run_id), self.run_file(run_id)
         run = written_in(folder)
         if run.run_id != run_id:
             raise ConfigError(

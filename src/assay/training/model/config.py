@@ -23,12 +23,12 @@ class EncoderShape(NamedTuple):
         """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
 
         Of a layer and token: its input, queries, keys, values, what attention gives (twice: as it is, and
-        laid out for the projection), both sums before the norms and the first norm's output, half a number for
-        the masks of dropout; and the feed-forward layer before and behind its non-linearity. Around the layers:
+        laid out for the projection), both sums before the norms and the first norm's output, the masks of two
+        dropouts; and the feed-forward layer before and behind its non-linearity. Around the layers:
         the embeddings, the last states, and what one layer's backward pass holds for a moment.
         """
         width, wide = self.hidden_size, self.intermediate_size
-        a_layer = 9.5 * width + 2 * wide
+        a_layer = 11 * width + 2 * wide
         return int(num_tokens * (self.num_layers * a_layer + 6 * width + 2 * wide))
 
 
