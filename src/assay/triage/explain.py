@@ -30,10 +30,10 @@ def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanat
     """The cause, from a replay that searched the rows too."""
     if report.first_difference is not None:
         return _of_difference(report, report.first_difference)
-    if report.rows is not None and report.rows.rows:
+    if report.rows is not None and report.rows.rows and not _are_most(report.rows):
         return _of_rows(report.rows)
-    if report.operators is not None and report.operators.finding is not None:
-        finding = report.operators.finding
+    finding = report.operators.finding if report.operators is not None else None
+    if finding is not None and finding.problem == "outside its error bound":
         return Explanation(
             cause="wrong arithmetic",
             because=f"{finding.operator} in {finding.module or 'the step'}: {finding.detail}.",
@@ -64,6 +64,11 @@ def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
     )
 
 
+def _are_most(rows: RowSearch) -> bool:
+    """Whether more than half of the rows are named: then it is the weights that are bad for any."""
+    return 2 * len(rows.rows) > rows.num_rows
+
+
 def _of_rows(rows: RowSearch) -> Explanation:
     count = f"{len(rows.rows)} of the step's {rows.num_rows} rows"
     if rows.loss_without is None or rows.step_loss is None:
@@ -82,8 +87,8 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explana
         rate = f" of {earlier[-1]['learning_rate']:.3g}" if earlier else ""
         return Explanation(
             cause="divergence",
-            because=f"{seen} No row makes it so by itself: the updates before had ruined the weights. Lower "
-            f"the learning rate{rate}, or warm up longer. '--watch' names the operator.",
+            because=f"{seen} {_rows_text(report)}: the updates before had ruined the weights. Lower the "
+            f"learning rate{rate}, or warm up longer. '--watch' names the operator.",
         )
     before = earlier[-NUM_BEFORE:]
     losses = np.array([values["loss"] for values in before if math.isfinite(values["loss"])])
@@ -103,6 +108,13 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explana
         because=f"The replay is equal, and with the same weights the step's rows are no worse than the rows "
         f"before them. {seen}: the weights had gone wrong already.{_largest_gradient(before, report.step)}",
     )
+
+
+def _rows_text(report: ReplayReport) -> str:
+    rows = report.rows
+    if rows is None or not rows.rows:
+        return "No row makes it so by itself"
+    return f"{len(rows.rows)} of the step's {rows.num_rows} rows make it so"
 
 
 def _divergence(report: ReplayReport, earlier: list[dict[str, float]]) -> str | None:

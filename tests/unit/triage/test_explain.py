@@ -2,7 +2,7 @@
 
 import pytest
 
-from assay.records.replay import ReplayReport, RowSearch
+from assay.records.replay import OperatorFinding, OperatorWatchReport, ReplayReport, RowFinding, RowSearch
 from assay.store.metrics.recorded import RecordedStep
 from assay.triage.explain import explain
 
@@ -32,6 +32,23 @@ def test_the_step_that_killed_a_run_at_a_learning_rate_of_1000_is_a_divergence_h
     found = explain(report(3, loss, norm), recorded(0.69, 4e5))
     assert found.cause == "divergence"
     assert "Lower the learning rate of 1e+03" in found.because
+
+
+@pytest.mark.parametrize(("num_bad", "cause"), [(32, "divergence"), (17, "divergence"), (3, "bad data")])
+def test_where_most_rows_are_not_finite_the_weights_are_to_blame_and_not_the_rows(num_bad, cause):
+    rows = tuple(RowFinding(row_id=row, place="p", lane=0, loss=None) for row in range(num_bad))
+    found = report(2, None, None).model_copy(update={"rows": NO_ROW.model_copy(update={"rows": rows})})
+    assert explain(found, recorded(0.69)).cause == cause
+
+
+def test_an_operator_that_makes_a_nan_of_ruined_weights_is_no_wrong_arithmetic():
+    finding = OperatorFinding(
+        operator="aten.mm.default", problem="not finite", module="", phase="forward", inputs=(), output="",
+        detail="", lane=None, row_ids=(),
+    )  # fmt: skip
+    watched = OperatorWatchReport(mode="watch", finding=finding, num_calls=1, num_operators=1, not_audited={})
+    found = report(2, None, None).model_copy(update={"operators": watched})
+    assert explain(found, recorded(0.69)).cause == "divergence"
 
 
 def test_a_loss_like_those_before_is_ordinary():

@@ -17,7 +17,8 @@ def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
 def bound_text(value: float, unit: str) -> str:
     """A threshold as it was declared: `0.015` of a share -> `1.5 points`, `0.02` -> `0.02 nats per row`."""
     if unit in _IN_POINTS:
-        return f"{100 * value:.4g} points" + (" of AUC" if unit == "AUC" else "")
+        number = f"{100 * value:.4g}"
+        return f"{number} point{'' if number == '1' else 's'}" + (" of AUC" if unit == "AUC" else "")
     return f"{value:.4g} {unit}"
 
 
