@@ -38,12 +38,19 @@ def mean_estimate(values: Float64[np.ndarray, "row"]) -> Estimate:
     )
 
 
+def share_estimate(hits: Float64[np.ndarray, "row"]) -> Estimate:
+    """The share of ones among zeros and ones, with Wilson's interval: right for few rows and rows all alike."""
+    found = stats.binomtest(int(hits.sum()), hits.size)
+    low, high = found.proportion_ci(CONFIDENCE, method="wilson")
+    return Estimate(value=float(hits.mean()), low=float(low), high=float(high), method="Wilson")
+
+
 def score_metrics(table: Any, metrics: Sequence[Metric]) -> ScoreMetrics:
     """The mean of each metric's column."""
     return ScoreMetrics(
         num_rows=len(table),
         measured=tuple(
-            Measured(metric=metric, estimate=mean_estimate(_scores(table, metric))) for metric in metrics
+            Measured(metric=metric, estimate=_estimate(_scores(table, metric), metric)) for metric in metrics
         ),
     )
 
@@ -96,6 +103,11 @@ def compare_score_slices(
     """The paired difference of the first score in each slice; see `slice_differences`."""
     differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
     return slice_differences(baseline, lambda chosen: _paired(differences[chosen]), scores=_names(metrics))
+
+
+def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric) -> Estimate:
+    is_share = metric.unit == "share" and bool(np.isin(scores, (0.0, 1.0)).all())
+    return share_estimate(scores) if is_share else mean_estimate(scores)
 
 
 def _paired(differences: Float64[np.ndarray, "row"]) -> Estimate:

@@ -105,7 +105,8 @@ def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, wid
                 )
             )
             if count and width > NARROW:
-                marks.append(text(count_text(count), x + cell / 2, y + 21, class_="tick", text_anchor="middle"))
+                on_bar = "tick on-bar" if share > 0.5 else "tick"
+                marks.append(text(count_text(count), x + cell / 2, y + 21, class_=on_bar, text_anchor="middle"))
     bottom = top + _CELL * len(shown) + 16
     marks += [
         text(

@@ -20,6 +20,7 @@ from sklearn.metrics import (
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.evaluate import compare_evaluations, evaluate_predictions
+from assay.evaluation.evidence.mean_scores import share_estimate
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.evidence.warnings import warnings_of_model
 from assay.records.evaluation import ScoreEvaluation, evaluation_from_json
@@ -87,6 +88,11 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     values = {each.metric.name: each.estimate.value for each in overall.measured if each.estimate}
     assert list(values) == ["accuracy", "log_loss"]
     assert values["accuracy"] == pytest.approx(accuracy_score(labels, predicted))
+    # Wilson 1927: the shares p from which the one seen is 1.96 standard errors away.
+    found, seen = overall.measured[0].estimate, values["accuracy"]
+    assert found is not None and found.low is not None and found.high is not None
+    for end in (found.low, found.high):
+        assert abs(seen - end) == pytest.approx(1.959964 * np.sqrt(end * (1 - end) / 300), rel=1e-5)
     assert values["log_loss"] == pytest.approx(log_loss(labels, shares, labels=range(4)))
     each = {"labels": range(4), "average": None, "zero_division": 0.0}
     assert [one.name for one in overall.classes] == list(NAMES)
@@ -103,6 +109,11 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
     macro = f1_score(labels, predicted, labels=range(4), average="macro", zero_division=0.0)
     assert overall.macro_f1 == pytest.approx(macro)
     assert overall.classes[3].recall is None
+
+
+def test_a_share_of_few_rows_that_are_all_alike_has_an_interval_within_0_and_1() -> None:
+    found = share_estimate(np.ones(11))
+    assert found.value == found.high == 1.0 and found.low == pytest.approx(0.741, abs=1e-3)
 
 
 def test_numbers_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_other_rows_and_other_metrics_are_refused(tmp_path):
     scores = np.arange(60.0)
     first, rest = evaluated(tmp_path / "a", scores), evaluated(tmp_path / "b", scores, first_row=10)
     paid = evaluated(tmp_path / "c", scores, REWARD)
-    with pytest.raises(DataError, match="10 rows are only in the first"):
+    with pytest.raises(DataError, match="10 rows only in the first"):
         compare_evaluations(first, rest, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
     with pytest.raises(DataError, match="measured by squared_error, c by reward"):
         compare_evaluations(first, paid, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "c")

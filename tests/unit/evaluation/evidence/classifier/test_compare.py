@@ -63,7 +63,7 @@ def test_the_verdict_follows_from_the_interval_alone(low, high, verdict):
 
 
 def test_other_rows_are_refused_with_their_counts():
-    with pytest.raises(DataError, match="100 rows are only in the first, 100 only in the second, 3900 in both"):
+    with pytest.raises(DataError, match="100 rows only in the first, 100 only in the second, 3900 in both"):
         compared(predictions(noise=0), predictions(noise=0, first_row=100))
 
 
