@@ -187,7 +187,7 @@ def _limits_of_capacity(program: Program) -> Iterator[Limit]:
     capacity = program.capacity
     more = [math.ceil(capacity.devices * times) for times in (1.1, 1.25, 1.5, 2, 3)]
     larger = [({DEVICES: count}, f"{count} would do") for count in more]
-    yield Limit(DEVICES, f"{capacity.devices} devices", partial(_first_that_holds, program, larger))
+    yield Limit(DEVICES, number_of(capacity.devices, "device"), partial(_first_that_holds, program, larger))
     for name, booking in capacity.bookings.items():
         key = f"capacity.bookings.{name}"
         says = f"{booking.title or name}: {booking.share:.0%}, {booking.since} until {booking.until}"

@@ -124,7 +124,7 @@ def print_plan(
         Text.assemble(
             (f"decision on day {plan.decision_day()}", "bold red" if late else "bold green"),
             f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} {program.decision.by}; "
-            f"{hours}; at most {plan.peak_devices} devices at once",
+            f"{hours}; at most {number_of(plan.peak_devices, 'device')} at once",
         )
     )
     _print_bars(console, program, plan)
@@ -176,7 +176,7 @@ def _cell(program: Program, item: Planned, day: int) -> str:
 
 def _needs(item: Planned) -> str:
     if item.runs:
-        return f"{len(item.runs)} x {item.runs[0].devices} devices"
+        return f"{len(item.runs)} x {number_of(item.runs[0].devices, 'device')}"
     return ", ".join(f"{fte:g} {name}" for name, fte in item.people.items())
 
 

@@ -394,7 +394,9 @@ def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
         fits = [mode for mode in ways if mode.devices <= free]
         if not fits:
             yield ProgramMistake(
-                key, f"needs {ways[0].devices} devices; never more than {free} are free. Offer a smaller mode."
+                key,
+                f"needs {number_of(ways[0].devices, 'device')}; never more than {free} are free. "
+                "Offer a smaller mode.",
             )
         elif rule is not None and rule.segments == "forbidden":
             least = min(fits, key=lambda mode: mode.hours)

@@ -110,7 +110,7 @@ def raci(dossier: Dossier) -> Document:
         verdict=Verdict(
             "good",
             "one name each",
-            f"Each of the {len(program.stages)} stages has one who answers for it: "
+            f"Of {number_of(len(program.stages), 'stage')} each has one who answers for it: "
             f"{', '.join(sorted(program.title_of(name) for name in accountable))}.",
         ),
         tiles=[

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.base.units import percent_text
+from assay.base.units import number_of, percent_text
 from assay.planning.actuals import Spend
 from assay.planning.program.offer import Offer
 from assay.planning.program.program import Program
@@ -108,7 +108,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     must_act = [alarm for alarm in found.alarms if alarm.level == "act"]
     if must_act or on_time < offer.promised_on_time or over > offer.promised_over_budget:
         count = len(must_act)
-        return Verdict("bad", f"{count} alarm{'s' if count != 1 else ''}: act", sentence)
+        return Verdict("bad", f"{number_of(count, 'alarm')}: act", sentence)
     return Verdict("open" if found.alarms else "good", "watch" if found.alarms else "on course", sentence)
 
 
@@ -231,8 +231,10 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
     if actual.runs:
         over = sum(run.ended is not None for run in actual.runs)
         failed = sum(run.num_failed for run in actual.runs)
-        parts.append(f"{over} of {len(actual.runs)} runs over, {actual.device_hours:,.4g} device-hours")
-        parts += [f"{failed} attempt{'s' if failed > 1 else ''} failed"] if failed else []
+        parts.append(
+            f"{over} of {number_of(len(actual.runs), 'run')} over, {actual.device_hours:,.4g} device-hours"
+        )
+        parts += [f"{number_of(failed, 'attempt')} failed"] if failed else []
     if name in found.progress.verdicts:
         parts.append(f"verdict: {', then '.join(found.progress.verdicts[name])}")
     return f"{title}: {', '.join(parts)}"
@@ -265,7 +267,7 @@ def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
     return [
         Tile("device-hours", f"{found.spent:,.4g}", f"planned {offer.plan.device_hours:,}"),
         Tile("last finished", day_text(found.program, last), f"planned: day {offer.plan.decision_day()}"),
-        Tile("runs", str(len(runs)), f"{attempts} attempts, {failed} killed or failed"),
+        Tile("runs", str(len(runs)), f"{number_of(attempts, 'attempt')}, {failed} killed or failed"),
         Tile("lost work", f"{lost:,.3g}", "device-hours rolled back"),
     ]
 
