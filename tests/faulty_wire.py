@@ -293,20 +293,27 @@ class DatabaseWire(Wire):
             server.connect(self._path)
             back = threading.Thread(target=self._carry_back, args=(server, connection, answers), daemon=True)
             back.start()
-            while message := connection.recv(_BLOCK):
-                trouble = self.next_trouble()
-                answers[0] = trouble
-                if trouble == "hang":
-                    self.wait_out()
-                if trouble in ("refused", "error", "hang"):
-                    break
-                if trouble == "slow":
-                    time.sleep(SLOW_S)
-                server.sendall(message)
-            for each in (connection, server):
-                with suppress(OSError):
-                    each.shutdown(socket.SHUT_RDWR)
-            back.join()
+            try:
+                self._carry_forth(connection, server, answers)
+            finally:  # also where the client was killed: its transaction must not outlive it
+                for each in (connection, server):
+                    with suppress(OSError):
+                        each.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+    def _carry_forth(
+        self, connection: socket.socket, server: socket.socket, answers: list[Trouble | None]
+    ) -> None:
+        while message := connection.recv(_BLOCK):
+            trouble = self.next_trouble()
+            answers[0] = trouble
+            if trouble == "hang":
+                self.wait_out()
+            if trouble in ("refused", "error", "hang"):
+                break
+            if trouble == "slow":
+                time.sleep(SLOW_S)
+            server.sendall(message)
 
     def _carry_back(
         self, server: socket.socket, connection: socket.socket, answers: list[Trouble | None]
