@@ -85,6 +85,9 @@ class DatasetManifest(Record):
     name: str
     source_url: str
     """Where the shards lie: `s3://bucket/prefix`, a path, or (inside the manifest's folder) a relative path."""
+    source_beside: str = ""
+    """The same as a path from the manifest's folder, for both may move together; empty where they have nothing
+    in common but the root, and where an older assay wrote it down."""
     fingerprint: str
     """SHA-256 over every shard's path, digest and row groups, and the schema. Names the dataset everywhere."""
     row_groups_sha256: str
@@ -109,4 +112,4 @@ class DatasetManifest(Record):
     build: BuildSummary | None = None
     """What became of the rows that it was built from; None where shards were adopted."""
 
-    added: ClassVar = frozenset({"build"})
+    added: ClassVar = frozenset({"build", "source_beside"})

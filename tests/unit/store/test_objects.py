@@ -107,3 +107,37 @@ def test_what_dead_writers_left_half_written_is_swept_and_nothing_else(tmp_path:
         "log/whole",
     ]
     assert sorted(asked) == ["checkpoints/00000004-0001", "checkpoints/00000008-0002", "log"]
+
+
+def test_a_folder_that_was_moved_is_not_made_anew_in_its_old_place(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / "run")
+    store.put("log/0", b"first")
+    (tmp_path / "run").rename(tmp_path / "moved")
+    for write in (lambda: store.put("log/1", b"x"), lambda: store.put_if_absent("log/1", b"x")):
+        with pytest.raises(StoreError, match="moved, deleted or unmounted while it was written to"):
+            write()
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "moved").rename(tmp_path / "run")
+    store.put("log/1", b"second")
+
+
+def test_nothing_is_deleted_behind_a_link_to_a_folder(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "weights").write_bytes(b"x")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoints" / "00000004-0001").symlink_to(theirs)
+    store = FolderStore(tmp_path / "run")
+    store.delete("checkpoints/00000004-0001/weights")
+    assert (theirs / "weights").exists() and store.get("checkpoints/00000004-0001/weights") == b"x"
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_is_refused_by_name(tmp_path: Path, monkeypatch, number: int) -> None:
+    def fails(*paths: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("os.link", fails)
+    with pytest.raises(StoreError, match=r"log/0: cannot write it: .*\(--store\)"):
+        FolderStore(tmp_path).put_if_absent("log/0", b"x")
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

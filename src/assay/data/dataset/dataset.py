@@ -185,7 +185,10 @@ def dataset_fingerprint(columns: Mapping[str, str], shards: Sequence[Shard], gro
 
 
 def source_url(folder: Path, manifest: DatasetManifest) -> str:
-    """Where the shards are; a dataset that holds its own shards can be moved as a whole."""
+    """Where the shards are; they may be moved together with the manifest that lies beside or above them."""
     if "://" in manifest.source_url:
         return manifest.source_url
+    beside = folder.resolve() / manifest.source_beside
+    if manifest.source_beside and (beside / manifest.shards[0].path).exists():
+        return str(beside.resolve())
     return str((folder / manifest.source_url).resolve())

@@ -7,6 +7,7 @@ The manifest is written last, so an interrupted index leaves nothing that could 
 
 import functools
 import io
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -306,7 +307,8 @@ def _write(
     shards = tuple(scan.shard for scan in scans)
     manifest = DatasetManifest(
         name=name,
-        source_url=_relative_to(out, source_url),
+        source_url=(relative := _relative_to(out, source_url)),
+        source_beside=_beside(out, source_url) if relative == source_url else "",
         fingerprint=dataset_fingerprint(types, shards, groups),
         row_groups_sha256=sha256_of_bytes(row_groups.getvalue()),
         footers_sha256=sha256_of_bytes(footers.getvalue()),
@@ -334,6 +336,13 @@ def _relative_to(out: Path, source_url: str) -> str:
     if "://" in source_url or not Path(source_url).is_relative_to(out.resolve()):
         return source_url
     return Path(source_url).relative_to(out.resolve()).as_posix()
+
+
+def _beside(out: Path, source_url: str) -> str:
+    folder = str(out.resolve())
+    if "://" in source_url or os.path.commonpath((source_url, folder)) == os.sep:
+        return ""
+    return os.path.relpath(source_url, folder)
 
 
 def _row_groups(scans: Sequence[ShardScan]) -> RowGroups:

@@ -44,6 +44,7 @@ from assay.records.run import Attempt, Run
 from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import close_abandoned_attempts, save_attempt, saved_attempts
 from assay.store.commit_log import LOG_PREFIX, CommitLog
+from assay.store.known_runs import RUN_FILE
 from assay.store.notices import append_notice
 from assay.store.objects import ObjectStore
 from assay.store.patience import PATIENCE_S, Patience
@@ -196,6 +197,7 @@ class Supervisor:
         self._nodes = nodes or ThisMachine(run)
         self._patience = patience
         self._known_faults = have_struck(policy.faults, Path(run.run_dir))
+        self._has_record = (Path(run.run_dir) / RUN_FILE).is_file()
 
     def run(self, world_size: int) -> Attempt:
         """The last attempt. Raises what the ranks raised if they cannot go on; `Interrupted` after Ctrl-C,
@@ -310,6 +312,7 @@ class Supervisor:
                 attempt, end = self._run_ranks(attempt, commit)
             except KeyboardInterrupt:
                 end = AttemptEnd("preempted", 0, said="killed by Ctrl-C, before it had committed")
+        self._refuse_moved()
         if isinstance(end.error, WrongArithmeticError):
             assert end.failure is not None
             self._notice_failure("wrong_arithmetic", str(end.error), end.failure)
@@ -347,6 +350,15 @@ class Supervisor:
                 self._log.quarantine_unverified(_not_verified(each.failure.text), up_to=each.attempt)
                 return
 
+    def _refuse_moved(self) -> None:
+        """An account that is written on would come to lie in two places."""
+        if self._has_record and not (Path(self._run.run_dir) / RUN_FILE).is_file():
+            raise StoreError(
+                f"{self._run.run_dir}: the run's folder was here and is not any more: it was moved, deleted or "
+                "unmounted while it trained. All commits are intact where it lies now: go on there with "
+                f"'assay train --resume {self._run.run_id}' (ASSAY_HOME names the folder of runs)."
+            )
+
     def _run_ranks(self, attempt: Attempt, commit: Commit | None) -> tuple[Attempt, AttemptEnd]:
         """The attempt, with where its ranks were, and how it ended."""
         ranks = self._nodes.start(self._orders(attempt, commit))
@@ -383,6 +395,7 @@ class Supervisor:
                 ranks.signal(signal.SIGTERM)
                 leave_by_s = self._clock.monotonic_s() + self._policy.grace_s
             ranks.wait_for_news(POLL_S)
+            self._refuse_moved()
             for watcher in self._watchers:
                 watcher.tick(attempt)
             if (end := ranks.end()) is not None:
