@@ -10,6 +10,8 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.launch.sinks.follow import SinkName, follow
+from assay.launch.sinks.gpus import gpu_points
+from assay.launch.sinks.sink import Point
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.metrics.segment import SegmentWriter, segment_path
@@ -109,3 +111,20 @@ def test_a_run_that_has_ended_is_followed_to_its_end_by_the_command(
     assert not ended.value.code
     assert "tensorboard: 4 points handed over" in capfd.readouterr().out
     assert json.loads((Path(run.run_dir) / "sinks" / "tensorboard.json").read_text())["positions"]
+
+
+def test_gpus_are_what_their_drivers_program_says_and_nothing_where_there_is_none(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_points(7, 1.0) == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, 1024, 50'\necho '1, 2048, [N/A]'\n")
+    program.chmod(0o755)
+    assert gpu_points(7, 1.0) == [
+        Point("gpu_0_memory_bytes", 7, 1.0, 2.0**30),
+        Point("gpu_0_utilisation", 7, 1.0, 0.5),
+        Point("gpu_1_memory_bytes", 7, 1.0, 2.0**31),
+    ]
+    program.write_text("#!/bin/sh\nexit 9\n")
+    assert gpu_points(7, 1.0) == []

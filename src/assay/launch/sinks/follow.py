@@ -8,6 +8,7 @@ sink had taken; what it took since the cursor was last written, it takes again.
 """
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
 from assay.launch.places.launches import last_launch, state_of
+from assay.launch.sinks.gpus import gpu_points
 from assay.launch.sinks.mlflow import MlflowSink
 from assay.launch.sinks.sink import Point, Sink, SinkKind
 from assay.launch.sinks.tensorboard import TensorBoardSink
@@ -26,6 +28,7 @@ from assay.store.metrics.segment import Position, attempt_and_rank, read_segment
 from assay.store.objects import open_store
 
 POLL_S = 2.0
+GPUS_EVERY_S = 10.0
 _DIGESTS = ("gradient_digest", "spot_check_digest", "spot_check_lane")
 """Numbers for a replay: nobody wants to see them drawn."""
 
@@ -61,12 +64,16 @@ def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) 
         kept = {"where": name.where, "positions": {}, "memory": {}}
     sink = KINDS[name.kind].open(name.where, run, kept["memory"])
     store.put(key, json.dumps(kept).encode())
-    num_points = 0
+    launch, num_points, step, next_gpus_s = last_launch(run), 0, 0, 0.0
+    trains_here = launch is not None and launch.host == socket.gethostname()
     while True:
         # Asked before the segments are read: what ends in between is read to its end.
         has_ended = not until_ended or _has_ended(run)
-        new = sum(_hand_over(run, sink, kept["positions"]))
-        num_points += new
+        new = [point for part in _hand_over(run, sink, kept["positions"]) for point in part]
+        num_points, step = num_points + len(new), new[-1].step if new else step
+        if trains_here and not has_ended and clock.monotonic_s() >= next_gpus_s:
+            next_gpus_s = clock.monotonic_s() + GPUS_EVERY_S
+            sink.write(gpu_points(step, clock.now_s()))
         sink.flush()
         if new:
             store.put(key, json.dumps(kept).encode())
@@ -78,7 +85,7 @@ def follow(run: Run, name: SinkName, clock: Clock, *, until_ended: bool = True) 
     return num_points
 
 
-def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[int]:
+def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[list[Point]]:
     starts = {each.attempt: each for each in saved_attempts(Path(run.run_dir))}
     for path in segment_paths(Path(run.run_dir)):
         attempt, rank = attempt_and_rank(path)
@@ -102,9 +109,9 @@ def _hand_over(run: Run, sink: Sink, positions: dict[str, str]) -> Iterator[int]
                 strict=True,
             )
         ]
-        sink.write(sorted(found, key=lambda point: point.at_s))
+        sink.write(found := sorted(found, key=lambda point: point.at_s))
         positions[place] = data.next.to_json()
-        yield len(found)
+        yield found
 
 
 def _has_ended(run: Run) -> bool:
