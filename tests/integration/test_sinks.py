@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -128,3 +129,25 @@ def test_gpus_are_what_their_drivers_program_says_and_nothing_where_there_is_non
     ]
     program.write_text("#!/bin/sh\nexit 9\n")
     assert gpu_points(7, 1.0) == []
+
+
+@pytest.mark.slow
+def test_a_run_is_followed_by_the_sinks_that_the_settings_name(
+    new_tiny_run: Callable[..., Run], tmp_path: Path, requires
+) -> None:
+    importable(requires, "tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    trained = new_tiny_run(trainer__max_steps=5)
+    settings = Path(trained.run_dir).parent / "settings.yaml"
+    settings.write_text(f"sinks: ['tensorboard:{tmp_path / 'events'}']")
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--resume", trained.run_id])
+    assert not ended.value.code
+    log, deadline_s = Path(trained.run_dir) / "sinks.log", time.monotonic() + 120
+    while "points handed over" not in log.read_text():
+        assert time.monotonic() < deadline_s, log.read_text()
+        time.sleep(0.1)
+    events = EventAccumulator(str(tmp_path / "events" / trained.run_id))
+    events.Reload()
+    assert [each.step for each in events.Scalars("loss")] == [1, 2, 3, 4, 5]
