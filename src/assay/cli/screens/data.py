@@ -170,8 +170,9 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
             f"{mend.rows_per_group}', or write the shards anew)"
         )
     if mixing.meeting_again >= OFTEN and config.layout.type == "bucketed":
+        more = f"more than {config.layout.jitter:g}" if config.layout.jitter else "0.1 or more"
         yield (
-            "  loader.layout.jitter=0.1 or more brings others together, for some more padding; "
+            f"  loader.layout.jitter of {more} brings others together, for some more padding; "
             "loader.layout.type=padded all alike"
         )
 
