@@ -8,7 +8,6 @@ from pathlib import Path
 from assay.records.failure import Failure
 from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
-from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
 from assay.store.readable import readable
 
@@ -53,6 +52,11 @@ def close_abandoned_attempts(run: Run, log: CommitLog, successor: Attempt) -> No
     They held their devices until the last sign of life of any rank. Should one only have been asleep, it writes
     its own end over this one when it wakes up.
     """
+    from assay.store.metrics.segment import (  # here, for who lists runs needs no numpy
+        read_segment,
+        segment_path,
+    )
+
     for attempt in saved_attempts(Path(run.run_dir)):
         if attempt.attempt >= successor.attempt or attempt.ended_s is not None:
             continue

@@ -10,7 +10,6 @@ from assay.records.run import RunStatus
 from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
-from assay.store.metrics.curves import last_signs_of_life_s
 
 Sorting = Literal["age", "cost", "name", "seen", "status", "step", "value"]
 
@@ -80,7 +79,6 @@ class Selection(NamedTuple):
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
     remarks = {each.run_id: each for each in ledger.remarks()}
-    seen = last_signs_of_life_s(ledger)
     summaries = [
         each
         for each in run_summaries(ledger)
@@ -93,7 +91,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
             name=summary.run.recipe.get("name"),
             created=summary.run.created_s,
             world_sizes=tuple(attempt.world_size for attempt in summary.attempts),
-            last_seen=seen.get(summary.run.run_id),
+            last_seen=summary.last_seen_s,
             tags=said.tags if (said := remarks.get(summary.run.run_id)) else (),
             attempts=len(summary.attempts),
             auc=summary.value if summary.metric == AUC.title else None,

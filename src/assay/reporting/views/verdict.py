@@ -1,12 +1,14 @@
 """The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
 
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
 from assay.records.evaluation import AUC, Estimate
-from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run import RunView
+
+if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
+    from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 
 Tone = Literal["good", "bad", "open"]
 
@@ -175,7 +177,7 @@ def next_commands(run: RunView) -> list[tuple[str, str]]:
     return found or [("see how it goes", f"assay show {run.run_id}")]
 
 
-def comparison_verdict(page: ComparisonPage) -> Verdict:
+def comparison_verdict(page: "ComparisonPage") -> Verdict:
     """The one-point rule for each candidate; the page takes the tone of the worst."""
     verdicts = {each.compared.verdict for each in page.candidates}
     by_rule: Tone = "bad" if "fail" in verdicts else "open" if "undecided" in verdicts else "good"
@@ -190,14 +192,14 @@ def comparison_verdict(page: ComparisonPage) -> Verdict:
     return Verdict(worst((by_rule, "open")), f"{word}, with warnings", " ".join(sentences), marks)
 
 
-def margin_text(found: ComparisonView) -> str:
+def margin_text(found: "ComparisonView") -> str:
     """What a candidate may lose: `1 percentage point` of an AUC, `0.05 squared log tokens` of an error."""
     if found.metric != AUC:
         return f"{found.allowed_loss:g} {found.metric.unit}"
     return f"{100 * found.allowed_loss:g} percentage point{'' if found.allowed_loss == 0.01 else 's'}"
 
 
-def _judged(found: ComparisonView) -> str:
+def _judged(found: "ComparisonView") -> str:
     name, margin, title = found.candidate_run_id, margin_text(found), found.metric.title
     changed = estimate_text(found.difference, signed=True)
     difference = f"its {title} differs by {changed} on {found.num_rows:,} rows"

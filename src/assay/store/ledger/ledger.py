@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import ColumnElement, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from assay.records.audit import AuditReport
@@ -270,7 +269,13 @@ class Ledger:
 
 def insert_into(connection: Connection, table: Table) -> Any:
     """The database's own INSERT, which can say what to do where the key is there."""
-    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # here, for it is large, and who reads needs neither
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)
 
 
 def upsert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:

@@ -38,6 +38,8 @@ class RunSummary(NamedTuple):
     """Device time of all attempts that have ended, over all ranks."""
     launch: Launch | None
     """Where it was started last; None where nobody wrote it down."""
+    last_seen_s: float | None
+    """When a rank was last heard of, since the epoch; None where none ever was."""
 
 
 def run_status(
@@ -104,6 +106,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
             device_s=device_s.get(run.run_id, 0.0),
             launch=launches.get(run.run_id),
+            last_seen_s=last_seen_s.get(run.run_id) or None,
         )
         for run in runs
     ]

@@ -137,14 +137,6 @@ def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
         return max(connection.execute(query).scalars(), default=None)
 
 
-def last_signs_of_life_s(ledger: Ledger) -> dict[str, float]:
-    """Likewise of all runs, by id; without those of which none ever was."""
-    table = tables.metric_segments
-    query = select(table.c.run_id, func.max(table.c.last_at_s)).where(table.c.last_at_s > 0)
-    with ledger.reading() as connection:
-        return dict(tuple(row) for row in connection.execute(query.group_by(table.c.run_id)))
-
-
 def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
     """Attempt -> the last of its steps that later attempts did not roll back.
 
