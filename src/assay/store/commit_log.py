@@ -161,7 +161,7 @@ class CommitLog:
         quarantined = {each.folder for each in self._summary.quarantined}
         gone = set(commit.retires) - quarantined
         for known in (*self._base.commits, *(each.entry for each in self._known)):
-            if isinstance(known, Commit) and known.folder in gone:
+            if isinstance(known, Commit) and known.folder in gone and made_by(known.folder) is not None:
                 for file in known.files:
                     if file.path != RECEIPTS_NAME:
                         self.store.delete(f"{known.folder}/{file.path}")
