@@ -9,7 +9,7 @@ import pytest
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
-from assay.launch.ranks.processor import processor_here
+from assay.launch.ranks.processor import other_processor, processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.run import Attempt, Run
 from assay.store.attempts import saved_attempts
@@ -59,3 +59,9 @@ def test_resuming_on_another_kind_is_refused_before_training_and_goes_on_when_to
     assert not done.value.code
     kinds = [attempt.processor for attempt in saved_attempts(Path(run.run_dir))]
     assert [kind.sums_like(HERE) for kind in kinds if kind] == [False, True]
+    capfd.readouterr()
+    assert "ATen DEFAULT" in str(other_processor(run, 1, attempt=None))
+    assert other_processor(run, 20, attempt=None) is None
+    with pytest.raises(SystemExit):
+        main(["replay", run.run_id, "--step", "1"])
+    assert capfd.readouterr().err.startswith("step 1 was computed on ")

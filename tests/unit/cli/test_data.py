@@ -115,6 +115,9 @@ def test_programs_read_json(corpus: Path, capsys) -> None:
         60,
         {"0": 48, "1": 12},
     )
+    shown = json.loads(run(capsys, "data", "show", "one", "--json")[1])
+    assert set(shown.pop("order")) == {"place_correlation", "traits", "meeting_again", "mend"}
+    assert shown == manifest
     _, indexed, _ = run(capsys, "data", "index", "one/shards", "--out", "adopted", "--json")
     assert json.loads(indexed)["fingerprint"] == manifest["fingerprint"]
     _, sides, _ = run(capsys, "data", "split", "one", "--json", "--check-leaks")

@@ -1,4 +1,5 @@
-"""Parquet as Hypothesis writes it: each file is adopted with the rows that pyarrow reads, or refused by name.
+"""Parquet as Hypothesis writes it, in up to three shards that may differ: adopted with the rows that pyarrow
+reads, or refused by name.
 
 Types, names, nulls, encodings, compressions, page versions, row groups (empty ones, too).
 """
@@ -141,21 +142,23 @@ def shown(column: pa.ChunkedArray | pa.Array) -> str:
         return whole_column.to_string(window=1000, container_window=1000)
 
 
-def check_as_pyarrow_reads_it(dataset: Dataset, path: Path) -> None:
-    file = pq.ParquetFile(path)
-    names = file.schema_arrow.names
-    for group in range(file.num_row_groups):
+def check_as_pyarrow_reads_it(dataset: Dataset, paths: list[Path]) -> None:
+    files = [pq.ParquetFile(path) for path in paths]
+    places = [(file, group) for file in files for group in range(file.num_row_groups)]
+    names = files[0].schema_arrow.names
+    for number, (file, group) in enumerate(places):
         expected = plain(file.read_row_group(group))
-        together = dataset.read_row_group(group, names)
+        together = dataset.read_row_group(number, names)
         for name in names:
-            alone = dataset.read_row_group(group, [name])[name]
+            alone = dataset.read_row_group(number, [name])[name]
             assert shown(alone) == shown(together[name]) == shown(expected[name]), name
 
 
-def check_that_it_loads(dataset: Dataset, path: Path) -> None:
+def check_that_it_loads(dataset: Dataset, paths: list[Path]) -> None:
     """Each row once in an epoch, with its own values; or an error about a list that no method can read."""
-    expected = plain(pq.read_table(path))
-    names = [name for name in expected.column_names if name != "input_ids"]
+    tables = [plain(pq.read_table(path)) for path in paths]
+    rows_of_all = [(table, row) for table in tables for row in range(len(table))]
+    names = [name for name in tables[0].column_names if name != "input_ids"]
     config = LoaderConfig(lanes=2, global_batch_size=4, window_rows=4, threads=1)
     loader = Loader(whole_view(dataset), config, names)
     seen = []
@@ -165,12 +168,14 @@ def check_that_it_loads(dataset: Dataset, path: Path) -> None:
                 rows = batch.row_ids.tolist()
                 seen += rows
                 for name, column in batch.columns.items():
-                    assert shown(column) == shown(expected[name].take(pa.array(rows))), name
+                    for place, row in enumerate(rows):
+                        table, row_of_table = rows_of_all[row]
+                        assert shown(column.slice(place, 1)) == shown(table[name].slice(row_of_table, 1)), name
     except DataError as error:
-        assert path.name in str(error) and "column '" in str(error)
+        assert any(path.name in str(error) for path in paths) and "column '" in str(error)
         event(f"no batch: {str(error).partition('holds')[2][:20]}")
     else:
-        assert sorted(seen) == list(range(len(expected)))
+        assert sorted(seen) == list(range(len(rows_of_all)))
 
 
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -189,33 +194,61 @@ def test_thousands_of_files_are_read_as_pyarrow_reads_them_or_refused(tmp_path_f
     check_some_file(tmp_path_factory, data)
 
 
+@st.composite
+def shards(draw):
+    """Tables, mostly of one schema: the rows of the first in another order, or whatever comes."""
+    num_rows = draw(st.integers(0, 6))
+    arrays = [("input_ids", draw(tokens(num_rows))), *draw(columns(num_rows))]
+    tables = [pa.Table.from_arrays([array for _, array in arrays], names=[name for name, _ in arrays])]
+    for kind in draw(st.lists(st.sampled_from(["alike", "alike", "fewer", "turned", "drawn"]), max_size=2)):
+        first = tables[0]
+        try:
+            if kind == "alike":
+                order = draw(st.lists(st.integers(0, num_rows - 1), min_size=1)) if num_rows else []
+                first = first.take(pa.array(order, pa.int64()))
+            elif kind == "fewer":
+                first = first.select([0])
+            elif kind == "turned":
+                first = first.select(list(reversed(range(first.num_columns))))
+            else:
+                rows = draw(st.integers(1, 4))
+                others = [("input_ids", draw(tokens(rows))), *draw(columns(rows))]
+                first = pa.Table.from_arrays([each for _, each in others], names=[name for name, _ in others])
+        except pa.ArrowException:  # a type that pyarrow cannot take rows of
+            continue
+        tables.append(first)
+    return tables
+
+
 def check_some_file(tmp_path_factory, data) -> None:
     folder = tmp_path_factory.mktemp("grammar")
-    num_rows = data.draw(st.integers(0, 6))
-    arrays = [("input_ids", data.draw(tokens(num_rows))), *data.draw(columns(num_rows))]
-    table = pa.Table.from_arrays([array for _, array in arrays], names=[name for name, _ in arrays])
-    borders = sorted(data.draw(st.lists(st.integers(0, num_rows), max_size=3)))
+    tables = data.draw(shards())
     (folder / "source").mkdir()
-    path = folder / "source" / "odd.parquet"
-    if not write(path, table, borders, data.draw(write_options)):
-        return
+    paths = [folder / "source" / f"odd-{number}.parquet" for number in range(len(tables))]
+    for path, table in zip(paths, tables, strict=True):
+        borders = sorted(data.draw(st.lists(st.integers(0, len(table)), max_size=3)))
+        if not write(path, table, borders, data.draw(write_options)):
+            return
+    event(f"{len(paths)} shards")
     try:
         index_dataset(str(folder / "source"), folder / "dataset", needs_label=False, workers=1)
     except DataError as error:
-        event(f"refused: {str(error)[12:40]}")
-        assert "odd.parquet" in str(error)
+        event(f"refused: {str(error)[14:42]}")
+        assert any(path.name in str(error) for path in paths)
+        names = {name for table in tables for name in table.column_names}
         assert (
-            num_rows == 0
-            or any(f"'{name}'" in str(error) for name in table.column_names)
+            not all(map(len, tables))
+            or any(f"'{name}'" in str(error) for name in names)
             or re.search(r": (input_ids|label|\d+ rows have no label|\d+ tokens) ", str(error))
+            or "column" in str(error)
         )
         assert not (folder / "dataset").exists()
         return
     event("adopted")
     dataset = Dataset.open(folder / "dataset")
-    check_as_pyarrow_reads_it(dataset, path)
-    check_that_it_loads(dataset, path)
-    for name in table.column_names:
+    check_as_pyarrow_reads_it(dataset, paths)
+    check_that_it_loads(dataset, paths)
+    for name in tables[0].column_names:
         for config in (
             HashSplit(column=name),
             TimeSplit(type="time", column=name, validation_from="2026-01-01"),
