@@ -42,10 +42,14 @@ KINDS = {
     r"store/LAST/.*": "weights of the last commit",
     r"store/checkpoints/.*": "weights of an earlier commit",
     r"dataset/splits/.*": "`splits/*`, the kept split",
+    r"dataset/tokenizer\.json": "`tokenizer.json` beside the manifest",
     r"dataset/shards/.*": "a shard",
     r"dataset/(manifest\.json|row_groups\.parquet|footers\.arrow)": "`manifest.json`, `row_groups`, `footers`",
 }
-NOTHING_RESTS_ON = {KINDS[name] for name in (r"run/.*", r"store/checkpoints/.*", r"dataset/splits/.*")}
+NOTHING_RESTS_ON = {
+    KINDS[name]
+    for name in (r"run/.*", r"store/checkpoints/.*", r"dataset/splits/.*", r"dataset/tokenizer\.json")
+}
 """Of what the verdict says; the report says so, and splits are made anew."""
 DAMAGES = ("flipped", "truncated", "emptied", "swapped", "deleted", "joined by a stray")
 
