@@ -642,6 +642,7 @@ class Shuffled(MadeUpTrainer):
         return super().state_of(launch)
 
 
+@pytest.mark.slow
 def test_a_decision_does_not_depend_on_the_order_in_which_arms_end(
     campaign_file, tmp_path, monkeypatch
 ) -> None:

@@ -166,6 +166,7 @@ def test_a_run_survives_answers_that_lie(assay: Assay, undisturbed: str) -> None
     goes_on_to_its_end(assay, undisturbed)
 
 
+@pytest.mark.slow
 def test_sigterm_is_heeded_while_neither_store_nor_ledger_answers(assay: Assay, undisturbed: str) -> None:
     assay.s3.strike([Strike(30, "hang", FOR_EVER_S)])
     training = assay.train(workers=2, patience_s=FOR_EVER_S)

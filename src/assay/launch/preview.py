@@ -64,7 +64,7 @@ class Preview(NamedTuple):
 
 
 def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
-    """Raises `ConfigError` for what can not be trained so."""
+    """Raises `ConfigError` for what cannot be trained so."""
     LaneShares(recipe.loader.lanes, world_size)
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean

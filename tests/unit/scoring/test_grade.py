@@ -130,7 +130,7 @@ def test_a_multi_grader_fails_with_the_grader_that_failed(scripted):
     ("tree", "message"),
     [
         ({"type": "string_check", "operation": "equals", **TEXT}, "operation"),
-        ({**EXACT, "refrence": "x"}, "Perhaps you meant 'reference'"),
+        ({**EXACT, "refrence": "x"}, "Perhaps you meant 'grader.reference'"),
         ({**EXACT, "input": "{{ output }}"}, r"names nothing\. Write item\.FIELD"),
         (multi({"exact": EXACT}), r"uses \['near'\], not among the graders"),
         ({**SCORE_MODEL, "range": [1, 0]}, "the first must be less"),

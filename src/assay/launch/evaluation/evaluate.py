@@ -92,8 +92,8 @@ def scorers_of_model(
             case _:
                 who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
                 raise ConfigError(
-                    f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} can "
-                    "not answer."
+                    f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} "
+                    "cannot answer."
                 )
 
 

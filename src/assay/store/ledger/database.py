@@ -39,7 +39,7 @@ def ledger_url(url: str) -> URL:
     try:
         parsed = make_url(checked_url(url))
     except ArgumentError as error:
-        raise ConfigError(f"'{url}' can not be read as a URL: {error}") from error
+        raise ConfigError(f"'{url}' cannot be read as a URL: {error}") from error
     return parsed if parsed.drivername == "sqlite" else parsed.set(drivername="postgresql+psycopg")
 
 

@@ -17,7 +17,7 @@ from assay.store.ledger.ledger import Ledger
 
 NOT_EVALUATED = (None, None)
 SILENT_S = 900.0
-"""Of a run whose process can not be seen from here: one that was heard of since then is there."""
+"""Of a run whose process cannot be seen from here: one that was heard of since then is there."""
 
 
 class RunSummary(NamedTuple):

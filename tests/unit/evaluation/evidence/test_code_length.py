@@ -13,6 +13,7 @@ from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from assay.training.recipe import recipe_sha256
 from clocks import HandClock
 from tiny_recipe import tiny_recipe
 
@@ -36,11 +37,12 @@ def record(
     ledger: Ledger, home: Path, run_id: str, entries: list[LogEntry], lives: dict[int, dict[int, float]]
 ) -> None:
     """A run whose attempts logged these losses by step; each step has 8 rows, each fourth 3."""
+    recipe = tiny_recipe(loader={"seed": 1})
     run = Run(
         run_id=run_id,
         created_s=0.0,
-        recipe=tiny_recipe(loader={"seed": 1}),
-        recipe_sha256="",
+        recipe=recipe,
+        recipe_sha256=recipe_sha256(recipe, "d"),
         dataset_fingerprint="d",
         code_version="0",
         run_dir=str(home / run_id),

@@ -180,7 +180,8 @@ def test_two_tasks_on_one_node_are_refused() -> None:
         Allocation.from_environment({**STEP, "SLURM_NTASKS": "4"})
 
 
-def test_an_option_of_slurm_needs_slurm() -> None:
-    answer = CliRunner().invoke(cli, ["train", "recipe.yaml", "--grace", "5"])
+def test_an_option_of_slurm_needs_slurm(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").touch()
+    answer = CliRunner().invoke(cli, ["train", str(tmp_path / "recipe.yaml"), "--grace", "5"])
     assert answer.exit_code == 2
     assert "--grace is Slurm's: add '--on slurm'" in answer.output

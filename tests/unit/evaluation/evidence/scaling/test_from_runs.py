@@ -11,7 +11,7 @@ from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.training.recipe import Recipe
+from assay.training.recipe import Recipe, recipe_sha256
 from clocks import HandClock
 from tiny_recipe import tiny_recipe
 
@@ -27,7 +27,7 @@ def record(
         run_id=run_id,
         created_s=0.0,
         recipe=recipe.model_dump(mode="json"),
-        recipe_sha256="",
+        recipe_sha256=recipe_sha256(recipe.model_dump(mode="json"), "d"),
         dataset_fingerprint="d",
         code_version="0",
         run_dir=str(home / run_id),
