@@ -1,22 +1,88 @@
-"""`assay report`: one page about a run."""
+"""`assay report`: one page about a run, all campaigns, or what runs now."""
 
+import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from assay.base.clock import SystemClock
 from assay.cli.given import OUT_FILE, RUN, given_home, opened_ledger
+
+if TYPE_CHECKING:
+    from assay.store.home import Home
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", type=RUN)
-@click.option("--out", type=OUT_FILE, help="File to write; by default report.html in the run's folder.")
-def report(run_id: str, out: Path | None) -> None:
-    """Write one self-contained HTML page about RUN: what happened, did it learn, what is it worth."""
+@click.argument("run_id", metavar="[RUN]", type=RUN, required=False)
+@click.option("--campaigns", is_flag=True, help="Instead: one page over all campaigns and what they decided.")
+@click.option("--live", is_flag=True, help="Instead: one page over what runs, and what failed within a day.")
+@click.option(
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=1.0),
+    metavar="SECONDS",
+    help="With --live: write it again so often until Ctrl-C; the browser reads it again by itself.",
+)
+@click.option("--out", type=OUT_FILE, help="File to write; by default beside what it is about.")
+def report(run_id: str | None, campaigns: bool, live: bool, every_s: float | None, out: Path | None) -> None:
+    """Write one self-contained HTML page: about RUN (what happened, did it learn, what is it worth), over all
+    campaigns, or over what runs now."""
+    if sum((run_id is not None, campaigns, live)) != 1:
+        raise click.UsageError("give a RUN, or --campaigns, or --live.")
+    if every_s is not None and not live:
+        raise click.UsageError("--every goes with --live: nothing else changes by itself.")
+    home = given_home()
+    if run_id is not None:
+        _report_run(home, run_id, out)
+    elif campaigns:
+        _report_campaigns(home, out or home.folder / "campaigns.html")
+    else:
+        _report_live(home, out or home.folder / "live.html", every_s)
+
+
+def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
     from assay.reporting.pages.render import render_run_page, write_file
     from assay.reporting.views.run_page import run_page
 
-    with opened_ledger(given_home()) as ledger:
+    with opened_ledger(home) as ledger:
         page = run_page(ledger, run_id)
     out = out or Path(page.view.run_dir) / "report.html"
     write_file(out, render_run_page(page))
     click.echo(out)
+
+
+def _report_campaigns(home: "Home", out: Path) -> None:
+    from assay.reporting.pages.overview import campaigns_document
+    from assay.reporting.pages.render import render_document, write_file
+    from assay.reporting.views.campaign_list import campaign_lines
+
+    with opened_ledger(home) as ledger:
+        lines = campaign_lines(ledger)
+    if not lines:
+        click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
+        return
+    memos = [
+        (os.path.relpath(memo.resolve(), out.parent.resolve()), f"memo of {name}")
+        for name in dict.fromkeys(line.campaign for line in lines)
+        if (memo := home.campaigns / name / "memo.html").exists()
+    ]
+    write_file(out, render_document(campaigns_document(lines, memos=memos, now_s=SystemClock().now_s())))
+    click.echo(out)
+
+
+def _report_live(home: "Home", out: Path, every_s: float | None) -> None:
+    from assay.reporting.pages.overview import live_document
+    from assay.reporting.pages.render import render_document, write_file
+    from assay.reporting.views.live import live_runs
+
+    clock = SystemClock()
+    while True:
+        with opened_ledger(home) as ledger:
+            runs = live_runs(ledger, now_s=clock.now_s())
+        document = live_document(runs, now_s=clock.now_s())
+        write_file(out, render_document(document, refresh_s=every_s))
+        click.echo(f"{out}: {document.verdict.word}")
+        if every_s is None:
+            return
+        clock.sleep_s(every_s)

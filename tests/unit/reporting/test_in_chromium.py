@@ -5,16 +5,19 @@ from pathlib import Path
 import pytest
 
 from assay.reporting.pages.memo_page import render_memo_page
-from assay.reporting.pages.render import render_comparison_page, render_run_page
+from assay.reporting.pages.overview import live_document
+from assay.reporting.pages.render import render_comparison_page, render_document, render_run_page
+from assay.reporting.views.live import LiveRun
 
 
-@pytest.fixture(params=["run", "comparison", "empty", "memo"])
+@pytest.fixture(params=["run", "comparison", "empty", "memo", "live"])
 def file(request, tmp_path: Path, run_page, comparison_page, empty_page, memo_page) -> Path:
     pages = {
         "memo": lambda: render_memo_page(memo_page),
         "run": lambda: render_run_page(run_page),
         "comparison": lambda: render_comparison_page(comparison_page),
         "empty": lambda: render_run_page(empty_page),
+        "live": lambda: render_document(live_document([LiveRun(run_page.view, run_page.curves)], now_s=0.0)),
     }
     path = tmp_path / "page.html"
     path.write_text(pages[request.param](), encoding="utf-8")

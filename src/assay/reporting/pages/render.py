@@ -82,8 +82,8 @@ def render_comparison_page(page: ComparisonPage) -> str:
     )
 
 
-def render_document(document: Document) -> str:
-    """A planning document as a page."""
+def render_document(document: Document, *, refresh_s: float | None = None) -> str:
+    """A document as a page; the browser reads it again every `refresh_s` seconds."""
     return render_page(
         "document.html",
         title=document.title,
@@ -92,6 +92,7 @@ def render_document(document: Document) -> str:
         verdict=document.verdict,
         tiles=document.tiles,
         document=document,
+        refresh_s=refresh_s,
     )
 
 

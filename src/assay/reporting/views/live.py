@@ -1,0 +1,58 @@
+"""The runs that somebody should look at now: those that run, and those that ended badly not long ago."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from assay.records.run import Attempt
+from assay.reporting.views.curves import RunCurves, run_curves
+from assay.reporting.views.run import RunView, run_view
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.summary import run_summaries
+
+RECENT_S = 24 * 3600.0
+"""For so long a run that failed, was left or was stopped stays among those to look at."""
+AT_WORK = ("running", "unknown")
+
+
+class LiveRun(NamedTuple):
+    """A run with its curves so far."""
+
+    view: RunView
+    curves: RunCurves
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it runs, as far as can be told from here."""
+        return self.view.status in AT_WORK
+
+    @property
+    def has_ended_badly(self) -> bool:
+        """Whether it failed, or whoever drove it is gone."""
+        return self.view.status in ("failed", "gone")
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds to the last step at the speed so far; None where the end or the speed is not known."""
+        view = self.view
+        if not self.is_at_work or view.total_steps is None or view.speed is None:
+            return None
+        reached = max((each.reached_step for each in view.attempts), default=0)
+        return max(0, view.total_steps - reached) / view.speed.steps_per_s
+
+
+def live_runs(ledger: Ledger, *, now_s: float) -> list[LiveRun]:
+    """Those that run first, then what ended badly within a day; the newest first among both."""
+    recent = [
+        summary.run.run_id
+        for summary in run_summaries(ledger)
+        if summary.status in AT_WORK or (summary.status != "succeeded" and _is_recent(summary.attempts, now_s))
+    ]
+    views = [run_view(ledger, run_id) for run_id in recent]  # which are up to date, and may say otherwise
+    wanted = sorted(
+        (view for view in views if view.status != "succeeded"), key=lambda view: view.status not in AT_WORK
+    )
+    return [LiveRun(view, run_curves(ledger, view.run_id)) for view in wanted]
+
+
+def _is_recent(attempts: Sequence[Attempt], now_s: float) -> bool:
+    return max((each.ended_s or each.started_s for each in attempts), default=0.0) > now_s - RECENT_S
