@@ -3,6 +3,7 @@
 Each symptom's run is made once, and replayed with its detector and without.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def dead(shared_planted_assay):
     shared_planted_assay.plant("wrong_sum", WRONG_SUM="nan")
     died = shared_planted_assay.run(*shared_planted_assay.train_command("dies", 2), fails=True)
     assert "is not finite" in died.stderr
-    step = int(died.stderr.split("step ")[1].split(":")[0])
+    step = int(re.findall(r"step (\d+):", died.stderr)[0])
     assert f"All that step {step} needs is kept as a capsule" in died.stderr
     return shared_planted_assay, step
 

@@ -324,7 +324,8 @@ class Supervisor:
                 self._log.summary()
         except StoreAwayError as error:  # it has ended nevertheless, with the last commit that is known
             away = error
-        commits = self._log.known_commits()
+        # Those of a successor are none of its own: this supervisor may have been thought dead.
+        commits = [each for each in self._log.known_commits() if each.attempt <= attempt.attempt]
         ended = attempt.model_copy(
             update={
                 "ended_s": self._clock.now_s(),
