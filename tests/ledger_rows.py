@@ -1,10 +1,14 @@
 """All that a ledger holds, as values that can be compared, whatever its database."""
 
 import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import sqlalchemy
 
+from assay.store.home import Home
 from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger
 from record_kinds import record_kinds
@@ -30,6 +34,16 @@ def all_rows(ledger: Ledger) -> Rows:
             )
             for table in tables.metadata.sorted_tables
         }
+
+
+@contextmanager
+def locked(home: Home) -> Iterator[None]:
+    """While another process holds the write lock of the home's SQLite file, and does not let go."""
+    path = home.ledger_file()
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
 
 
 def empty(ledger: Ledger) -> None:

@@ -81,6 +81,15 @@ def tiny_recipe(dataset: Path, **overrides: object) -> LoadedConfig:
     return LoadedConfig(tree, {})
 
 
+@pytest.fixture
+def recipe(tiny_recipe_tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A recipe file; runs go to a fresh ASSAY_HOME."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tiny_recipe_tree))
+    return path
+
+
 class KillAt:
     """Kills a rank with a signal once some commits are in the log; one kill per attempt, as listed."""
 

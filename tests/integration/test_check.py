@@ -18,14 +18,6 @@ STATED_FACTOR = 2.0
 """Within which the formula for memory is, where the model is large beside Python and its libraries."""
 
 
-@pytest.fixture
-def recipe(tiny_recipe_tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(tiny_recipe_tree))
-    return path
-
-
 def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])

@@ -10,15 +10,6 @@ from assay.cli.main import main
 from assay.store.home import Home
 
 
-@pytest.fixture
-def recipe(tiny_recipe_tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A recipe file; runs go to a fresh ASSAY_HOME."""
-    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    path = tmp_path / "recipe.yaml"
-    path.write_text(yaml.safe_dump(tiny_recipe_tree))
-    return path
-
-
 def run(*arguments: object) -> int:
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])

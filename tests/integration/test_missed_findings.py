@@ -1,9 +1,7 @@
 """What is found out about a run or a model while the ledger does not answer is written down once it does."""
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ from assay.cli.main import main
 from assay.store.home import Home
 from assay.store.ledger import database, writer
 from assay.store.ledger.writer import missed_subjects
+from ledger_rows import locked
 from older_home import unpack_home
 from unit.evaluation.suite.test_imports import harness_files, row
 
@@ -29,15 +28,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     home = Home.from_environment()
     home.open_ledger().close()
     return home
-
-
-@contextmanager
-def locked(home: Home) -> Iterator[None]:
-    path = home.ledger_file()
-    assert path is not None
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """Nobody waits for a ledger, and what it missed is known until it is written."""
 
-import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from assay.store.home import Home
 from assay.store.ledger import database, writer
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter, clear_missed, mark_missed, missed_subjects
+from ledger_rows import locked
 
 
 @pytest.fixture(autouse=True)
@@ -29,15 +27,6 @@ def home(run: Run) -> Home:
     home.open_ledger().close()
     home.store_of(run.run_id).put("run.json", run.to_json().encode())
     return home
-
-
-@contextmanager
-def locked(home: Home) -> Iterator[None]:
-    path = home.ledger_file()
-    assert path is not None
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
 
 
 def runs_in(home: Home) -> list[str]:
