@@ -99,7 +99,8 @@ def _effect(line: CampaignLine) -> Estimate:
 
 def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
     """The runs that run, and those that ended badly within a day."""
-    running = [each for each in runs if each.is_at_work]
+    running = [each for each in runs if each.view.status == "running"]
+    unknown = sum(each.view.status == "unknown" for each in runs)
     bad = [each for each in runs if each.has_ended_badly]
     left = [each.left_s for each in running if each.left_s is not None]
     return Document(
@@ -108,14 +109,16 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
         kind="overview",
         made=utc_text(now_s),
         verdict=Verdict(
-            "bad" if bad else "good" if running else "open",
-            f"{len(running)} running" + (f", {len(bad)} failed or left" if bad else ""),
+            "bad" if bad else "good" if running and not unknown else "open",
+            f"{len(running)} running"
+            + (f", {len(bad)} failed or left" if bad else "")
+            + (f", {unknown} of which nobody can tell from here" if unknown else ""),
             _standing(running, bad, runs),
         ),
         tiles=[
             Tile("running", str(len(running)), number_of(sum(_ranks(each) for each in running), "rank")),
             Tile("failed or left", str(len(bad)), "within a day"),
-            Tile("stopped", str(len(runs) - len(running) - len(bad)), "within a day"),
+            Tile("stopped", str(len(runs) - len(running) - len(bad) - unknown), "within a day"),
             Tile("next to finish", duration_text(min(left)) if left else "—", "at the speed so far"),
         ],
         sections=[DocumentSection(each.view.run_id, list(_live_run(each, now_s))) for each in runs],
@@ -129,7 +132,7 @@ def _standing(running: Sequence[LiveRun], bad: Sequence[LiveRun], runs: Sequence
         return run_verdict(bad[0].view).sentence
     if running:
         return f"{number_of(len(running), 'run')} at work; nothing ended badly within a day."
-    return "Nothing runs." if runs else "Nothing runs, and nothing ended badly within a day."
+    return "Nothing is known to run." if runs else "Nothing runs, and nothing ended badly within a day."
 
 
 def _ranks(each: LiveRun) -> int:

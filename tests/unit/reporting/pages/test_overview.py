@@ -38,6 +38,13 @@ def test_a_finished_run_is_none_of_the_live_ones(ledger, life):
     assert live_runs(ledger, now_s=life.attempts[-1].ended_s + 1) == []
 
 
+def test_a_run_of_which_nobody_can_tell_counts_as_none_that_runs(run_page):
+    view = run_page.view.model_copy(update={"status": "unknown"})
+    document = live_document([LiveRun(view, run_page.curves)], now_s=0.0)
+    assert document.verdict.tone == "open" and "0 running" in document.verdict.word
+    assert "1 of which nobody can tell" in document.verdict.word
+
+
 def test_the_time_left_follows_from_the_steps_left_and_the_speed(run_page):
     view = run_page.view.model_copy(update={"status": "running", "total_steps": 1000})
     reached = max(each.reached_step for each in view.attempts)
