@@ -17,6 +17,7 @@ import argparse
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import platform
 import shutil
@@ -67,6 +68,8 @@ class Plan:
     batch_rows: int
     steps: int
     """Measured steps of ours and bare DDP, with one commit among them."""
+    protected_steps: int
+    """On which each protection is measured apart."""
     hidden_size: int
     num_layers: int
     worker_steps: int
@@ -82,11 +85,12 @@ class Plan:
 
 FULL = Plan(
     rounds=4, peer_rounds=2, worker_rounds=3, num_rows=8192,
-    peer_rows=1024, peer_batch_rows=32, batch_rows=64, steps=50, hidden_size=128, num_layers=2,
+    peer_rows=1024, peer_batch_rows=32, batch_rows=64, steps=50, protected_steps=120,
+    hidden_size=128, num_layers=2,
     worker_steps=12, worker_batch_rows=128, worker_hidden_size=256, worker_layers=2,
 )  # fmt: skip
 QUICK = replace(
-    FULL, rounds=1, peer_rounds=1, worker_rounds=1, num_rows=1280, peer_rows=256, steps=10,
+    FULL, rounds=1, peer_rounds=1, worker_rounds=1, num_rows=1280, peer_rows=256, steps=10, protected_steps=10,
     worker_steps=3, worker_batch_rows=64, worker_hidden_size=128, world_sizes=(2,), measures_ceiling=False,
 )  # fmt: skip
 COMMIT_EVERY = 50
@@ -212,7 +216,7 @@ def cost_of_each(bench: Bench) -> dict[str, float]:
 
     The whole steps of `against_bare_ddp` have all of them but the spot check, which none of so few is due for.
     """
-    steps = WARM_UP_STEPS + bench.plan.steps // 2
+    steps = WARM_UP_STEPS + bench.plan.protected_steps
     figures: dict[str, float] = {}
     for size in bench.plan.world_sizes:
         task = replace(bench.task("protections", steps=steps), commit_every=COMMIT_EVERY)
@@ -223,9 +227,11 @@ def cost_of_each(bench: Bench) -> dict[str, float]:
         print(f"  {processes(size)}  bare {bare:.1f} ms CPU; " + ", ".join(line))
         figures |= {f"cost_{name}_{size}": ms / bare for name, ms in costs.items()}
         total, without = sum(costs.values()) / bare, (sum(costs.values()) - costs["spot_check"]) / bare
-        print(f"      all together {total:+.2%}, without the spot check {without:+.2%}")
+        error = math.hypot(*(report.cost_error_ms for report in reports)) / bare
+        print(f"      all together {total:+.2%}, without the spot check {without:+.2%}; error {error:.2%}")
         at = "" if size == 2 else "_1_process"
         figures |= {f"protection_cost{at}": total, f"protection_cost_without_spot_check{at}": without}
+        figures[f"protection_cost_error{at}"] = error
     return figures
 
 

@@ -8,12 +8,13 @@ same micro-batches in the same order.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -326,7 +327,13 @@ def protections(task: Task) -> Report:
     costs_ms["commits"] = 1000 * _commit_cpu_s(parts, receipts) / task.commit_every
     parts.close()
     ranks.leave()
-    return Report(costs_ms=costs_ms)
+    return Report(costs_ms=costs_ms, cost_error_ms=1000 * _error_of_median(seconds["lanes_and_tree"][2:]))
+
+
+def _error_of_median(values: Sequence[float], repeats: int = 1000) -> float:
+    """Standard error, by the bootstrap."""
+    drawn = np.random.default_rng(0).choice(np.array(values), size=(repeats, len(values)))
+    return float(np.median(drawn, axis=1).std())
 
 
 def _differences(of: list[float], to: list[float]) -> list[float]:

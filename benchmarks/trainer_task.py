@@ -55,6 +55,8 @@ class Report:
     """When (same clock as `wall_s`) the rank entered which phase."""
     costs_ms: dict[str, float] = field(default_factory=dict)
     """`protections`: CPU milliseconds per step of this rank, by part."""
+    cost_error_ms: float = 0.0
+    """`protections`: the standard error of the part that varies most, lanes and tree."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
