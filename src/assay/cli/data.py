@@ -205,7 +205,12 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
 
 @data.command()
 @click.argument("dataset", type=DATASET)
-@click.option("--by", "column", help="Column that decides.  [default: shard_id; created_at with --from]")
+@click.option(
+    "--by",
+    "column",
+    help="Column that decides; input_ids keeps copies of a text together.  [default: shard_id; created_at "
+    "with --from]",
+)
 @click.option(
     "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
 )
@@ -217,6 +222,11 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
     help="Hold out the rows from this moment on (UTC), instead of by hash.",
 )
 @click.option("--check-leaks", is_flag=True, help="Look for the same tokens on both sides; reads all rows.")
+@click.option(
+    "--drop-leaks",
+    is_flag=True,
+    help="Leave out of validation the rows whose very tokens training has, too; reads all rows.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the sides as JSON.")
 def split(
     dataset: Path,
@@ -225,6 +235,7 @@ def split(
     seed: int,
     moment: object,
     check_leaks: bool,
+    drop_leaks: bool,
     as_json: bool,
 ) -> None:
     """How DATASET would split: by hash of a key or by time, never by row at random, so that nothing leaks.
@@ -240,11 +251,8 @@ def split(
 
     by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
     by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
-    config = (
-        validated(HashSplit, LoadedConfig(by_hash, {}))
-        if moment is None
-        else validated(TimeSplit, LoadedConfig(by_time, {}))
-    )
+    given = {**(by_hash if moment is None else by_time), "drop_leaks": drop_leaks}
+    config = validated(HashSplit if moment is None else TimeSplit, LoadedConfig(given, {}))
     opened = Dataset.open(dataset)
     train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None

@@ -263,11 +263,12 @@ def _tells(column: ColumnProfile, num_rows: int) -> bool:
 
 
 def _split(dataset: Dataset) -> tuple[HashSplit | TimeSplit, DatasetView]:
-    """By the key, else by a column with many values; with a seed that holds out about what is asked."""
+    """By the key, else by a column with many values, else by the text itself; with a seed that holds out about
+    what is asked."""
     manifest = dataset.manifest
     fraction = 0.2 if manifest.num_rows < FEW_ROWS else 0.1
     several = [each for each in manifest.column_profiles if len(each.top_values) >= 10 and each.name != LABEL]
-    columns = [KEY] if KEY in manifest.columns else [each.name for each in several]
+    columns = [KEY] if KEY in manifest.columns else [*(each.name for each in several), TOKENS]
     for column in columns:
         for seed in range(_SEEDS):
             split = HashSplit(column=column, validation_fraction=fraction, seed=seed)

@@ -12,7 +12,7 @@ from assay.base.units import bytes_text, count_text, number_of
 from assay.cli.screens.terminal import name, number, table_of
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
-from assay.evaluation.evidence.warnings import RULES, warnings_of_leaks, warnings_of_lengths
+from assay.evaluation.evidence.warnings import RULES, warnings_of_cuts, warnings_of_leaks
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
@@ -42,7 +42,8 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)
     console.print(f"largest token id {manifest.max_token_id:,}\n")
-    for warning in warnings_of_lengths(manifest.lengths):
+    num_cut = manifest.build.num_cut if manifest.build is not None else None
+    for warning in warnings_of_cuts(manifest.lengths, num_rows=manifest.num_rows, num_cut=num_cut):
         console.print(
             f"[yellow]warning: {escape(warning.text)} {escape(RULES[warning.rule].cure.capitalize())}.[/]\n"
         )
@@ -193,11 +194,11 @@ def print_split(dataset: Path, found: SplitView) -> None:
             print(f"warning     {warning.text}")
         if leak.num_rows:
             print(
-                "            build the dataset anew with --drop doubled, or without --group-by: then copies "
-                "of a text "
-                "are on one side"
+                "            --drop-leaks leaves them out of validation; --by input_ids keeps copies of a text "
+                "on one side; 'assay data build --drop doubled' keeps one of each"
             )
-    spelled = ", ".join(f"{key}: {value}" for key, value in found.split.items())
+    given = {key: "true" if value is True else value for key, value in found.split.items()}
+    spelled = ", ".join(f"{key}: {value}" for key, value in given.items())
     print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
 
 

@@ -4,13 +4,13 @@ Rows that share a key (a conversation, a document, a file) are on the same side,
 comes back in validation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,10 @@ from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json, sha256_of_parts
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
+from assay.base.versioned import FOR_DIGEST
+from assay.data.dataset.columns import TOKENS
 from assay.data.dataset.dataset import NUM_READERS, Dataset
+from assay.data.dataset.row_digests import digests_of, token_digests
 from assay.store.objects import open_store
 
 Part = Literal["train", "validation"]
@@ -32,6 +35,8 @@ _UTC_MOMENT = pa.timestamp("us")
 
 class HashSplit(FrozenConfig):
     """A key's hash decides: about `validation_fraction` of the keys are held out."""
+
+    added: ClassVar = frozenset({"drop_leaks"})
 
     also_called: ClassVar = {
         "fraction": "validation_fraction",
@@ -44,16 +49,23 @@ class HashSplit(FrozenConfig):
     type: Literal["hash"] = "hash"
 
     column: str = "shard_id"
-    """All rows with the same value are on the same side. Null is a value."""
+    """All rows with the same value are on the same side. Null is a value; `input_ids` keeps copies of a
+    text together."""
 
     validation_fraction: float = Field(default=0.1, gt=0.0, lt=1.0)
     """The share of the keys, about; of the rows if keys have about as many rows each."""
 
     seed: int = 0
 
+    drop_leaks: bool = False
+    """Leave out of validation what training has, too: rows with the very tokens of a training row, under
+    another key. Reads all rows, once."""
+
 
 class TimeSplit(FrozenConfig):
     """Rows from a moment on are held out, as the future will be."""
+
+    added: ClassVar = frozenset({"drop_leaks"})
 
     type: Literal["time"]
 
@@ -61,6 +73,10 @@ class TimeSplit(FrozenConfig):
 
     validation_from: datetime
     """First moment of the validation rows. Without a time zone: UTC."""
+
+    drop_leaks: bool = False
+    """Leave out of validation what training has, too: rows with the very tokens of a training row. Reads all
+    rows, once."""
 
 
 SplitConfig = Annotated[HashSplit | TimeSplit, Field(discriminator="type")]
@@ -107,13 +123,18 @@ class DatasetView:
 
 def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> DatasetView:
     """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
-    held_out = _held_out(dataset, config)
-    borders = np.cumsum(dataset.groups.num_rows)[:-1]
-    selected = held_out if part == "validation" else ~held_out
-    selection = tuple(np.split(selected, borders))
+    sides = config.model_copy(update={"drop_leaks": False})
+    held_out = _kept_or(dataset, sides, lambda: _held_out(dataset, sides))
+    if part == "train":
+        config, selected = sides, ~held_out
+    elif config.drop_leaks:
+        selected = _kept_or(dataset, config, lambda: _not_learned(dataset, held_out))
+    else:
+        selected = held_out
+    selection = tuple(np.split(selected, np.cumsum(dataset.groups.num_rows)[:-1]))
     return DatasetView(
         dataset=dataset,
-        fingerprint=sha256_of_json([dataset.fingerprint, config.model_dump(mode="json"), part]),
+        fingerprint=sha256_of_json([*_named(dataset, config), part]),
         num_rows=np.array([rows.sum() for rows in selection], np.int64),
         selection=selection,
     )
@@ -125,13 +146,38 @@ def whole_view(dataset: Dataset) -> DatasetView:
     return DatasetView(dataset, dataset.fingerprint, num_rows, tuple(np.ones(rows, bool) for rows in num_rows))
 
 
-def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
-    """[row of the dataset]: whether it is for validation."""
-    key = sha256_of_json([dataset.fingerprint, config.model_dump(mode="json")])
+def _named(dataset: Dataset, config: HashSplit | TimeSplit) -> list[Any]:
+    """What a split is told by."""
+    return [dataset.fingerprint, config.model_dump(mode="json", context=FOR_DIGEST)]
+
+
+def _kept_or(
+    dataset: Dataset, config: HashSplit | TimeSplit, decide: Callable[[], npt.NDArray[np.bool_]]
+) -> npt.NDArray[np.bool_]:
+    """[row of the dataset]: whether it is for validation; decided where that is not kept already."""
+    key = sha256_of_json(_named(dataset, config))
     cache = dataset.folder / "splits" / f"{key[:16]}.bits"
-    num_rows = dataset.manifest.num_rows
-    if (kept := _kept(cache, key, num_rows)) is not None:
+    if (kept := _kept(cache, key, dataset.manifest.num_rows)) is not None:
         return kept
+    decided = decide()
+    _keep(cache, key, decided)
+    return decided
+
+
+def _not_learned(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The held-out rows whose tokens no training row has."""
+    digests = token_digests(dataset)
+    clean: npt.NDArray[np.bool_] = held_out & ~np.isin(digests, digests[~held_out])
+    if not clean.any():
+        raise ConfigError(
+            "data.split.drop_leaks leaves nothing to validate on: each of the "
+            f"{np.count_nonzero(held_out):,} held-out rows has the tokens of a training row. Hold out by "
+            "`column: input_ids`, which keeps copies of a text together."
+        )
+    return clean
+
+
+def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
     if config.column not in dataset.manifest.columns:
         raise ConfigError(
             f"data.split.column '{config.column}' is not in dataset '{dataset.manifest.name}', which has: "
@@ -144,12 +190,11 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
 
     held_out = np.concatenate(dataset.each_group(decide))
     if held_out.all() or not held_out.any():
+        other = "moment" if config.type == "time" else "column, fraction or seed"
         raise ConfigError(
-            f"data.split puts {'all' if held_out.all() else 'none'} of the {num_rows} rows into validation. "
-            f"Choose another {'moment' if config.type == 'time' else 'column, fraction or seed'}; 'assay data "
-            "show' prints what the columns hold."
+            f"data.split puts {'all' if held_out.all() else 'none'} of the {len(held_out)} rows into "
+            f"validation. Choose another {other}; 'assay data show' prints what the columns hold."
         )
-    _keep(cache, key, held_out)
     return held_out
 
 
@@ -165,14 +210,20 @@ def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit, *, where: st
 
 
 def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_]:
+    if config.column == TOKENS:
+        return _is_held_out(digests_of(column), config)
     encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
     names = [*encoded.dictionary.to_pylist(), None]
     hashes = np.array([xxhash.xxh3_64_intdigest(repr(name).encode()) for name in names], np.uint64)
-    mixed = mix64(hashes ^ np.uint64(derive_key(config.seed, "split")))
-    held_out = mixed < np.uint64(int(config.validation_fraction * 2**64))
     indices = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
-    decided: npt.NDArray[np.bool_] = held_out[indices]
+    decided: npt.NDArray[np.bool_] = _is_held_out(hashes, config)[indices]
     return decided
+
+
+def _is_held_out(hashes: Keys, config: HashSplit) -> npt.NDArray[np.bool_]:
+    mixed = mix64(hashes ^ np.uint64(derive_key(config.seed, "split")))
+    held_out: npt.NDArray[np.bool_] = mixed < np.uint64(int(config.validation_fraction * 2**64))
+    return held_out
 
 
 def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDArray[np.bool_]:

@@ -49,6 +49,8 @@ class Rule(NamedTuple):
 
     holds: str
     cure: str
+    did: str = ""
+    """Of a run of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
 
 
 RULES: dict[RuleName, Rule] = {
@@ -56,19 +58,23 @@ RULES: dict[RuleName, Rule] = {
         f"the training loss ended not finite, or the median of its last {ENDS} steps is above "
         f"{DIVERGED_FACTOR:g} times that of its first {ENDS}",
         "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
+        "diverged",
     ),
     "one score": Rule(
         "every validation row got the same prediction: probability, class or number",
         "the model says nothing of a row: look at the loss, the learning rate and the labels",
+        "gave every row the same answer",
     ),
     "worse than constant": Rule(
         "the whole interval of the log-loss is above that of always predicting the shares of the classes; of "
         "numbers, R² is below 0: their mean would do better",
         "train longer or slower; check that the labels mean what the recipe takes them for",
+        "did worse than one answer for every row would",
     ),
     "no better than chance": Rule(
         "the interval of the AUC reaches down to 0.5",
         "more validation rows, or a model that ranks: nothing is shown yet",
+        "may rank no better than chance",
     ),
     "steps differ": Rule(
         "the runs that are compared made different numbers of steps",
@@ -80,10 +86,11 @@ RULES: dict[RuleName, Rule] = {
     ),
     "leaking rows": Rule(
         f"at least {LEAKING_SHARE:.0%} of the validation rows have the tokens of a training row",
-        "split by a key that keeps them together",
+        "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
     ),
     "cut rows": Rule(
-        f"at least {CUT_SHARE:.0%} of the rows are as long as the longest, so they were likely cut there",
+        f"at least {CUT_SHARE:.0%} of the rows were cut; of shards that were adopted: are as "
+        "long as the longest, so they likely were",
         "build the dataset with a larger `--max-tokens`",
     ),
     "look cannot decide": Rule(
@@ -154,9 +161,14 @@ def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
     ]
 
 
-def warnings_of_lengths(lengths: LengthProfile) -> list[Warned]:
-    """Where rows pile up at the longest length, as the 95th percentile tells; not where all are as long."""
+def warnings_of_cuts(lengths: LengthProfile, *, num_rows: int, num_cut: int | None) -> list[Warned]:
+    """Where many rows were cut. Where nobody counted them (None): where they pile up at the longest length, as
+    the 95th percentile tells; not where all are as long."""
     longest = lengths.max
+    if num_cut is not None:
+        share = num_cut / max(num_rows, 1)
+        cut = f"{num_cut:,} of {num_rows:,} rows ({percent_text(share)}) were cut at {longest:,} tokens."
+        return [Warned("cut rows", cut)] if share >= CUT_SHARE else []
     if not longest or lengths.p95 < longest or lengths.mean > 0.99 * longest:
         return []
     piled_up = f"one row in {round(1 / CUT_SHARE)} or more has {longest:,} tokens, the most that any has"

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.leaks import Leak
 from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit
 from assay.reporting.views.view import View
@@ -43,7 +44,7 @@ def dataset_split_view(
     return SplitView(
         train=_side(train),
         validation=_side(validation),
-        split=config.model_dump(mode="json"),
+        split=config.model_dump(mode="json", context=FOR_DIGEST),
         leak=LeakView.of(leak) if leak else None,
     )
 

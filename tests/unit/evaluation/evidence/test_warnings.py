@@ -11,9 +11,9 @@ from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.warnings import (
     RULES,
     RuleName,
+    warnings_of_cuts,
     warnings_of_guardrail,
     warnings_of_leaks,
-    warnings_of_lengths,
     warnings_of_model,
     warnings_of_pair,
 )
@@ -119,9 +119,15 @@ def test_a_guardrail_that_is_zero_on_both_sides_guards_nothing():
 def test_many_leaking_and_many_cut_rows_are_named():
     assert [each.rule for each in warnings_of_leaks(10, 1000)] == ["leaking rows"]
     assert warnings_of_leaks(9, 1000) == warnings_of_leaks(0, 0) == []
-    assert [each.rule for each in warnings_of_lengths(lengths(200.0, 512.0, 512))] == ["cut rows"]
-    whole, fixed, none = lengths(200.0, 400.0, 512), lengths(512.0, 512.0, 512), lengths(0.0, 0.0, 0)
-    assert warnings_of_lengths(whole) == warnings_of_lengths(fixed) == warnings_of_lengths(none) == []
+
+    def cut(*profile: float, num_cut: int | None = None) -> list[str]:
+        found = warnings_of_cuts(lengths(*profile), num_rows=1000, num_cut=num_cut)
+        return [each.rule for each in found]
+
+    assert cut(200.0, 512.0, 512) == ["cut rows"]
+    assert cut(200.0, 400.0, 512) == cut(512.0, 512.0, 512) == cut(0.0, 0.0, 0) == []
+    assert cut(512.0, 512.0, 512, num_cut=50) == ["cut rows"]
+    assert cut(200.0, 512.0, 512, num_cut=49) == [], "counted: as many are as long as the longest by themselves"
 
 
 def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
