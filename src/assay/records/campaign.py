@@ -33,7 +33,7 @@ class Campaign(Record):
 class CampaignRun(Record):
     """One arm with one seed: what was trained, and what it cost."""
 
-    added: ClassVar = frozenset(("warnings",))
+    added: ClassVar = frozenset(("warnings", "warning_rules"))
 
     arm: str
     """`baseline` or the candidate's name."""
@@ -49,6 +49,8 @@ class CampaignRun(Record):
     warnings: tuple[str, ...] | None = None
     """What its model's numbers warn of, a sentence each, which the audit says nothing of; None where an older
     assay wrote it down."""
+    warning_rules: tuple[str, ...] = ()
+    """The rule behind each of them; empty where an older assay wrote them down."""
 
 
 class SealOpening(Record):

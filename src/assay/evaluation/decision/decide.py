@@ -5,7 +5,7 @@ changing it: the gates are judged again under other assumptions, without each se
 what flips is listed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ from assay.evaluation.decision.words import (
 )
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
-from assay.evaluation.evidence.warnings import warnings_of_guardrail
-from assay.records.campaign import Campaign
+from assay.evaluation.evidence.warnings import RULES, warnings_of_guardrail
+from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 
 FEW_SEEDS = 5
@@ -81,7 +81,19 @@ def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
     guardrails = [facts.benchmarks[each.benchmark] for each in config.rule.guardrails]
     for found in [each for each in guardrails if each.unit == "share"]:
         yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
-    yield from (f"{run.run_id}: {text}" for run in facts.runs for text in run.warnings or ())
+    yield from _warned_runs(facts.runs)
+
+
+def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
+    """What the runs' numbers warn of: a line for each arm and rule, with the first seed's numbers."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
+    for run in runs:
+        for rule, text in zip(run.warning_rules, run.warnings or (), strict=True):
+            found.setdefault((run.arm, rule), []).append((run.seed, text))
+    for (arm, rule), said in found.items():
+        of_arm = number_of(sum(run.arm == arm for run in runs), "run")
+        seed, text = said[0]
+        yield f"{len(said)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
 
 
 def _measured(facts: Facts) -> list[BenchmarkFacts]:
@@ -221,14 +233,12 @@ def _least_detectable(config: CampaignConfig, facts: Facts) -> str:
 def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
     """What the numbers hold against the recommendation: losses where it is scaled, gains where it is not."""
     side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
-    against = [each for each in facts.benchmarks.values() if side * float(each.effect.mean) > 0.0]
-    if against:
-        listed = ", ".join(
-            f"{each.name} ({effect_text(float(each.effect.mean), each.unit)})" for each in against
-        )
-        yield f"{word} than the baseline on {listed}."
+    effects = {each.name: (float(each.effect.mean), each.unit) for each in facts.benchmarks.values()}
+    against = {name: effect_text(mean, unit) for name, (mean, unit) in effects.items() if side * mean > 0.0}
+    if listed := [f"{name} ({text})" for name, text in against.items() if text[0] in "+-"]:
+        yield f"{word} than the baseline on {', '.join(listed)}."
     primary = [facts.benchmarks[name] for name in config.rule.primary]
     by_seed = np.mean([each.by_seed for each in primary], axis=0)
     seeds = [run.seed for run, gain in zip(facts.runs, by_seed.tolist(), strict=False) if side * gain > 0.0]
     if seeds:
-        yield f"{word} than the baseline with seed {', '.join(map(str, seeds))}."
+        yield f"{word} than the baseline with seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."

@@ -57,6 +57,7 @@ def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: C
         for benchmark in campaign.config.open_benchmarks
     }
     audit = ledger.audit(run.run_id)
+    warned = model_warnings(ledger, run.run_id)
     record = CampaignRun(
         arm=each.arm,
         seed=each.seed,
@@ -66,7 +67,8 @@ def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: C
         audit_verdict=audit.verdict if audit else "not audited",
         num_attempts=max(1, len(ledger.attempts(run.run_id))),
         device_s=device_seconds_of(run.run_id, ledger),
-        warnings=tuple(each.text for each in model_warnings(ledger, run.run_id)),
+        warnings=tuple(each.text for each in warned),
+        warning_rules=tuple(each.rule for each in warned),
     )
     return ScoredRun(record, folders)
 

@@ -138,8 +138,9 @@ def next_text(decision: Decision) -> str:
 
 
 def more_text(more: MoreEvidence | None) -> str:
-    """`2 more seeds of both arms (4 min of device time, 62% to pass)`; a dash for none."""
-    if more is None:
+    """`2 more seeds of both arms (4 min of device time, 62% to pass)`; a dash for none, and for what would not
+    do."""
+    if more is None or (more.chance == 0.0 and more.answers is None):
         return "—"
     notes = [*([device_time_text(more.device_s)] if more.device_s else []), *chances_text(more)]
     return f"{more.what} ({', '.join(notes)})" if notes else more.what
