@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, InputFile
+from assay.cli.given import FILE, OUT_FILE, InputFile, given_home
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def solve(
     if as_json:
         click.echo(found.to_json())
     else:
-        print_plan(chosen, found, now_h=now_h, has_begun=has_begun)
+        price = given_home().settings().planned_price()
+        print_plan(chosen, found, now_h=now_h, has_begun=has_begun, price=price)
         if prices:
             print_prices(priced(chosen, found, effort=effort))
         if out is not None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from assay.planning.risk.drivers import Driver
     from assay.records.failure_rates import FailureRates
     from assay.reporting.views.forecast import ForecastView
+    from assay.store.settings import HourPrice
 
 _program = click.argument("program", type=FILE)
 _worlds = click.option(
@@ -90,11 +91,12 @@ def offer(
         say=_say,
     )
     dossier = make_dossier(offered, questions=not quick, say=_say)
-    pages = write_offer(dossier, out or Path("plans") / subject.name)
+    price = given_home().settings().planned_price()
+    pages = write_offer(dossier, out or Path("plans") / subject.name, price)
     if as_json:
         click.echo(offered.offer.to_json())
     else:
-        print_offer(offered.program, offered.offer)
+        print_offer(offered.program, offered.offer, price)
         for page in pages:
             click.echo(page)
     sys.exit(0 if offered.offer.keeps_promises else 1)
@@ -140,7 +142,7 @@ def risk(
         click.echo(safety.model_dump_json())
         return
     click.echo(f"when nothing happens: day {plan.decision_day()}, {plan.device_hours:,} device-hours")
-    print_safety(subject, safety)
+    print_safety(subject, safety, given_home().settings().planned_price())
     click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
         _print_tornado(drivers_of(subject, baseline, seed=seed))
@@ -179,12 +181,13 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
     from assay.reporting.views.forecast import forecast_view
 
     found, offered, spends, _ = _standing(folder, **where)
-    (page,) = write_documents([weekly_status(found, offered, spends)], folder)
-    view = forecast_view(found)
+    price = given_home().settings().planned_price()
+    (page,) = write_documents([weekly_status(found, offered, spends, price)], folder)
+    view = forecast_view(found, price)
     if as_json:
         click.echo(view.to_json())
     else:
-        print_forecast(found.program, view)
+        print_forecast(found.program, view, price)
         click.echo(page)
     sys.exit(1 if any(alarm.level == "act" for alarm in found.alarms) else 0)
 
@@ -222,17 +225,19 @@ def _standing(
     )
 
 
-def print_forecast(program: "Program", found: "ForecastView") -> None:
+def print_forecast(program: "Program", found: "ForecastView", price: "HourPrice | None") -> None:
     """Where it stands and will end; the alarms."""
     moment = program.calendar.date_of(program.calendar.hour_of(found.now))
     spent = f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}"
+    if price is not None:
+        spent += f", {price.of(found.spent_device_hours)}"
     click.echo(f"{spent}; to come of what has begun: {found.to_come_device_hours:,.4g}")
-    print_safety(program, found.forecast)
+    print_safety(program, found.forecast, price)
     for alarm in found.alarms:
         click.secho(f"  {alarm.level}: {alarm.text}", fg="red" if alarm.level == "act" else "yellow")
 
 
-def print_offer(program: "Program", found: "Offer") -> None:
+def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -> None:
     """The offered plan beside the calm optimum."""
     from assay.planning.risk.offer import MEASURED
     from assay.reporting.pages.plan_documents import offer_verdict
@@ -243,13 +248,13 @@ def print_offer(program: "Program", found: "Offer") -> None:
     for move in found.moves:
         gives_up = f" (gives up: {move.gives_up[0].lower()}{move.gives_up[1:]})" if move.gives_up else ""
         click.echo(f"  · {move.name}: {move.title}{gives_up}")
-    print_safety(program, found.safety)
+    print_safety(program, found.safety, price)
     if not any(move.name == MEASURED for move in found.moves):
         click.echo(f"  {'failure rates':<14} {_rates_text(program, None)}")
 
 
-def print_safety(program: "Program", safety: "Safety") -> None:
-    """The distribution of date, hours and verdict."""
+def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
+    """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
     day, hours = safety.decision_day, safety.device_hours
     budget = f"{program.budget.device_hours:,.0f} device-hours"
     cases = {
@@ -259,6 +264,9 @@ def print_safety(program: "Program", safety: "Safety") -> None:
         "decision": f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}",
         "device-hours": f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
+    if price is not None:
+        low, middle, high = (price.of(each) for each in (hours.p10, hours.p50, hours.p90))
+        cases["cost"] = f"{middle}; 80%: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
         cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(safety, verdict)}"
     for name, value in cases.items():

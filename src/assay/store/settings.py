@@ -31,6 +31,10 @@ class Settings(FrozenConfig):
     GPU's name (`H100`, `A100-SXM4-80GB`), of several that fit the longest. A device without a price makes no
     cost known."""
 
+    planned_device: str | None = None
+    """The one of these devices at whose price `assay plan` counts device-hours; not needed where only one has a
+    price."""
+
     on_event: str | None = None
     """A command for the shell, run once for each event of a run: `finished`, `failed`, `stopped`, `stalled`.
     It gets ASSAY_EVENT, ASSAY_RUN, ASSAY_STEP, ASSAY_TEXT, ASSAY_RUN_DIR and ASSAY_HOME in its environment; it
@@ -44,6 +48,11 @@ class Settings(FrozenConfig):
     def _prices_have_a_currency(self) -> "Settings":
         if self.device_hour_prices and not self.currency:
             raise ValueError("device_hour_prices without a currency: say which, e.g. currency: EUR")
+        if self.planned_device not in (None, *self.device_hour_prices):
+            has = ", ".join(self.device_hour_prices) or "none"
+            raise ValueError(
+                f"planned_device: '{self.planned_device}' has no price; those that have one: {has}"
+            )
         return self
 
     def price_of(self, attempt: Attempt) -> float | None:
@@ -58,6 +67,12 @@ class Settings(FrozenConfig):
         fitting = [kind for kind in prices if kind != CPU and kind.lower() in model]
         return prices[max(fitting, key=len)] if fitting else None
 
+    def planned_price(self) -> "HourPrice | None":
+        """Of a device-hour of a plan; None where it is not known."""
+        prices = self.device_hour_prices
+        kind = self.planned_device or (next(iter(prices)) if len(prices) == 1 else None)
+        return None if kind is None else HourPrice(kind, prices[kind], self.currency)
+
 
 class Money(NamedTuple):
     """What something cost."""
@@ -66,8 +81,24 @@ class Money(NamedTuple):
     currency: str
 
     def __str__(self) -> str:
-        digits = 2 if self.amount >= 0.1 or not self.amount else 4
+        digits = (0 if self.amount >= 1000 else 2) if self.amount >= 0.1 or not self.amount else 4
         return f"{self.amount:,.{digits}f} {self.currency}"
+
+
+class HourPrice(NamedTuple):
+    """Of one device for an hour."""
+
+    kind: str
+    """Of the device."""
+    amount: float
+    currency: str
+
+    def of(self, device_hours: float) -> Money:
+        """Of so many."""
+        return Money(device_hours * self.amount, self.currency)
+
+    def __str__(self) -> str:
+        return f"{Money(self.amount, self.currency)} a device-hour of {self.kind}"
 
 
 NO_SETTINGS = Settings()

@@ -1,6 +1,7 @@
 """`assay plan` as a person uses it: new, check, solve, export, what-if, re-plan."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,26 @@ def test_what_cannot_be_written_or_asked_gets_one_error(program: Path, tmp_path:
     program.write_text("\n".join(line for line in program.read_text().split("\n") if "fair_use:" not in line))
     with pytest.raises(ConfigError, match=r"no capacity\.fair_use"):
         run("what-if", str(program), "--readings")
+
+
+def test_device_hours_of_a_plan_cost_what_a_home_says(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path))
+    assert "EUR" not in run("solve", str(program)).stdout
+    (tmp_path / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {H100: 2, cpu: 1}}")
+    assert "EUR" not in run("risk", str(program), "--worlds", "100").stdout
+    (tmp_path / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {H100: 2}}")
+    solved = run("solve", str(program)).stdout
+    hours = int(re.search(r"([\d,]+) device-hours of", solved)[1].replace(",", ""))
+    assert re.search(rf"{2 * hours:,}(\.00)? EUR at 2\.00 EUR a device-hour of H100", solved)
+    folder = tmp_path / "offer"
+    offered = run("offer", str(program), "--quick", "--worlds", "300", "--out", str(folder)).stdout
+    assert "at 2.00 EUR a device-hour of H100" in offered
+    for page in ("execution-plan.md", "execution-plan.html", "risk-register.md"):
+        assert "EUR at 2.00 EUR a device-hour of H100" in (folder / page).read_text()
+    status = json.loads(run("status", str(program), str(folder), "--json").stdout)
+    assert status["currency"] == "EUR" and status["spent_cost"] == 0
+    assert status["expected_cost"] == pytest.approx(2 * status["forecast"]["device_hours"]["p50"])
+    assert "device-hour of H100" in (folder / "weekly-status.md").read_text()
+    assert "0.00 EUR; to come" in run("status", str(program), str(folder)).stdout

@@ -52,8 +52,21 @@ def test_a_free_device_costs_nothing_which_is_known() -> None:
         ({"device_hour_prices": {"cpu": 1}}, "device_hour_prices without a currency"),
         ({"currency": "EUR", "device_hour_prices": {"cpu": -1}}, "device_hour_prices.cpu"),
         ({"curency": "EUR"}, "Perhaps you meant 'currency'"),
+        (
+            {"currency": "EUR", "device_hour_prices": {"cpu": 1}, "planned_device": "H100"},
+            "'H100' has no price; those that have one: cpu",
+        ),
     ],
 )
 def test_wrong_settings_are_refused_by_key(given: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         validated(Settings, LoadedConfig(given, {}))
+
+
+def test_a_plan_is_counted_at_the_only_price_or_at_the_one_that_is_named() -> None:
+    assert PRICES.planned_price() is Settings().planned_price() is None
+    only = Settings(currency="EUR", device_hour_prices={"H100": 2.1}).planned_price()
+    named = PRICES.model_copy(update={"planned_device": "H100 NVL"}).planned_price()
+    assert only is not None and named is not None
+    assert (str(only), str(only.of(3000))) == ("2.10 EUR a device-hour of H100", "6,300 EUR")
+    assert named.of(10) == Money(20.0, "EUR")

@@ -22,6 +22,7 @@ from assay.planning.program.program import Program
 if TYPE_CHECKING:
     from assay.planning.risk.questions import AnsweredQuestion
     from assay.planning.what_if import Answer
+    from assay.store.settings import HourPrice
 
 GOALS = {
     "decision_h": "earliest decision",
@@ -110,7 +111,12 @@ def _member_text(place: Callable[[str], str], member: Member) -> str:
 
 
 def print_plan(
-    program: Program, plan: Plan, *, now_h: int | None, has_begun: Mapping[str, Begun] | None = None
+    program: Program,
+    plan: Plan,
+    *,
+    now_h: int | None,
+    has_begun: Mapping[str, Begun] | None = None,
+    price: "HourPrice | None" = None,
 ) -> None:
     """The weeks, the chain, the proof; made anew, the hour from which it is, and what had begun by then."""
     console, hours = stdout(), f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}"
@@ -119,6 +125,8 @@ def print_plan(
             sum(getattr(each, what) for each in has_begun.values()) for what in ("spent", "to_come")
         )
         hours += f" ({spent:,.4g} spent; to come of what has begun: {to_come:,.4g})"
+    if price is not None:
+        hours += f", {price.of(plan.device_hours)} at {price}"
     late = plan.decision_h > program.calendar.hour_of(program.decision.by)
     console.print(
         Text.assemble(

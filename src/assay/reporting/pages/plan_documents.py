@@ -22,6 +22,7 @@ from assay.reporting.figures.plan_figures import capacity_profile, gantt
 from assay.reporting.figures.risk_figures import Lot, chance_figure, tornado_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
 from assay.reporting.views.verdict import Tile, Verdict
+from assay.store.settings import HourPrice
 
 BESIDE = (
     ("execution-plan.html", "Execution plan"),
@@ -39,7 +40,7 @@ SHOWN_SCOPES = 8
 """Besides the full one; the rest stand in offer.json."""
 
 
-def execution_plan(dossier: Dossier) -> Document:
+def execution_plan(dossier: Dossier, price: HourPrice | None = None) -> Document:
     """What is done when, by whom, on how many devices; and what was given up so that it is safe."""
     program, offer = dossier.offered.program, dossier.offered.offer
     return Document(
@@ -48,7 +49,7 @@ def execution_plan(dossier: Dossier) -> Document:
         kind="execution plan",
         made=made_text(program),
         verdict=offer_verdict(program, offer),
-        tiles=safety_tiles(program, offer.safety),
+        tiles=safety_tiles(program, offer.safety, price),
         sections=[
             *_what_breaks(dossier),
             DocumentSection("The weeks", list(_weeks(dossier))),
@@ -176,8 +177,8 @@ def broken_promises(offer: Offer) -> list[str]:
     return [what for what, broken in is_broken.items() if broken]
 
 
-def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
-    """Date, hours, and the chances of both."""
+def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
+    """Date, hours, and the chances of both; what the hours cost, where that is known."""
     day, hours = safety.decision_day, safety.device_hours
     last = program.calendar.hour_of(program.decision.by) / 24
     return [
@@ -192,8 +193,17 @@ def safety_tiles(program: Program, safety: Safety) -> list[Tile]:
             f"of {program.budget.device_hours:,.0f} device-hours",
         ),
         Tile("decision", f"day {day.p50:.0f}", f"80%: day {day.p10:.0f} to {day.p90:.0f}"),
-        Tile("device-hours", f"{hours.p50:,.0f}", f"80%: {hours.p10:,.0f} to {hours.p90:,.0f}"),
+        Tile(
+            "device-hours",
+            f"{hours.p50:,.0f}",
+            f"80%: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
+        ),
     ]
+
+
+def cost_note(price: HourPrice | None, device_hours: float) -> str:
+    """`; 6,300 EUR at 2.10 EUR a device-hour of H100`; nothing where the price is not known."""
+    return "" if price is None else f"; {price.of(device_hours)} at {price}"
 
 
 # The promises

@@ -15,18 +15,23 @@ from assay.reporting.pages.document import Document, markdown
 from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
 from assay.reporting.pages.render import render_document, write_file
 from assay.reporting.pages.risk_document import risk_register
+from assay.store.settings import HourPrice
 
 OFFER_FILE = "offer.json"
 PLAN_FILE = "plan.json"
 
 
-def write_offer(dossier: Dossier, folder: Path) -> list[Path]:
-    """Write the records and all documents; the pages' paths."""
+def write_offer(dossier: Dossier, folder: Path, price: HourPrice | None = None) -> list[Path]:
+    """Write the records and all documents, at the price of the day; the pages' paths."""
     write_file(folder / OFFER_FILE, dossier.offered.offer.to_json())
     write_file(folder / PLAN_FILE, dossier.offered.offer.plan.to_json())
-    return write_documents(
-        [make(dossier) for make in (execution_plan, stage_gates, raci, risk_register)], folder
+    documents = (
+        execution_plan(dossier, price),
+        stage_gates(dossier),
+        raci(dossier),
+        risk_register(dossier, price),
     )
+    return write_documents(documents, folder)
 
 
 def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:

@@ -24,9 +24,10 @@ from assay.reporting.pages.plan_documents import (
     safety_tiles,
 )
 from assay.reporting.views.verdict import Verdict, signed_text
+from assay.store.settings import HourPrice
 
 
-def risk_register(dossier: Dossier) -> Document:
+def risk_register(dossier: Dossier, price: HourPrice | None = None) -> Document:
     """Risks by what they really cost, with their mitigations."""
     program, offer = dossier.offered.program, dossier.offered.offer
     return Document(
@@ -35,7 +36,7 @@ def risk_register(dossier: Dossier) -> Document:
         kind="risk register",
         made=made_text(program),
         verdict=_verdict(dossier),
-        tiles=safety_tiles(program, offer.safety),
+        tiles=safety_tiles(program, offer.safety, price),
         sections=[
             DocumentSection("How sure are date and money", [date_figure(dossier), money_figure(dossier)]),
             DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),

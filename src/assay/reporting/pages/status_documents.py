@@ -26,8 +26,9 @@ from assay.records.decision import Decision
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
-from assay.reporting.pages.plan_documents import day_text, made_text
+from assay.reporting.pages.plan_documents import cost_note, day_text, made_text
 from assay.reporting.views.verdict import Tile, Verdict
+from assay.store.settings import HourPrice
 
 FOOT = (
     "What happened is read from the ledger (runs by their ids) and from the notes on people's work; what will "
@@ -37,7 +38,9 @@ NEXT_H = 14 * 24
 """What begins within so many hours is 'next'."""
 
 
-def weekly_status(found: ProgramForecast, offer: Offer, spends: Sequence[Spend]) -> Document:
+def weekly_status(
+    found: ProgramForecast, offer: Offer, spends: Sequence[Spend], price: HourPrice | None = None
+) -> Document:
     """Where it stands, where it will end, and what to do about it."""
     program = found.program
     return Document(
@@ -46,7 +49,7 @@ def weekly_status(found: ProgramForecast, offer: Offer, spends: Sequence[Spend])
         kind="weekly status",
         made=f"{program.name} · {_today(found)}",
         verdict=_status_verdict(found, offer),
-        tiles=_tiles(found),
+        tiles=_tiles(found, price),
         sections=[
             DocumentSection("What to act on", [_alarms(found), *_limits(found)]),
             DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
@@ -112,7 +115,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     return Verdict("open" if found.alarms else "good", "watch" if found.alarms else "on course", sentence)
 
 
-def _tiles(found: ProgramForecast) -> list[Tile]:
+def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     program, outcome = found.program, found.outcome
     days = outcome.decision_days(0.1, 0.5, 0.9)
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
@@ -124,9 +127,14 @@ def _tiles(found: ProgramForecast) -> list[Tile]:
         Tile(
             "spent",
             f"{found.spent:,.4g}",
-            f"of {budget:,.0f} device-hours; {found.to_come:,.4g} to come of what goes on",
+            f"of {budget:,.0f} device-hours; {found.to_come:,.4g} to come of what goes on"
+            + cost_note(price, found.spent),
         ),
-        Tile("at completion", f"{middle:,.0f}", f"80%: {low:,.0f} to {high:,.0f}"),
+        Tile(
+            "at completion",
+            f"{middle:,.0f}",
+            f"80%: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
+        ),
         Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
     ]
 

@@ -6,6 +6,7 @@ from assay.planning.program.offer import Safety
 from assay.planning.risk.forecast import ProgramForecast
 from assay.planning.risk.offer import safety_of
 from assay.reporting.views.view import View
+from assay.store.settings import HourPrice
 
 
 class StageView(View):
@@ -45,15 +46,25 @@ class ForecastView(View):
     """Date and cost at completion, the rest simulated; device-hours include what was spent."""
     stages: tuple[StageView, ...]
     alarms: tuple[AlarmView, ...]
+    spent_cost: float | None
+    """Of `spent_device_hours`, at the price of the day; null where it is not known (docs/settings.md)."""
+    expected_cost: float | None
+    """Of the median of the device-hours at completion."""
+    currency: str | None
+    """Of both costs."""
 
 
-def forecast_view(found: ProgramForecast) -> ForecastView:
-    """What is said of a forecast."""
+def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> ForecastView:
+    """What is said of a forecast, its hours at the price of the day."""
+    safety = safety_of(found.outcome)
     return ForecastView(
         now=found.progress.now,
         spent_device_hours=found.spent,
         to_come_device_hours=found.to_come,
-        forecast=safety_of(found.outcome),
+        forecast=safety,
         stages=tuple(map(StageView.of, found.stages)),
         alarms=tuple(map(AlarmView.of, found.alarms)),
+        spent_cost=price.of(found.spent).amount if price else None,
+        expected_cost=price.of(safety.device_hours.p50).amount if price else None,
+        currency=price.currency if price else None,
     )
