@@ -88,6 +88,7 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
+    _assert_the_cost_is_said_where_a_price_is_set(decision, command)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
 
 
@@ -104,6 +105,25 @@ def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: l
         [*command[:3], "campaign", "list"], capture_output=True, text=True, check=True
     ).stdout
     assert "tiny" in listed and decision.recommendation in listed
+
+
+def _assert_the_cost_is_said_where_a_price_is_set(decision: Decision, command: list[str]) -> None:
+    home = Home.from_environment()
+
+    def said(*arguments: str) -> str:
+        done = subprocess.run(
+            [*command[:3], "campaign", *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    assert "cost so far" not in said("show", "tiny")
+    (home.folder / "settings.yaml").write_text("{currency: EUR, device_hour_prices: {cpu: 36}}")
+    cost = f"{decision.spent_s / 100:.2f} EUR"
+    assert f"cost so far: {cost}" in said("show", "tiny")
+    assert f"cost so far: {cost}" in said(*command[4:])
+    folder = find_campaign(home, "tiny").folder
+    for page in ("memo.html", "memo.md"):
+        assert cost in (folder / page).read_text()
 
 
 def _assert_a_holdout_is_scored_on_the_last_weights(
@@ -138,6 +158,11 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("benchmarks=[{type: suite, name: likelihood, suite: suite.yaml}]", "has no benchmark 'likelihood'"),
         ("candidates=[{name: a, patch: {trainer.epochs: 1}}]", "its patch changes nothing"),
         ("candidates=[{name: a, patch: {data.split.validation_fraction: 0.3}}]", "another dataset or split"),
+        (
+            "candidates=[{name: a, patch: {trainer.optimizer.schedule.warmup_steps: 500}}]",
+            "arm 'a': trainer.optimizer.schedule.warmup_steps=500, but the run has 20 steps",
+        ),
+        ("candidates=[{name: a, patch: {trainer.evaluate_every: 21}}]", "arm 'a': trainer.evaluate_every=21"),
         ("rule.primary=[likelihood,likelihood]", "rule.primary names benchmark 'likelihood' twice"),
         ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
         ("rule.least_efect=1", "Perhaps you meant 'rule.least_effect'"),

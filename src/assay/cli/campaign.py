@@ -76,10 +76,10 @@ def run(
         raise click.UsageError("--arms-at-once: this process trains one at a time. Add '--on background'.")
     config = read_campaign_file(file, overrides)
     place.check(config.workers)
-    num_runs = check_arms(config, beside=file.parent)
+    home = given_home()
+    num_runs = check_arms(config, beside=file.parent, is_begun=config.name in home.campaign_names())
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
-    home = given_home()
     power = stated_power(config, home, beside=file.parent)
     for warning in power.warnings if power else ():
         click.echo(f"warning: {warning}", err=True)

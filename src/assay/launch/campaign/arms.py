@@ -4,6 +4,7 @@ A run's id follows from (campaign, arm, seed), so a campaign that was killed fin
 """
 
 from pathlib import Path
+from typing import Any
 
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
@@ -12,20 +13,31 @@ from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, pat
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.suite.config import read_suite
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.run import checked, existing_run, new_run
+from assay.launch.run import check_length, checked, existing_run, new_run, steps_of
 from assay.records.run import Run
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 
-def check_arms(config: CampaignConfig, *, beside: Path) -> int:
-    """Check the recipe of every arm on its dataset before anything starts; returns the number of runs."""
+def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
+    """Check the recipe of every arm on its dataset before anything starts; returns the number of runs.
+
+    A campaign that has begun goes on with the recipes that it began with, sensible or not.
+    """
     recipe, _ = known_good_recipe(beside / config.recipe)
-    baseline = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
-    LaneShares(baseline[0].loader.lanes, config.workers)
-    for each in config.candidates:
-        found = checked(patched(recipe, each.patch, arm=each.name, seed=config.first_seed))
+
+    def arm(name: str, patch: dict[str, Any]) -> tuple[Recipe, Dataset]:
+        found = checked(patched(recipe, patch, arm=name, seed=config.first_seed))
         LaneShares(found[0].loader.lanes, config.workers)
-        _check_candidate(each.name, config, baseline, found)
+        if not is_begun:
+            try:
+                check_length(found[0], steps_of(*found).planned)
+            except ConfigError as error:
+                raise ConfigError(f"arm '{name}': {error}") from error
+        return found
+
+    baseline = arm(BASELINE, {})
+    for each in config.candidates:
+        _check_candidate(each.name, config, baseline, arm(each.name, each.patch))
     for benchmark in config.benchmarks:
         if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
             _check_suite(benchmark, beside / benchmark.suite)
