@@ -251,8 +251,11 @@ def split(
 
     by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
     by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
-    given = {**(by_hash if moment is None else by_time), "drop_leaks": drop_leaks}
-    config = validated(HashSplit if moment is None else TimeSplit, LoadedConfig(given, {}))
+    config = (
+        validated(HashSplit, LoadedConfig(by_hash, {}))
+        if moment is None
+        else validated(TimeSplit, LoadedConfig(by_time, {}))
+    ).model_copy(update={"drop_leaks": drop_leaks})
     opened = Dataset.open(dataset)
     train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None

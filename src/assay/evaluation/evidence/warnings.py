@@ -8,7 +8,7 @@ Knows no ledger and no files; callers bring the numbers. docs/operations.md hold
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ class Rule(NamedTuple):
     """Of a run of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
 
 
-RULES: dict[RuleName, Rule] = {
+RULES: Mapping[str, Rule] = {
     "diverged": Rule(
         f"the training loss ended not finite, or the median of its last {ENDS} steps is above "
         f"{DIVERGED_FACTOR:g} times that of its first {ENDS}",
