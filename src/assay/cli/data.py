@@ -13,7 +13,7 @@ from assay.base.errors import ConfigError
 from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH, is_given
 
 if TYPE_CHECKING:
-    from assay.data.dataset.raw.propose import Proposal
+    from assay.data.dataset.raw.propose import AskedFields, Proposal
     from assay.records.dataset import DatasetManifest
 
 
@@ -60,6 +60,20 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @click.argument("sources", nargs=-1, required=True, type=SOURCE_PATH)
 @click.option("--out", type=FOLDER, required=True, help="Folder of the dataset.")
 @click.option(
+    "--format",
+    type=click.Choice(["text", "chat", "pairs", "prompts"]),
+    help="Rows for a language model: texts; messages, or prompts with completions; chosen and rejected "
+    "answers; prompts with what graders read.  [default: labelled texts]",
+)
+@click.option(
+    "--chat-template",
+    help="A .jinja file that renders messages, or chatml.  [default: the one beside the tokenizer]",
+)
+@click.option(
+    "--end-token",
+    help="Put behind a text or a completion; '' for nothing.  [default: the tokenizer's eos_token]",
+)
+@click.option(
     "--tokenizer",
     help="A tokenizer.json, a folder or package:NAME/FOLDER with one, or new:8000 to train one on the texts.",
 )
@@ -84,22 +98,33 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @click.option(
     "--drop",
     multiple=True,
-    type=click.Choice(["doubled", "conflicting"]),
-    help="Leave out rows whose text an earlier row has, or all rows of a text with several labels.",
+    type=click.Choice(["doubled", "conflicting", "unusable"]),
+    help="Leave out rows whose text an earlier row has, all rows of a text with several labels, or rows from "
+    "which nothing can be learned as they are.",
 )
-@click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut at their end.")
+@click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut, or left out.")
 @click.option("--rows-per-shard", default=100_000, show_default=True)
 @click.option("--rows-per-group", default=1_000, show_default=True, help="The unit that training reads.")
 @click.option("--workers", default=2, show_default=True, help="Processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def build(
-    sources: tuple[Path, ...], out: Path, workers: int, as_json: bool, no_label: bool, **fields: Any
+    sources: tuple[Path, ...],
+    out: Path,
+    format: str | None,
+    workers: int,
+    as_json: bool,
+    no_label: bool,
+    **fields: Any,
 ) -> None:
     """Tokenise SOURCES into Parquet shards, and index them.
 
     A source is a file of Parquet, Arrow, CSV, TSV, JSON lines (an object a row) or .txt (a row a line); another
     file, or a pattern in quotes ('notes/**/*.md'), a row a file; a folder of one of these, or as the 'datasets'
     library saved it. A file that is a row has the fields 'text', 'path' and 'folder'.
+
+    With --format rows are those of TRL and of OpenAI's fine-tuning: text; messages, or prompt and completion;
+    prompt, chosen and rejected, or input, preferred_output and non_preferred_output; prompt and what else a
+    grader reads.
 
     Fields that are not named are proposed, and asked for on a terminal. All rows are checked first. If a build
     is interrupted, the same command goes on where it stopped.
@@ -112,10 +137,14 @@ def build(
     from assay.data.dataset.raw.propose import AskedFields, propose
 
     asked = {name: fields.pop(name) for name in ("text", "label", "metadata", "time", "key", "tokenizer")}
-    found = propose(sources, AskedFields(**asked, without_label=no_label))
+    if format is not None and asked["label"] is not None:
+        raise ConfigError(f"rows of --format {format} have no label: leave --label out, or --format.")
+    given = AskedFields(**asked, without_label=no_label or format is not None)
+    found = propose(sources, given) if format in (None, "text") else _as_asked(given)
     if found.is_guessed:
-        _agree_on(found, sources, out, fields)
+        _agree_on(found, sources, out, {**fields, "format": format})
     values = {
+        "format": format or "labelled",
         "tokenizer": found.tokenizer,
         "text_field": found.text,
         "label_field": found.label,
@@ -138,10 +167,28 @@ def build(
         print_build(manifest, out)
 
 
+def _as_asked(given: "AskedFields") -> "Proposal":
+    """Where the names of fields are the format's own, there is nothing to propose."""
+    from assay.data.dataset.raw.propose import TEXT, Proposal
+
+    if given.text is not None:
+        raise ConfigError(
+            "--text names a field of texts; rows of this --format have names of their own (docs/data.md). "
+            "Leave it out."
+        )
+    if given.tokenizer is None:
+        raise ConfigError(
+            "--tokenizer is missing: the one of the model that will be trained (a tokenizer.json, or a folder "
+            "or package:NAME/FOLDER with one), or new:8000 to train one on the rows."
+        )
+    return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
+
+
 def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
     """Ask whether these are the fields that are meant; without a terminal, say what to paste."""
     words = ["assay", "data", "build", *map(str, sources), "--text", found.text]
-    words += ["--no-label"] if found.label is None else ["--label", found.label]
+    if options["format"] is None:
+        words += ["--no-label"] if found.label is None else ["--label", found.label]
     words += [word for name in found.metadata for word in ("--metadata", name)]
     for option, value in (("--group-by", found.key), ("--time", found.time), ("--tokenizer", found.tokenizer)):
         words += [option, value] if value is not None else []

@@ -9,6 +9,7 @@ A step that failed twice alike becomes a capsule and is not tried again; anybody
 from pathlib import Path
 
 from assay.base.clock import SystemClock
+from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -88,7 +89,9 @@ def nearest_commit(log: CommitLog, step: int) -> Commit | None:
 def _rows_of_step(recipe: Recipe, step: int) -> tuple[tuple[int, ...], ...]:
     """Row ids by lane, which takes reading their lengths."""
     dataset = Dataset.open(Path(recipe.data.dataset))
-    loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
+    loader = Loader(
+        split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns)
+    )
     shares = loader.shares(loader.cursor_at(step - 1), range(recipe.loader.lanes), 1)
     share = next(iter(shares))
     return tuple(

@@ -4,11 +4,14 @@ A manifest is a folder of three files: `manifest.json` (this record), `row_group
 group, see `assay.data.dataset.row_groups`) and `footers.arrow`. The shards stay where they are.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.record import Record
+
+Format = Literal["labelled", "text", "chat", "pairs", "prompts"]
+"""What rows are trained for: a label, every token, some tokens, one sequence before another, an answer."""
 
 
 class Shard(Record):
@@ -75,6 +78,18 @@ class BuildSummary(Record):
     """Rows that were longer than `max_tokens`."""
     num_cut_tokens: NonNegativeInt = 0
     """What they lost."""
+    num_split: NonNegativeInt = 0
+    """Texts longer than `max_tokens`, which became several rows."""
+    num_long: NonNegativeInt = 0
+    """Left out: longer than `max_tokens`, and not to be cut."""
+    first_long: str = ""
+    """Where the first of them is."""
+    num_unusable: NonNegativeInt = 0
+    """Left out because `drop` asks for it: nothing can be learned from them."""
+    first_unusable: str = ""
+    """What is wrong with the first of them."""
+
+    added: ClassVar = frozenset({"num_split", "num_long", "first_long", "num_unusable", "first_unusable"})
 
 
 class DatasetManifest(Record):
@@ -111,5 +126,13 @@ class DatasetManifest(Record):
     """SHA-256 of the tokenizer's `tokenizer.json`, where the dataset was built by us."""
     build: BuildSummary | None = None
     """What became of the rows that it was built from; None where shards were adopted."""
+    format: Format | None = None
+    """What the rows are trained for, as their columns say; None where an older assay wrote it."""
+    tokenizer_config_sha256: str | None = None
+    """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""
+    chat_template_sha256: str | None = None
+    """SHA-256 of the `chat_template.jinja` that rendered the messages."""
 
-    added: ClassVar = frozenset({"build", "source_beside"})
+    added: ClassVar = frozenset(
+        {"build", "source_beside", "format", "tokenizer_config_sha256", "chat_template_sha256"}
+    )

@@ -21,6 +21,7 @@ from jaxtyping import Int32, Int64, UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError, DamagedDataError, DataError, StoreAwayError, StoreError
+from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.split import split_view
@@ -96,7 +97,9 @@ def audit_run(
     folder, dataset = Path(recipe.data.dataset), None
     try:
         dataset = Dataset.open(folder)
-        loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
+        loader = Loader(
+            split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns)
+        )
     except (AssayError, OSError) as error:
         is_damaged = dataset is None and (folder / MANIFEST_FILE).is_file()
         (problems if is_damaged else not_checked).append(f"which rows were learned: {error}")

@@ -199,3 +199,19 @@ def test_markup_in_values_is_shown_as_it_is(corpus: Path, capsys) -> None:
     assert code == 0
     assert "[bold]" in out
     assert "[red] 25.0%" in out
+
+
+def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsys) -> None:
+    rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(9)]
+    Path("chat.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"prompt": "say 9", "completion": ""}])))
+    command = ("data", "build", "chat.jsonl", "--format", "chat", "--out", "two", "--workers", "1")
+    code, _, said = run(capsys, *command)
+    assert code == 2 and "--tokenizer is missing" in said
+    code, _, said = run(capsys, *command, "--tokenizer", "tokenizer.json", "--label", "y")
+    assert code == 2 and "--label" in said
+    code, _, said = run(capsys, *command, "--tokenizer", "tokenizer.json")
+    assert code == 2 and "chat.jsonl: line 10: 'completion' is empty" in said and not Path("two").exists()
+    code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
+    assert code == 0
+    assert "left out 1 row of which nothing can be learned. The first: chat.jsonl: line 10" in built
+    assert DatasetManifest.from_json(Path("two/manifest.json").read_text(), source="two").format == "chat"

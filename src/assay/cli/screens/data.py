@@ -68,6 +68,18 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
             f"cut {_counted(build.num_cut, 'row')} at {manifest.lengths.max:,} tokens, which lost "
             f"{count_text(build.num_cut_tokens)} tokens: --max-tokens allows more"
         )
+    if build.num_split:
+        lines.append(f"split {_counted(build.num_split, 'text')} longer than --max-tokens into several rows")
+    if build.num_long:
+        lines.append(
+            f"left out {_counted(build.num_long, 'row')} longer than --max-tokens (the first: "
+            f"{build.first_long})"
+        )
+    if build.num_unusable:
+        lines.append(
+            f"left out {_counted(build.num_unusable, 'row')} of which nothing can be learned. The first: "
+            f"{build.first_unusable}"
+        )
     if build.num_doubled:
         lines.append(
             f"doubled: {_counted(build.num_doubled, 'row')} whose text an earlier row has (--drop doubled)"

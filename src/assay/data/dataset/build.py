@@ -9,6 +9,7 @@ A shard appears whole or not at all, under a name that says which input and sett
 was interrupted goes on where it stopped. Of each row, what stays in memory is three digests of eight bytes.
 """
 
+import json
 import os
 import re
 import threading
@@ -25,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tokenizers import Tokenizer
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.base.versioned import FOR_DIGEST
-from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.columns import KEY, LABEL, TIME, is_ragged
 from assay.data.dataset.doubles import Doubles, find_doubles
 from assay.data.dataset.fields import (
     BuildConfig,
@@ -39,17 +39,29 @@ from assay.data.dataset.fields import (
     SpanFacts,
     check_fields,
     check_span,
+    columns_of,
     field_types,
     kept_rows,
     key_of,
     metadata_array,
+    row_reader,
+    settings_of,
     time_of,
 )
-from assay.data.dataset.index import Progress, index_dataset
+from assay.data.dataset.formats.encode import (
+    COLUMNS,
+    EncodedRow,
+    Encoder,
+    KeptRow,
+    list_array,
+)
+from assay.data.dataset.formats.template import TEMPLATE_FILE
+from assay.data.dataset.index import KeptFiles, Progress, index_dataset
 from assay.data.dataset.label_values import COLUMN_TYPES, LabelFacts, LabelKind, kind_of_labels, label_value
 from assay.data.dataset.raw.find import find_spans
-from assay.data.dataset.raw.span import RawSpan, Row
+from assay.data.dataset.raw.span import RawSpan
 from assay.data.dataset.tokens import (
+    SETTINGS_FILE,
     TOKENIZER_FILE,
     load_tokenizer,
     new_vocabulary,
@@ -63,8 +75,8 @@ SHARDS_FOLDER = "shards"
 TRAINING_TEXTS = 200_000
 """Texts that a new tokenizer is trained on, at most: every so many-th."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
-_CUT_ROWS, _CUT_TOKENS = b"assay.cut_rows", b"assay.cut_tokens"
-"""In the footer of a shard some of whose rows were cut."""
+_COUNT, _FIRST = "assay.", "assay.first_"
+"""In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
 Result = TypeVar("Result")
 
 
@@ -95,7 +107,7 @@ def build_dataset(
     `checking` and `progress` are called with (shards done, shards in all) of the two passes over the input.
     """
     if new_vocabulary(config.tokenizer) is None:
-        _tokenizer(config)
+        _check_tokenizer(config)
     folder = out / SHARDS_FOLDER
     _refuse_others_shards(folder)
     spans = find_spans(sources, config.rows_per_shard)
@@ -109,7 +121,7 @@ def build_dataset(
         check_fields(config, (name for each in facts for name in each.fields), said)
         plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
         _refuse_nothing_left(facts, doubles, said)
-        config = config.model_copy(update={"tokenizer": _kept_tokenizer(spans, doubles, config, out)})
+        config = _kept_tokenizer(spans, doubles, config, out)
         names = _shard_names(
             _each(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, doubles
         )
@@ -121,14 +133,21 @@ def build_dataset(
         ]
         total = len(jobs) + len(done)
         _each(pool, _write_shard, jobs, lambda written, _: progress(len(done) + written, total))
+    shards = [folder / name for name in names if name]
+    summary = _summary(facts, doubles, shards)
+    _remove_empty(shards, summary, said, config.max_tokens)
     return index_dataset(
         str(folder),
         out,
         name=name or out.resolve().name,
         needs_label=config.label_field is not None,
         workers=workers,
-        tokenizer_sha256=sha256_of_bytes(Path(config.tokenizer).read_bytes()),
-        build=_summary(facts, doubles, [folder / name for name in names if name]),
+        kept=KeptFiles(
+            sha256_of_bytes(Path(config.tokenizer).read_bytes()),
+            _digest_beside(config, SETTINGS_FILE),
+            _digest_beside(config, TEMPLATE_FILE),
+        ),
+        build=summary,
     )
 
 
@@ -143,26 +162,65 @@ def _column_plan(facts: Sequence[SpanFacts], config: BuildConfig) -> ColumnPlan:
 
 def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str) -> None:
     if doubles.num_kept == 0:
-        empty, unlabelled = _left(facts)
+        empty, unlabelled, unusable = _left(facts)
+        why = f" The first: {unusable.first}" if unusable.num_rows else ""
         raise DataError(
             f"{said}: no row is left: {empty.num_rows:,} have no text, {unlabelled.num_rows:,} no label, "
-            f"{doubles.num_dropped:,} are dropped. Name the right fields (--text, --label)."
+            f"{doubles.num_dropped + unusable.num_rows:,} are dropped. Name the right fields (--text, "
+            f"--label).{why}"
         )
 
 
-def _kept_tokenizer(spans: Sequence[RawSpan], doubles: Doubles, config: BuildConfig, out: Path) -> str:
-    """The file in the dataset's folder: a copy of the one that is given, or a new one."""
-    kept = out / TOKENIZER_FILE
+def _kept_tokenizer(spans: Sequence[RawSpan], doubles: Doubles, config: BuildConfig, out: Path) -> BuildConfig:
+    """The tokenizer in the dataset's folder, a copy of the one that is given or a new one; and beside it, for a
+    language model, its special tokens and the chat template. Named by the settings that come back."""
     out.mkdir(parents=True, exist_ok=True)
+    reader, settings = row_reader(config), settings_of(config)
     size = new_vocabulary(config.tokenizer)
+    files: dict[str, bytes | None] = {}
     if size is None:
-        data = tokenizer_file(config.tokenizer).read_bytes()
+        source = tokenizer_file(config.tokenizer)
+        files[TOKENIZER_FILE] = source.read_bytes()
+        beside = source.parent / SETTINGS_FILE
+        as_it_is = beside.read_bytes() if beside.is_file() and not config.end_token else None
     else:
         every = -(-doubles.num_kept // TRAINING_TEXTS)
-        texts = (row[config.text_field] for span in spans for _, row in kept_rows(span, config))
-        data = train_tokenizer(islice(texts, 0, None, every), vocab_size=size).to_str(pretty=True).encode()
-    open_store(str(out)).put(TOKENIZER_FILE, data)
-    return str(kept)
+        special = tuple(
+            dict.fromkeys([*(reader.template.special_tokens() if reader.template else ()), reader.end])
+        )
+        special = tuple(token for token in special if token)
+        texts = (
+            _without(sequence.text, special)
+            for span in spans
+            for kept in kept_rows(span, config)
+            for sequence in kept.said.sequences
+        )
+        trained = train_tokenizer(islice(texts, 0, None, every), vocab_size=size, special=special)
+        files[TOKENIZER_FILE], as_it_is = trained.to_str(pretty=True).encode(), None
+    if config.format != "labelled":
+        written = json.dumps(settings, indent=2, ensure_ascii=False).encode() if settings else None
+        files[SETTINGS_FILE] = as_it_is or written
+        files[TEMPLATE_FILE] = reader.template.source.encode() if reader.template else None
+    store = open_store(str(out))
+    for name, data in files.items():
+        if data is None:
+            store.delete(name)
+        elif not store.exists(name) or store.get(name) != data:
+            store.put(name, data)
+    return config.model_copy(update={"tokenizer": str(out / TOKENIZER_FILE), "chat_template": None})
+
+
+def _without(text: str, special: Sequence[str]) -> str:
+    for token in special:
+        text = text.replace(token, "")
+    return text
+
+
+def _digest_beside(config: BuildConfig, name: str) -> str | None:
+    """Of a file in the dataset's folder; None where there is none."""
+    path = Path(config.tokenizer).parent / name
+    is_kept = config.format != "labelled" and path.is_file()
+    return sha256_of_bytes(path.read_bytes()) if is_kept else None
 
 
 def _shard_names(
@@ -176,6 +234,7 @@ def _shard_names(
             sha256_of_bytes(Path(config.tokenizer).read_bytes()),
             {name: str(kind) for name, kind in plan.metadata.items()},
             *([plan.label] if plan.label in ("classes", "number") else []),
+            *filter(None, (_digest_beside(config, name) for name in (SETTINGS_FILE, TEMPLATE_FILE))),
         ]
     )
     names: list[str | None] = []
@@ -187,24 +246,33 @@ def _shard_names(
 
 
 def _digest_of(span: RawSpan, config: BuildConfig) -> str:
-    return span.digest(config.fields())
+    return span.digest(columns_of(span, config))
 
 
-def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left]:
-    empty, unlabelled = Left(), Left()
+def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left, Left]:
+    empty, unlabelled, unusable = Left(), Left(), Left()
     for each in facts:
         empty, unlabelled = empty.and_later(each.empty), unlabelled.and_later(each.unlabelled)
-    return empty, unlabelled
+        unusable = unusable.and_later(each.unusable)
+    return empty, unlabelled, unusable
 
 
 def _summary(facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path]) -> BuildSummary:
-    empty, unlabelled = _left(facts)
-    cut: Counter[bytes] = Counter()
+    empty, unlabelled, unusable = _left(facts)
+    counts: Counter[str] = Counter()
+    long = Left()
     for path in shards:
-        written = pq.read_metadata(path).metadata or {}
-        cut.update({key: int(written.get(key, b"0")) for key in (_CUT_ROWS, _CUT_TOKENS)})
+        footer = pq.read_metadata(path).metadata or {}
+        written = {name.decode(): value.decode() for name, value in footer.items()}
+        counted = ("cut_rows", "cut_tokens", "split_texts")
+        counts.update({name: int(written.get(_COUNT + name, "0")) for name in counted})
+        in_shard = (
+            Left(int(written.get(_COUNT + name, "0")), written.get(_FIRST + name, ""))
+            for name in ("long", "unusable")
+        )
+        long, unusable = (left.and_later(more) for left, more in zip((long, unusable), in_shard, strict=True))
     return BuildSummary(
-        num_read=sum(len(each.texts) for each in facts) + empty.num_rows + unlabelled.num_rows,
+        num_read=sum(len(each.texts) + sum(left.num_rows for left in _left([each])) for each in facts),
         num_empty=empty.num_rows,
         first_empty=empty.first,
         num_unlabelled=unlabelled.num_rows,
@@ -213,9 +281,27 @@ def _summary(facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path
         num_conflicting=doubles.num_conflicting,
         num_shared=doubles.num_shared,
         num_dropped=doubles.num_dropped,
-        num_cut=cut[_CUT_ROWS],
-        num_cut_tokens=cut[_CUT_TOKENS],
+        num_cut=counts["cut_rows"],
+        num_cut_tokens=counts["cut_tokens"],
+        num_split=counts["split_texts"],
+        num_long=long.num_rows,
+        first_long=long.first,
+        num_unusable=unusable.num_rows,
+        first_unusable=unusable.first,
     )
+
+
+def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_tokens: int) -> None:
+    """Shards whose rows were all left out while they were tokenised."""
+    empty = [path for path in shards if pq.read_metadata(path).num_rows == 0]
+    if len(empty) == len(shards):
+        raise DataError(
+            f"{said}: no row is left: {summary.num_long:,} are longer than {max_tokens} tokens (the first: "
+            f"{summary.first_long or 'none'}), {summary.num_unusable:,} cannot be learned from "
+            f"({summary.first_unusable or 'none'}). Allow more (--max-tokens)."
+        )
+    for path in empty:
+        path.unlink()
 
 
 def _each(
@@ -277,68 +363,63 @@ def _write_shard(
     plan: ColumnPlan,
     dropped: npt.NDArray[np.bool_] | None = None,
 ) -> None:
-    tokenizer, kept = _tokenizer(config), kept_rows(span, config)
-    rows = (row for index, row in enumerate(kept) if dropped is None or not dropped[index])
-    cut: Counter[bytes] = Counter()
+    encoder = _encoder(config)
+    kept = (row for index, row in enumerate(kept_rows(span, config)) if dropped is None or not dropped[index])
+    rows = encoder.rows(kept, config.rows_per_group)
     with (
         open_store(str(folder)).open_writer(name) as file,
         pq.ParquetWriter(file, _schema(config, plan), compression="zstd") as writer,
     ):
         while group := list(islice(rows, config.rows_per_group)):
-            writer.write_table(pa.table(list(_columns(group, tokenizer, config, plan, cut)), writer.schema))
-        if cut[_CUT_ROWS]:
-            writer.add_key_value_metadata({key.decode(): str(count) for key, count in cut.items()})
+            writer.write_table(pa.table(list(_columns(group, config, plan)), writer.schema))
+        said = {_COUNT + name: str(count) for name, count in encoder.counts.items() if count}
+        said |= {_FIRST + name: first for name, first in encoder.firsts.items()}
+        if said:
+            writer.add_key_value_metadata(said)
 
 
 def _schema(config: BuildConfig, plan: ColumnPlan) -> pa.Schema:
-    fields = [(TOKENS, pa.list_(pa.int32())), (MASK, pa.list_(pa.int8())), *plan.metadata.items()]
+    fields = [*COLUMNS[config.format].items(), *plan.metadata.items()]
     return pa.schema([*fields, *((name, kind) for name, kind, _ in _named_fields(config, plan))])
 
 
 def _named_fields(
     config: BuildConfig, plan: ColumnPlan
-) -> Iterator[tuple[str, pa.DataType, Callable[[Row, str], Any]]]:
-    """Label, key and time, as far as they are asked for: column, type, value of a row (and where it is)."""
+) -> Iterator[tuple[str, pa.DataType, Callable[[KeptRow], Any]]]:
+    """Label, key and time, as far as they are asked for: column, type, value of a row."""
     if (label := config.label_field) is not None and (kind := plan.label) is not None:
-        yield LABEL, COLUMN_TYPES[kind], lambda row, _: label_value(row[label], kind)
+        yield LABEL, COLUMN_TYPES[kind], lambda kept: label_value(kept.row[label], kind)
     if config.key_field is not None or config.key_is_text:
-        yield KEY, pa.string(), lambda row, _: key_of(row, config)
+        yield KEY, pa.string(), lambda kept: key_of(kept, config)
     if (time := config.time_field) is not None:
-        yield TIME, pa.timestamp("us", "UTC"), lambda row, where: time_of(row, time, where)
+        yield TIME, pa.timestamp("us", "UTC"), lambda kept: time_of(kept.row, time, kept.where)
 
 
-def _columns(
-    rows: list[tuple[str, Row]],
-    tokenizer: Tokenizer,
-    config: BuildConfig,
-    plan: ColumnPlan,
-    cut: Counter[bytes],
-) -> Iterator[pa.Array]:
-    """In the order of `_schema`; what is cut is counted."""
-    encoded = tokenizer.encode_batch_fast([row[config.text_field] for _, row in rows])
-    lengths = np.array([len(encoding) for encoding in encoded])
-    if not lengths.all():
-        where = rows[int(lengths.argmin())][0]
-        raise DataError(
-            f"{where}: '{config.text_field}' has no tokens by this tokenizer. Drop or mend the row, or use "
-            "another."
-        )
-    around = tokenizer.num_special_tokens_to_add(False)
-    for encoding in encoded:
-        if len(encoding) == config.max_tokens and (beyond := encoding.overflowing):
-            cut[_CUT_ROWS] += 1
-            cut[_CUT_TOKENS] += sum(len(each) - around for each in beyond)
-    borders = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
-    ids = np.concatenate([np.array(encoding.ids, np.int32) for encoding in encoded])
-    yield pa.ListArray.from_arrays(borders, pa.array(ids))
-    yield pa.ListArray.from_arrays(borders, pa.array(np.ones(len(ids), np.int8)))
+def _columns(rows: list[EncodedRow], config: BuildConfig, plan: ColumnPlan) -> Iterator[pa.Array]:
+    """In the order of `_schema`."""
+    for name, arrow_type in COLUMNS[config.format].items():
+        values = [row.columns[name] for row in rows]
+        yield list_array(values, arrow_type) if is_ragged(arrow_type) else pa.array(values, arrow_type)
     for name, arrow_type in plan.metadata.items():
-        yield metadata_array([row.get(name) for _, row in rows], arrow_type, name, rows[0][0])
+        yield metadata_array([row.kept.row.get(name) for row in rows], arrow_type, name, rows[0].kept.where)
     for _, arrow_type, value_of in _named_fields(config, plan):
-        yield pa.array([value_of(row, where) for where, row in rows], arrow_type)
+        yield pa.array([value_of(row.kept) for row in rows], arrow_type)
 
 
-def _tokenizer(config: BuildConfig) -> Tokenizer:
+def _check_tokenizer(config: BuildConfig) -> None:
+    """Refuse one that leaves no room for text, or lacks the special tokens that will be written."""
+    encoder = _encoder(config)
+    reader, tokenizer = row_reader(config), encoder.tokenizer
+    if reader.template is not None:
+        reader.template.check_tokenizer(tokenizer, config.tokenizer)
+    if reader.end and tokenizer.token_to_id(reader.end) is None:
+        raise ConfigError(
+            f"{config.tokenizer}: has no token {reader.end}, which would end each text. Name one of its own "
+            "(--end-token), or none (--end-token '')."
+        )
+
+
+def _encoder(config: BuildConfig) -> Encoder:
     tokenizer = load_tokenizer(config.tokenizer)
     around = tokenizer.num_special_tokens_to_add(False)
     if config.max_tokens <= around:
@@ -346,5 +427,6 @@ def _tokenizer(config: BuildConfig) -> Tokenizer:
             f"max_tokens={config.max_tokens} leaves no room for text: {config.tokenizer} puts {around} tokens "
             "of its own around each row. Allow more."
         )
-    tokenizer.enable_truncation(config.max_tokens)
-    return tokenizer
+    if config.format == "labelled":
+        tokenizer.enable_truncation(config.max_tokens)
+    return Encoder(tokenizer, config.format, config.text_field, config.max_tokens, "unusable" in config.drop)

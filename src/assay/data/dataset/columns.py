@@ -1,16 +1,28 @@
 """What a column of a dataset must be, checked once, when it is indexed; and as which type it is read."""
 
 from collections import Counter
+from collections.abc import Collection
 
 import pyarrow as pa
 
 from assay.base.errors import DataError
+from assay.records.dataset import Format
 
 TOKENS = "input_ids"
 LABEL = "label"
 MASK = "attention_mask"
 KEY = "shard_id"
 TIME = "created_at"
+SPANS = "trained_spans"
+"""Flat pairs [begin, end) of places in `input_ids`: what a chat is trained on."""
+REJECTED = "rejected_ids"
+"""The sequence to which `input_ids` is preferred; both begin with the prompt."""
+PROMPT_TOKENS = "prompt_tokens"
+MARGIN = "margin"
+ITEM = "item"
+"""JSON: what graders read of a prompt."""
+SEQUENCES = (TOKENS, REJECTED)
+"""Columns of tokens: a row is as long as its longest, and costs what they cost together."""
 
 
 def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
@@ -57,6 +69,27 @@ def check_schema(schema: pa.Schema, *, shard: str, needs_label: bool) -> None:
                 f"{shard}: column '{field.name}' has type {field.type}, of which Arrow can take no rows "
                 f"({error}). Write it with a plainer type, or drop it."
             ) from error
+
+
+def format_of(schema: pa.Schema) -> Format:
+    """What rows with these columns are trained for."""
+
+    def is_list(name: str) -> bool:
+        kind = plain_type(schema.field(name).type) if name in schema.names else pa.null()
+        return is_ragged(kind) and pa.types.is_integer(kind.value_type)
+
+    if is_list(SPANS):
+        return "chat"
+    if is_list(REJECTED):
+        return "pairs"
+    if LABEL in schema.names:
+        return "labelled"
+    return "prompts" if ITEM in schema.names and is_text(schema.field(ITEM).type) else "text"
+
+
+def sequences_of(columns: Collection[str]) -> tuple[str, ...]:
+    """Those of a row's columns that are sequences of tokens."""
+    return tuple(name for name in SEQUENCES if name == TOKENS or name in columns)
 
 
 def check_same_schema(schema: pa.Schema, first: pa.Schema, *, shard: str, first_shard: str) -> None:

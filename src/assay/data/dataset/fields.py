@@ -7,21 +7,42 @@ a column is of numbers, or true and false, if every value spells one.
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import xxhash
-from pydantic import PositiveInt, field_validator
+from pydantic import PositiveInt, field_validator, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import Keys
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.formats.encode import COLUMNS, KeptRow
+from assay.data.dataset.formats.rows import (
+    FIELDS,
+    OTHER_FIELDS,
+    RowReader,
+    Said,
+    check_format_fields,
+    nested,
+    refuse_half_characters,
+)
+from assay.data.dataset.formats.template import ENDS, TEMPLATE_FILE, ChatTemplate, load_template
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
 from assay.data.dataset.raw.span import RawSpan, Row
+from assay.data.dataset.tokens import (
+    END,
+    PADDING,
+    SETTINGS_FILE,
+    new_vocabulary,
+    special_tokens,
+    tokenizer_file,
+    tokenizer_settings,
+)
+from assay.records.dataset import Format
 
 
 class BuildConfig(FrozenConfig):
@@ -31,7 +52,19 @@ class BuildConfig(FrozenConfig):
     """A `tokenizer.json`, a folder that holds one, `package:NAME/FOLDER` for one inside an installed Python
     package, or `new:8000` to train one of so many tokens on the texts."""
 
+    format: Format = "labelled"
+    """What rows are trained for: `labelled` texts; or for a language model `text` (every token), `chat` (what
+    the assistant says, or a completion), `pairs` (chosen before rejected), `prompts` (with what graders read).
+    """
+
     text_field: str = "text"
+
+    chat_template: str | None = None
+    """A .jinja file, or `chatml`, which renders messages; None for the one that lies beside the tokenizer."""
+
+    end_token: str | None = None
+    """Put behind a text and a completion that are no messages; None for the tokenizer's `eos_token`, empty for
+    nothing."""
 
     label_field: str | None = "label"
     """What is to be learned. None for rows without a label."""
@@ -52,18 +85,41 @@ class BuildConfig(FrozenConfig):
     key_is_text: bool = False
     """Without `key_field`: `shard_id` is the text's digest, so copies of a text are on one side of a split."""
 
-    drop: tuple[Literal["doubled", "conflicting"], ...] = ()
-    """`doubled`: rows whose text an earlier row has; `conflicting`: all rows of a text with several labels."""
+    drop: tuple[Literal["doubled", "conflicting", "unusable"], ...] = ()
+    """`doubled`: rows whose text an earlier row has; `conflicting`: all rows of a text with several labels;
+    `unusable`: rows that would be refused because nothing can be learned from them, as they are."""
 
     max_tokens: PositiveInt = 2048
-    """Longer rows are cut at their end; the tokenizer's own closing token stays."""
+    """Longer labelled rows are cut at their end; the tokenizer's own closing token stays. Longer texts for a
+    language model become several rows. What must not be cut (chats, pairs, prompts) is left out."""
 
     rows_per_shard: PositiveInt = 100_000
 
     rows_per_group: PositiveInt = 1_000
     """The unit that training reads: larger ones compress better and mix less."""
 
-    added: ClassVar = frozenset({"label_kind", "key_is_text", "drop"})
+    added: ClassVar = frozenset({"label_kind", "key_is_text", "drop", "format", "chat_template", "end_token"})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_labelled_rows_have_a_label(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and tree.get("format", "labelled") != "labelled":
+            if tree.get("label_field") is not None:
+                raise ValueError(f"rows of the format '{tree['format']}' have no label; leave --label out")
+            return {**tree, "label_field": None}
+        return tree
+
+    @model_validator(mode="after")
+    def _what_is_given_is_used(self) -> "BuildConfig":
+        if self.chat_template is not None and self.format in ("labelled", "text"):
+            raise ValueError(
+                f"rows of the format '{self.format}' hold no messages; leave the chat template out"
+            )
+        if self.end_token is not None and self.format == "labelled":
+            raise ValueError("labelled texts have no end token; leave it out")
+        if taken := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
+            raise ValueError(f"{taken[0]} is the name of another column; rename the field")
+        return self
 
     @field_validator("metadata_fields")
     @classmethod
@@ -77,7 +133,7 @@ class BuildConfig(FrozenConfig):
 
     def fields(self) -> dict[str, str]:
         """Every field that is asked for, and the option that asks."""
-        asked = {self.text_field: "--text"}
+        asked = {self.text_field: "--text"} if self.format in ("labelled", "text") else {}
         asked |= dict.fromkeys(self.metadata_fields, "--metadata")
         for name, option in (
             (self.label_field, "--label"),
@@ -116,6 +172,8 @@ class SpanFacts(NamedTuple):
     empty: Left
     """Rows without text."""
     unlabelled: Left
+    unusable: Left
+    """Rows that `drop` leaves out for what they say; the first by what is wrong with it."""
     texts: Keys
     """Digests of the texts,"""
     label_digests: Keys
@@ -128,41 +186,40 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
     """Look at every field that will be used; raises `DataError` naming the first place that is wrong."""
     seen: SeenTypes = {name: {} for name in config.metadata_fields}
     fields: set[str] = set(span.fields or ())
-    labels, empty, unlabelled = LabelFacts(), Left(), Left()
+    labels, left = LabelFacts(), dict.fromkeys(_REASONS, Left())
     digests: list[tuple[int, int, int]] = []
-    for where, row in span.rows(config.fields()):
+    for read in _read_rows(span, config):
+        where, row, said = read.where, read.row, read.said
         if span.fields is None:
             fields.update(row)
-        left = reason_to_leave(row, config, where)
-        if left == "empty":
-            empty = empty.and_later(Left(1, where))
+        if said is None:
+            left[read.reason] = left[read.reason].and_later(Left(1, read.why or where))
             continue
-        if left == "unlabelled":
-            unlabelled = unlabelled.and_later(Left(1, where))
-            continue
-        text = row[config.text_field]
-        _refuse_half_characters(text, config.text_field, where)
+        if config.format == "labelled":
+            refuse_half_characters(said.group, config.text_field, where)
         key = None if config.key_field is None else str(row.get(config.key_field))
         if key is not None:
-            _refuse_half_characters(key, str(config.key_field), where)
+            refuse_half_characters(key, str(config.key_field), where)
         label = None if config.label_field is None else row[config.label_field]
         if config.label_field is not None:
             if isinstance(label, str):
-                _refuse_half_characters(label, config.label_field, where)
+                refuse_half_characters(label, config.label_field, where)
             labels.add(label, where, field=config.label_field, is_spelled=span.is_spelled)
         if config.time_field is not None:
             time_of(row, config.time_field, where)
         for name, places in seen.items():
             if (kind := _kind_of(row.get(name), name, where, is_spelled=span.is_spelled)) is not None:
                 places.setdefault(kind, where)
-        digests.append((_digest(text), _digest(str(label)), _digest(str(key))))
+        digests.append((_digest(said.text), _digest(str(label)), _digest(str(key))))
     texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
-    return SpanFacts(frozenset(fields), seen, labels, empty, unlabelled, texts, label_digests, keys)
+    empty, unlabelled, unusable = (left[reason] for reason in _REASONS)
+    return SpanFacts(frozenset(fields), seen, labels, empty, unlabelled, unusable, texts, label_digests, keys)
 
 
 def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None:
     """Refuse a field that no row has."""
     there = sorted(set(fields))
+    check_format_fields(config.format, there, where)
     for name, option in config.fields().items():
         if name not in there:
             guesses = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
@@ -185,27 +242,95 @@ def field_types(parts: Iterable[SeenTypes], config: BuildConfig) -> FieldTypes:
     return {name: _one_type(name, places) for name, places in seen.items()}
 
 
-def kept_rows(span: RawSpan, config: BuildConfig) -> Iterator[tuple[str, Row]]:
-    """The rows that have a text and, where one is asked for, a label."""
-    for where, row in span.rows(config.fields()):
-        if reason_to_leave(row, config, where) is None:
-            yield where, row
+def kept_rows(span: RawSpan, config: BuildConfig) -> Iterator[KeptRow]:
+    """The rows that say something and, where one is asked for, have a label."""
+    for read in _read_rows(span, config):
+        if read.said is not None:
+            yield KeptRow(read.where, read.row, read.said)
 
 
-def reason_to_leave(row: Row, config: BuildConfig, where: str) -> Literal["empty", "unlabelled"] | None:
-    """Why a row cannot be learned from: nothing is wrong with it, something is not there."""
-    text = row.get(config.text_field)
-    if text is None or (isinstance(text, str) and not text.strip()):
-        return "empty"
-    if not isinstance(text, str):
-        raise DataError(
-            f"{where}: field '{config.text_field}' is of type {type(text).__name__}; expected text. Name the "
-            "right "
-            f"field (--text); this row has: {', '.join(row)}."
-        )
-    if config.label_field is not None and is_unlabelled(row.get(config.label_field)):
-        return "unlabelled"
-    return None
+def columns_of(span: RawSpan, config: BuildConfig) -> Collection[str]:
+    """What is read of the rows: of a prompt all, as its graders may; of a struct all of its fields."""
+    there, asked = span.fields, config.fields()
+    if there is None or config.format in ("labelled", "text"):
+        return asked
+    if config.format == "prompts":
+        return there
+    roots = {*OTHER_FIELDS[config.format], *(name for way in FIELDS[config.format] for name in way)}
+    return [name for name in there if name in asked or name.partition(".")[0] in roots]
+
+
+def row_reader(config: BuildConfig) -> RowReader:
+    """What reads a row of the format."""
+    if config.format == "labelled":
+        return RowReader(config.format, config.text_field, None, "")
+    special = special_tokens(settings_of(config))
+    end = config.end_token if config.end_token is not None else special.get("eos_token", "")
+    return RowReader(config.format, config.text_field, _template_of(config, special), end)
+
+
+def settings_of(config: BuildConfig) -> dict[str, Any]:
+    """The tokenizer's `tokenizer_config.json`, or the one that a new tokenizer gets."""
+    if new_vocabulary(config.tokenizer) is not None:
+        end = ENDS.get(config.chat_template or "", END)
+        found: dict[str, Any] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "pad_token": PADDING,
+            "eos_token": end,
+        }
+    else:
+        found = tokenizer_settings(config.tokenizer)
+    return {**found, "eos_token": config.end_token} if config.end_token else found
+
+
+def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplate | None:
+    """The one that is named, or that comes with the tokenizer; None where there is none."""
+    if config.chat_template is not None:
+        return load_template(config.chat_template, special)
+    if new_vocabulary(config.tokenizer) is not None:
+        return None
+    beside = tokenizer_file(config.tokenizer).parent / TEMPLATE_FILE
+    if beside.is_file():
+        return load_template(str(beside), special)
+    found = tokenizer_settings(config.tokenizer).get("chat_template")
+    if isinstance(found, list):  # several by name, of which one is the default
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    where = str(beside.parent / SETTINGS_FILE)
+    return ChatTemplate(found, special, where=where) if isinstance(found, str) else None
+
+
+_Reason = Literal["empty", "unlabelled", "unusable"]
+_REASONS: tuple[_Reason, ...] = ("empty", "unlabelled", "unusable")
+
+
+class _ReadRow(NamedTuple):
+    where: str
+    row: Row
+    said: Said | None
+    """None for a row that is left out,"""
+    reason: _Reason = "empty"
+    """and why."""
+    why: str = ""
+    """What is wrong with it, where something is."""
+
+
+def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
+    """Every row; one that is left out because of what is not there is not wrong."""
+    reader = row_reader(config)
+    has_structs = span.fields is not None and config.format not in ("labelled", "text")
+    for where, row in span.rows(columns_of(span, config)):
+        try:
+            said = reader.read(nested(row) if has_structs else row, where)
+        except DataError as error:
+            if "unusable" not in config.drop:
+                raise
+            yield _ReadRow(where, row, None, "unusable", str(error))
+            continue
+        if said is not None and config.label_field is not None and is_unlabelled(row.get(config.label_field)):
+            yield _ReadRow(where, row, None, "unlabelled")
+        else:
+            yield _ReadRow(where, row, said)
 
 
 def time_of(row: Row, field: str, where: str) -> datetime | None:
@@ -221,11 +346,11 @@ def time_of(row: Row, field: str, where: str) -> datetime | None:
         ) from error
 
 
-def key_of(row: Row, config: BuildConfig) -> str | None:
+def key_of(kept: KeptRow, config: BuildConfig) -> str | None:
     """What rows are split by; None where it is missing."""
     if config.key_field is None:
-        return f"{_digest(row[config.text_field]):016x}"
-    value = row.get(config.key_field)
+        return f"{_digest(kept.said.group):016x}"
+    value = kept.row.get(config.key_field)
     return None if value is None else str(value)
 
 
@@ -251,16 +376,6 @@ def _digest(text: str) -> int:
     return xxhash.xxh3_64_intdigest(text.encode(errors="surrogatepass"))
 
 
-def _refuse_half_characters(text: str, name: str, where: str) -> None:
-    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise DataError(
-            f"{where}: field '{name}' holds {text[error.start]!a}, half a character. Mend or drop the line."
-        ) from error
-
-
 _LARGE = "an integer beyond 2^53"
 _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "str": pa.string(),
@@ -282,7 +397,7 @@ def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | No
     if value is None:
         return None
     if isinstance(value, str):
-        _refuse_half_characters(value, name, where)
+        refuse_half_characters(value, name, where)
         if not is_spelled:
             return "str"
         spelled = (kind for kind, pattern in _SPELLINGS if pattern.fullmatch(value))

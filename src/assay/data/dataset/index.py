@@ -27,9 +27,14 @@ from assay.base.errors import DataError
 from assay.data.dataset.columns import (
     LABEL,
     MASK,
+    PROMPT_TOKENS,
+    REJECTED,
+    SEQUENCES,
+    SPANS,
     TOKENS,
     check_same_schema,
     check_schema,
+    format_of,
     is_text,
     plain_schema,
 )
@@ -58,6 +63,20 @@ from assay.store.objects import ObjectStore, open_store
 Progress = Callable[[int, int], None]
 """Called with (shards done, shards in all)."""
 _NO_PARTITIONS = pa.schema([])
+Lengths = npt.NDArray[np.int64]
+Lists = tuple[Lengths, npt.NDArray[np.int64]]
+"""Numbers in each row's list, and all of them."""
+
+
+class KeptFiles(NamedTuple):
+    """Digests of what a built dataset keeps beside its shards."""
+
+    tokenizer_sha256: str | None = None
+    tokenizer_config_sha256: str | None = None
+    chat_template_sha256: str | None = None
+
+
+_NONE_KEPT = KeptFiles()
 
 
 class GroupScan(NamedTuple):
@@ -91,7 +110,7 @@ def index_dataset(
     name: str | None = None,
     needs_label: bool = True,
     workers: int = 2,
-    tokenizer_sha256: str | None = None,
+    kept: KeptFiles = _NONE_KEPT,
     build: BuildSummary | None = None,
     progress: Progress = lambda done, total: None,
 ) -> DatasetManifest:
@@ -117,7 +136,7 @@ def index_dataset(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return _write(scans, source_url, out, name or _name_of(source_url), tokenizer_sha256, build)
+    return _write(scans, source_url, out, name or _name_of(source_url), kept, build)
 
 
 def scan_shard(
@@ -157,7 +176,9 @@ def _scan(
     rows_of_length = np.zeros(0, np.int64)
     max_token_id = 0
     labels: Counter[str] = Counter()
-    columns = {field.name: ColumnCounts() for field in plain_schema(schema) if is_profiled(field.type)}
+    format = format_of(schema)
+    sequences = SEQUENCES if format == "pairs" else (TOKENS,)
+    columns = {field.name: ColumnCounts() for field in plain_schema(schema) if is_profiled(field, format)}
     for group in range(metadata.num_row_groups):
         where = f"{path}: row group {group}"
         starts, sizes = chunk_ranges(metadata, group)
@@ -167,12 +188,18 @@ def _scan(
         if from_path:
             table = with_partitions(table, path, from_path, num_rows)
         lengths = _lengths(table[TOKENS], where)
+        of_sequences = [_lengths(table[name], where, name) for name in sequences]
         digests = [xxhash.xxh3_64_intdigest(part) for part in parts]
-        groups.append(GroupScan(num_rows, int(lengths.sum()), starts, sizes, digests))
+        groups.append(GroupScan(num_rows, int(np.sum(of_sequences)), starts, sizes, digests))
         if not num_rows:
             continue
-        rows_of_length = added(rows_of_length, np.bincount(np.minimum(lengths, MAX_LENGTH)))
-        max_token_id = max(max_token_id, _max_token_id(table[TOKENS], where))
+        longest = np.max(of_sequences, axis=0)
+        rows_of_length = added(rows_of_length, np.bincount(np.minimum(longest, MAX_LENGTH)))
+        max_token_id = max(max_token_id, *(_max_token_id(table[name], where, name) for name in sequences))
+        if format == "chat":
+            _check_chat(table, lengths, where)
+        if format == "pairs":
+            _check_pairs(table, lengths, where)
         if MASK in schema.names:
             _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
@@ -216,24 +243,22 @@ def _checked(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: S
     return table
 
 
-def _lengths(column: pa.ChunkedArray, where: str) -> npt.NDArray[np.int64]:
+def _lengths(column: pa.ChunkedArray, where: str, name: str = TOKENS) -> Lengths:
     if column.null_count:
-        raise DataError(f"{where}: {column.null_count} rows have no {TOKENS} (null). Drop these rows first.")
+        raise DataError(f"{where}: {column.null_count} rows have no {name} (null). Drop these rows first.")
     lengths: npt.NDArray[np.int64] = pc.list_value_length(column).to_numpy().astype(np.int64)
     if len(lengths) and lengths.min() == 0:
-        raise DataError(f"{where}: row {int(lengths.argmin())} has no tokens. Drop empty rows first.")
+        raise DataError(f"{where}: row {int(lengths.argmin())} has no tokens in {name}. Drop empty rows first.")
     return lengths
 
 
-def _max_token_id(column: pa.ChunkedArray, where: str) -> int:
+def _max_token_id(column: pa.ChunkedArray, where: str, name: str) -> int:
     tokens = pc.list_flatten(column)
     if tokens.null_count:
-        raise DataError(f"{where}: {tokens.null_count} tokens in {TOKENS} are null. Drop or mend these rows.")
+        raise DataError(f"{where}: {tokens.null_count} tokens in {name} are null. Drop or mend these rows.")
     limits = pc.min_max(tokens).as_py()
     if limits["min"] < 0:
-        raise DataError(
-            f"{where}: {TOKENS} holds {limits['min']}; tokens are 0 or more. Mend these rows first."
-        )
+        raise DataError(f"{where}: {name} holds {limits['min']}; tokens are 0 or more. Mend these rows first.")
     return int(limits["max"])
 
 
@@ -272,6 +297,67 @@ def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
     return {}
 
 
+def _check_chat(table: pa.Table, lengths: Lengths, where: str) -> None:
+    """Spans are pairs of places in their row, one after the other; each row has one at least."""
+    counts, values = _lists_of(table[SPANS], where, SPANS)
+    rows = np.repeat(np.arange(len(counts)), counts)
+    begins_row = np.concatenate([[True], rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, bool)
+    is_odd = (np.arange(len(values)) - np.repeat(np.cumsum(counts) - counts, counts)) % 2 == 1
+    before = np.concatenate([[-1], values[:-1]])
+    falls = np.where(begins_row, values < 0, np.where(is_odd, values <= before, values < before))
+    wrong = (counts == 0) | (counts % 2 == 1)
+    wrong[rows[falls | (values > lengths[rows])]] = True
+    if wrong.any():
+        raise DataError(
+            f"{where}: row {int(wrong.argmax())}: {SPANS} is not pairs [begin, end) of places among its "
+            f"{lengths[int(wrong.argmax())]} tokens, one after the other. Mend the column, or build the "
+            "dataset from the messages with 'assay data build --format chat'."
+        )
+
+
+def _check_pairs(table: pa.Table, lengths: Lengths, where: str) -> None:
+    """Both sequences go beyond the prompt, which is the same in both."""
+    if PROMPT_TOKENS not in table.column_names:
+        raise DataError(
+            f"{where}: column '{PROMPT_TOKENS}' is missing, and there is '{REJECTED}': how many tokens of both "
+            "are the prompt. Add it, or build the dataset with 'assay data build --format pairs'."
+        )
+    rejected, prompts = _lengths(table[REJECTED], where, REJECTED), table[PROMPT_TOKENS]
+    if prompts.null_count or not pa.types.is_integer(prompts.type):
+        raise DataError(f"{where}: {PROMPT_TOKENS} is not a whole number in every row. Mend the column.")
+    shared = prompts.to_numpy().astype(np.int64)
+    wrong = (shared < 0) | (shared > np.minimum(lengths, rejected))
+    if not wrong.any():
+        wrong = _differ(
+            _lists_of(table[TOKENS], where, TOKENS), _lists_of(table[REJECTED], where, REJECTED), shared
+        )
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"{where}: row {row}: {TOKENS} and {REJECTED} do not begin with the same {shared[row]} tokens, as "
+            f"{PROMPT_TOKENS} says. Mend the column, or build the dataset with 'assay data build --format "
+            "pairs'."
+        )
+
+
+def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:
+    """Whether two lists of a row differ in so many of their first numbers."""
+    place = np.arange(int(shared.sum())) - np.repeat(np.cumsum(shared) - shared, shared)
+    firsts = [values[np.repeat(np.cumsum(counts) - counts, shared) + place] for counts, values in (one, other)]
+    rows = np.repeat(np.arange(len(shared)), shared)
+    return np.bincount(rows[firsts[0] != firsts[1]], minlength=len(shared)) > 0
+
+
+def _lists_of(column: pa.ChunkedArray, where: str, name: str) -> Lists:
+    values = pc.list_flatten(column)
+    if column.null_count or values.null_count:
+        raise DataError(f"{where}: {name} has nulls. Drop or mend these rows.")
+    return (
+        pc.list_value_length(column).to_numpy().astype(np.int64),
+        values.to_numpy().astype(np.int64, copy=False),
+    )
+
+
 def _check_mask(column: pa.ChunkedArray, lengths: npt.NDArray[np.int64], where: str) -> None:
     """We never read masks, since they follow from the lengths; make sure that they do."""
     in_mask = pc.fill_null(pc.list_value_length(column), -1).to_numpy()
@@ -292,7 +378,7 @@ def _write(
     source_url: str,
     out: Path,
     name: str,
-    tokenizer_sha256: str | None,
+    kept: KeptFiles,
     build: BuildSummary | None,
 ) -> DatasetManifest:
     groups = _row_groups(scans)
@@ -321,8 +407,9 @@ def _write(
         lengths=length_profile(functools.reduce(added, (scan.rows_of_length for scan in scans))),
         label_counts=_all_labels(scans),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
-        tokenizer_sha256=tokenizer_sha256,
         build=build,
+        format=format_of(schema),
+        **kept._asdict(),
     )
     folder = open_store(str(out))
     folder.delete(MANIFEST_FILE)

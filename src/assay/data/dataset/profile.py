@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from assay.data.dataset.columns import is_text
-from assay.records.dataset import ColumnProfile, LengthProfile
+from assay.data.dataset.columns import ITEM, is_text
+from assay.records.dataset import ColumnProfile, Format, LengthProfile
 
 Counts = npt.NDArray[np.int64]
 
@@ -103,9 +103,10 @@ class ColumnCounts:
         )
 
 
-def is_profiled(arrow_type: pa.DataType) -> bool:
-    """Whether a column is one value a row (lists of tokens have a profile of their own)."""
-    return not pa.types.is_nested(arrow_type)
+def is_profiled(field: pa.Field, format: Format) -> bool:
+    """Whether a column is one value a row (lists of tokens have a profile of their own), and not a text of many
+    words."""
+    return not pa.types.is_nested(field.type) and not (format == "prompts" and field.name == ITEM)
 
 
 def _has_limits(arrow_type: pa.DataType) -> bool:

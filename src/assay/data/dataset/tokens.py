@@ -1,7 +1,10 @@
 """Text to tokens, with any Hugging Face tokenizer, by the `tokenizers` library alone."""
 
-from collections.abc import Iterable
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -9,10 +12,15 @@ from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
 
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
+END = "<|endoftext|>"
+"""Of texts, in a tokenizer that is trained on them for a language model."""
 TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+"""Beside the tokenizer: which of its tokens are special, and often a chat template."""
 NEW = "new:"
 _SMALLEST = 300
 """All bytes, the special tokens, and some to learn."""
+_TRIMS = re.compile(r'("trim_offsets"\s*:\s*)true')
 
 
 def new_vocabulary(name: str) -> int | None:
@@ -40,10 +48,14 @@ def tokenizer_file(name: str | Path) -> Path:
 
 
 def load_tokenizer(name: str | Path) -> Tokenizer:
-    """See `tokenizer_file`; neither truncates nor pads."""
+    """See `tokenizer_file`; neither truncates nor pads.
+
+    Offsets are those of whole tokens: some tokenizers leave out a word's space, which then lies in no token.
+    """
     file = tokenizer_file(name)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        text = file.read_text(encoding="utf-8")
+        tokenizer = Tokenizer.from_str(_TRIMS.sub(r"\1false", text))
     except Exception as error:  # the library raises plain Exception
         raise ConfigError(f"{file}: not a tokenizer of the 'tokenizers' library: {error}") from error
     tokenizer.no_truncation()
@@ -51,7 +63,29 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     return tokenizer
 
 
-def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
+def tokenizer_settings(name: str | Path) -> dict[str, Any]:
+    """What `tokenizer_config.json` beside the tokenizer says; nothing where there is none."""
+    file = tokenizer_file(name).parent / SETTINGS_FILE
+    if not file.is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{file}: cannot be read: {error}. Mend it, or copy it from its source.") from error
+    return settings if isinstance(settings, dict) else {}
+
+
+def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
+    """`eos_token` and the like -> how it is written."""
+    found = {
+        name: value.get("content") if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if name.endswith("_token")
+    }
+    return {name: value for name, value in found.items() if isinstance(value, str)}
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
     """A byte-level BPE (any text encodes, none is unknown), padding first, so that token 0 is padding.
 
     The same texts in any order give the same tokens.
@@ -61,7 +95,7 @@ def train_tokenizer(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=[PADDING, START],
+        special_tokens=[PADDING, START, *special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from jaxtyping import Bool, Int, Int32, Int64, UInt64
 
-from assay.data.dataset.columns import TOKENS
+from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
 
@@ -68,8 +68,8 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Without padding."""
-        return int(self.tokens.lengths.sum())
+        """Of all sequences, without padding."""
+        return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
     def take(self, rows: Sequence[int]) -> "MicroBatch":
         """Some of the rows, padded as wide as before. Rows that are packed cannot be taken apart."""

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, UInt64
 
-from assay.base.errors import DamagedDataError, DataError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.config import LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.layouts import Arrangement, WindowKeys, arrange
@@ -45,6 +46,13 @@ class Loader:
         self.config = config
         self._source = source
         self._columns = tuple(columns)
+        # Every row has as many sequences as any other: tokens, and perhaps what they are preferred to.
+        self._num_sequences = len(sequences_of(columns))
+        if self._num_sequences > 1 and isinstance(config.layout, PackedLayout):
+            raise ConfigError(
+                "loader.layout: pairs are not packed, for both sequences of one are needed at once. Use "
+                "loader.layout.type=bucketed."
+            )
         self._geometry = Geometry(
             num_rows=int(source.num_rows.sum()),
             lanes=config.lanes,
@@ -156,6 +164,7 @@ class Loader:
         lane: int,
     ) -> Arrangement:
         """Deal a lane's rows to the steps of a window."""
+        budget = self.config.max_micro_batch_tokens
         return arrange(
             row_ids,
             lengths,
@@ -163,7 +172,7 @@ class Loader:
             self.config.layout,
             WindowKeys(self.config.seed, place.epoch, place.window),
             step_rows=self._geometry.step_rows(lane, place.window),
-            max_tokens=self.config.max_micro_batch_tokens,
+            max_tokens=None if budget is None else budget // self._num_sequences,
         )
 
 

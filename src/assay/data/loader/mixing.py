@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from jaxtyping import Bool, Float64, Int, Int32, Int64, UInt64
 
+from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.profile import NUM_TOP_VALUES
 from assay.data.dataset.split import DatasetView
 from assay.data.loader.config import LoaderConfig, PaddedLayout
@@ -92,7 +93,7 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
     """Reads some windows of the first epoch, and the table of row groups."""
     profiles = {profile.name: profile for profile in view.dataset.manifest.column_profiles}
     columns = [name for name, profile in profiles.items() if _tells_rows_apart(profile)]
-    loader = Loader(view, config, columns)
+    loader = Loader(view, config, [*columns, *sequences_of(view.dataset.manifest.columns)])
     samples = list(_samples(loader))
     steps = [_steps(loader, sample, np.arange(len(sample.row_ids)), epoch=0) for sample in samples]
     traits = []

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ import pyarrow as pa
 from jaxtyping import Bool, Int, Int32, Int64, Shaped, UInt64
 
 from assay.base.errors import DamagedDataError, DataError
-from assay.data.dataset.columns import TOKENS, is_ragged
+from assay.data.dataset.columns import TOKENS, is_ragged, sequences_of
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.data.loader.layouts import Arrangement, Piece
 from assay.data.loader.order import Span
@@ -72,8 +73,8 @@ class WindowRows:
 
     @property
     def lengths(self) -> Int32[np.ndarray, "row"]:
-        """Tokens."""
-        return self.ragged[TOKENS].lengths
+        """Tokens of the longest sequence."""
+        return reduce(np.maximum, (self.ragged[name].lengths for name in sequences_of(self.ragged)))
 
 
 class Window:

@@ -1,0 +1,197 @@
+"""Rows as tokens: every text is tokenised once, whole, and where things lie in it follows from offsets.
+
+    labelled  cut at `max_tokens`
+    text      cut into even pieces of at most `max_tokens`, each a row of its own; nothing is lost or added
+    chat      the tokens that share a character with a trained span
+    pairs     two sequences, and how many tokens lie wholly in the prompt of both
+    prompts   the tokens, and what graders read
+
+A token that straddles a border belongs to what follows the border. Rows of the last three that are longer than
+`max_tokens` are left out, and counted: a cut would go through what is to be learned, or asked.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from tokenizers import Encoding, Tokenizer
+
+from assay.base.errors import DataError
+from assay.data.dataset.columns import ITEM, MARGIN, MASK, PROMPT_TOKENS, REJECTED, SEQUENCES, SPANS, TOKENS
+from assay.data.dataset.formats.rows import Said
+from assay.data.dataset.formats.template import Span
+from assay.data.dataset.raw.span import Row
+from assay.records.dataset import Format
+
+Ids = npt.NDArray[np.int32]
+_LIST = pa.list_(pa.int32())
+COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
+    "labelled": {TOKENS: _LIST, MASK: pa.list_(pa.int8())},
+    "text": {TOKENS: _LIST},
+    "chat": {TOKENS: _LIST, SPANS: _LIST},
+    "pairs": {TOKENS: _LIST, REJECTED: _LIST, PROMPT_TOKENS: pa.int32(), MARGIN: pa.float32()},
+    "prompts": {TOKENS: _LIST, ITEM: pa.string()},
+}
+"""What a row of each format is trained on."""
+_WITHOUT_OFFSETS = ("labelled", "text", "prompts")
+
+
+class KeptRow(NamedTuple):
+    """A raw row that is trained on."""
+
+    where: str
+    row: Row
+    said: Said
+
+
+class EncodedRow(NamedTuple):
+    """A row of the dataset: what it came from, and the columns of its format."""
+
+    kept: KeptRow
+    columns: dict[str, Any]
+
+
+@dataclass
+class Encoder:
+    """Makes rows of a dataset of rows of a source, and counts what became of them."""
+
+    tokenizer: Tokenizer
+    """Truncates where rows are `labelled`, and only there."""
+    format: Format
+    text_field: str
+    max_tokens: int
+    drops_unusable: bool
+    counts: Counter[str] = field(default_factory=Counter)
+    """`cut_rows`, `cut_tokens`, `split_texts`, `long`, `unusable`."""
+    firsts: dict[str, str] = field(default_factory=dict)
+    """Of the rows that were left out, by the reason."""
+
+    def rows(self, kept: Iterator[KeptRow], batch_rows: int) -> Iterator[EncodedRow]:
+        """So many at a time are tokenised together."""
+        encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
+        while batch := list(islice(kept, batch_rows)):
+            for row, encodings in zip(batch, self._encodings(batch), strict=True):
+                try:
+                    self._refuse_no_tokens(row, encodings)
+                    found = encode(row, *encodings)
+                except DataError as error:
+                    if not self.drops_unusable:
+                        raise
+                    self._leave("unusable", str(error))
+                    continue
+                if any(len(each.get(name, ())) > self.max_tokens for each in found for name in SEQUENCES):
+                    self._leave("long", row.where)
+                    continue
+                yield from (EncodedRow(row, columns) for columns in found)
+
+    def _leave(self, reason: str, what: str) -> None:
+        self.counts[reason] += 1
+        self.firsts.setdefault(reason, what)
+
+    def _encodings(self, rows: Sequence[KeptRow]) -> list[list[Encoding]]:
+        """Of the sequences of each row."""
+        is_fast = self.format in _WITHOUT_OFFSETS
+        encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
+        found: list[list[Encoding]] = [[] for _ in rows]
+        for is_templated in (False, True):
+            texts = [
+                (index, sequence.text)
+                for index, kept in enumerate(rows)
+                if kept.said.is_templated == is_templated
+                for sequence in kept.said.sequences
+            ]
+            encodings = (
+                encode([text for _, text in texts], add_special_tokens=not is_templated) if texts else []
+            )
+            for (index, _), encoding in zip(texts, encodings, strict=True):
+                found[index].append(encoding)
+        return found
+
+    def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[Encoding]) -> None:
+        if not all(map(len, encodings)):
+            what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
+            raise DataError(
+                f"{kept.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
+            )
+
+    def _labelled(self, _: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+        if len(encoding) == self.max_tokens and (beyond := encoding.overflowing):
+            around = self.tokenizer.num_special_tokens_to_add(False)
+            self.counts["cut_rows"] += 1
+            self.counts["cut_tokens"] += sum(len(each) - around for each in beyond)
+        return [{TOKENS: _ids(encoding), MASK: np.ones(len(encoding), np.int8)}]
+
+    def _text(self, _: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+        ids = _ids(encoding)
+        num_pieces = -(-len(ids) // self.max_tokens)
+        self.counts["split_texts"] += num_pieces > 1
+        borders = np.linspace(0, len(ids), num_pieces + 1).astype(int).tolist()
+        return [{TOKENS: ids[begin:end]} for begin, end in pairwise(borders)]
+
+    def _chat(self, kept: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+        is_trained = tokens_of(encoding, kept.said.sequences[0].spans)
+        if not is_trained.any():
+            raise DataError(
+                f"{kept.where}: what is to be learned has no tokens by this tokenizer. Drop or mend the row."
+            )
+        if not kept.said.is_templated:  # what the tokenizer puts behind the text is of the completion
+            is_trained[is_trained.argmax() :] = True
+        return [{TOKENS: _ids(encoding), SPANS: spans_of(is_trained)}]
+
+    def _pairs(self, kept: KeptRow, good: Encoding, bad: Encoding) -> list[dict[str, Any]]:
+        chosen, rejected = _ids(good), _ids(bad)
+        if np.array_equal(chosen, rejected):
+            raise DataError(
+                f"{kept.where}: chosen and rejected are the same tokens by this tokenizer. Drop the row: it "
+                "prefers nothing."
+            )
+        borders = [sequence.spans[0][0] for sequence in kept.said.sequences]
+        shared = min(first_token_of(good, borders[0]), first_token_of(bad, borders[1]))
+        differ = np.flatnonzero(chosen[:shared] != rejected[:shared])
+        prompt_tokens = int(differ[0]) if len(differ) else shared
+        margin = kept.said.margin
+        return [{TOKENS: chosen, REJECTED: rejected, PROMPT_TOKENS: prompt_tokens, MARGIN: margin}]
+
+    def _prompts(self, kept: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
+        return [{TOKENS: _ids(encoding), ITEM: kept.said.item}]
+
+
+def tokens_of(encoding: Encoding, spans: Iterable[Span]) -> npt.NDArray[np.bool_]:
+    """Which tokens share a character with one of the spans."""
+    begins, ends = _offsets(encoding)
+    found = np.zeros(len(begins), bool)
+    for begin, end in spans:
+        found |= (ends > begin) & (begins < end)
+    return found
+
+
+def first_token_of(encoding: Encoding, place: int) -> int:
+    """The number of tokens before the first that reaches beyond so many characters."""
+    beyond = np.flatnonzero(_offsets(encoding)[1] > place)
+    return int(beyond[0]) if len(beyond) else len(encoding)
+
+
+def spans_of(is_trained: npt.NDArray[np.bool_]) -> Ids:
+    """Flat pairs [begin, end) of the stretches."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_trained, [False]]).astype(np.int8)))
+    return edges.astype(np.int32)
+
+
+def list_array(rows: Sequence[npt.NDArray[Any]], arrow_type: pa.DataType) -> pa.Array:
+    """A list column."""
+    borders = pa.array(np.concatenate([[0], np.cumsum([len(row) for row in rows])]), pa.int32())
+    return pa.ListArray.from_arrays(borders, pa.array(np.concatenate(rows), arrow_type.value_type))
+
+
+def _offsets(encoding: Encoding) -> npt.NDArray[np.int64]:
+    """[2, token]: begins and ends. A token of the tokenizer's own has none: it begins and ends at 0."""
+    return np.array(encoding.offsets, np.int64).reshape(-1, 2).T
+
+
+def _ids(encoding: Encoding) -> Ids:
+    return np.array(encoding.ids, np.int32)

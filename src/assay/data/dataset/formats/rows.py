@@ -1,0 +1,394 @@
+"""What a raw row says to a language model, in the words of our own files, of TRL's and of OpenAI's.
+
+    text      {text}
+    chat      {messages}, an assistant's `weight: 0` is not trained;  {prompt, completion}
+    pairs     {prompt, chosen, rejected};  {chosen, rejected}, which begin alike;
+              {input: {messages}, preferred_output, non_preferred_output};  with a `margin`, if they like
+    prompts   {prompt, ...} or {messages, ...}; what else there is, is the item for graders
+
+A prompt and what follows are two texts, which are put together as they are, or two lists of messages, which a
+chat template renders. Every problem is a `DataError` that names the row.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Any, NamedTuple
+
+from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.formats.template import ChatTemplate, Message, Rendered
+from assay.data.dataset.raw.span import Row
+from assay.records.dataset import Format
+
+FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
+    "chat": (("messages",), ("prompt", "completion")),
+    "pairs": (
+        ("prompt", "chosen", "rejected"),
+        ("chosen", "rejected"),
+        ("input", "preferred_output", "non_preferred_output"),
+    ),
+    "prompts": (("prompt",), ("messages",)),
+}
+"""Format -> the sets of fields of which a row has one."""
+OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
+    "chat": ("tools",), "pairs": ("tools", "margin"), "prompts": ("tools", "item"),
+}  # fmt: skip
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_OTHER_ROLES = {
+    "human": "user",
+    "gpt": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+    "ai": "assistant",
+}
+_ALSO_CALLED = {
+    "conversations": "messages", "conversation": "messages", "dialog": "messages", "response": "completion",
+    "answer": "completion", "output": "completion", "instruction": "prompt", "question": "prompt",
+}  # fmt: skip
+_MARKS = "\ufdd0\ufdd1"
+"""No text may hold them; a template's marks are made of them."""
+
+
+class Said(NamedTuple):
+    """What is trained on, as text."""
+
+    sequences: tuple[Rendered, ...]
+    """One, or chosen and rejected; the spans are what is to be learned, or what follows the prompt."""
+    group: str
+    """Rows that share it are kept on one side of a split: the prompt, where there is one."""
+    is_templated: bool = False
+    """The template wrote the special tokens; the tokenizer adds none."""
+    margin: float = 0.0
+    item: str = ""
+    """JSON."""
+
+    @property
+    def text(self) -> str:
+        """All of it: what two rows must share to be copies."""
+        return "\x1f".join([*(sequence.text for sequence in self.sequences), self.item])
+
+
+@dataclass(frozen=True)
+class RowReader:
+    """Reads rows of one format."""
+
+    format: Format
+    text_field: str
+    template: ChatTemplate | None
+    """For messages."""
+    end: str
+    """The token behind a text or a completion; empty for none."""
+
+    def read(self, row: Row, where: str) -> Said | None:
+        """What a row says; None where it says nothing."""
+        read: Callable[[Row, str], Said | None] = getattr(self, f"_{self.format}")
+        return read(row, where)
+
+    def _labelled(self, row: Row, where: str) -> Said | None:
+        text = _text_of(row, self.text_field, where)
+        return None if text is None else Said((Rendered(text, ()),), text)
+
+    def _text(self, row: Row, where: str) -> Said | None:
+        text = _text_of(row, self.text_field, where)
+        return (
+            None
+            if text is None
+            else Said((Rendered(self._ended(_checked(text, self.text_field, where)), ()),), text)
+        )
+
+    def _chat(self, row: Row, where: str) -> Said | None:
+        if row.get("messages") is not None:
+            messages = _messages(row["messages"], "messages", where)
+            if not messages:
+                return None
+            said = self._conversation((), messages, row.get("tools"), where)
+            return Said((said,), said.text, True)
+        prompt, completion = _several(row, ("prompt", "completion"), where)
+        if prompt is None and completion is None:
+            return None
+        said, is_templated, group = self._answered(prompt, completion, "completion", row.get("tools"), where)
+        return Said((said,), group, is_templated)
+
+    def _pairs(self, row: Row, where: str) -> Said | None:
+        if row.get("preferred_output") is not None or row.get("non_preferred_output") is not None:
+            asked = row.get("input")
+            asked = asked if isinstance(asked, Mapping) else {}
+            row = {
+                "prompt": asked.get("messages"), "chosen": row.get("preferred_output"),
+                "rejected": row.get("non_preferred_output"), "tools": asked.get("tools"),
+                "margin": row.get("margin"),
+            }  # fmt: skip
+        chosen, rejected = _several(row, ("chosen", "rejected"), where)
+        if chosen is None and rejected is None:
+            return None
+        prompt, tools = row.get("prompt"), row.get("tools")
+        if prompt is None:
+            prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
+        if chosen == rejected:
+            raise DataError(f"{where}: chosen and rejected are the same. Drop the row: it prefers nothing.")
+        good, is_templated, group = self._answered(prompt, chosen, "chosen", tools, where)
+        bad, _, _ = self._answered(prompt, rejected, "rejected", tools, where)
+        if good.text == bad.text:
+            raise DataError(
+                f"{where}: chosen and rejected are the same once the chat template has rendered them. Drop the "
+                "row: it prefers nothing."
+            )
+        return Said((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
+
+    def _prompts(self, row: Row, where: str) -> Said | None:
+        name = "prompt" if row.get("prompt") is not None else "messages"
+        prompt = row.get(name)
+        if prompt is None or prompt == [] or (isinstance(prompt, str) and not prompt.strip()):
+            return None
+        item = row.get("item") if row.get("item") is not None else row
+        if isinstance(prompt, str):
+            said, is_templated = Rendered(_checked(prompt, name, where), ()), False
+        else:
+            messages = _messages(prompt, name, where)
+            if messages[-1]["role"] == "assistant":
+                raise DataError(
+                    f"{where}: the last message is the assistant's; a prompt ends before the answer. "
+                    "Leave it out."
+                )
+            plain = [_without_weight(message) for message in messages]
+            text = self._template(where).render(plain, _tools(row.get("tools"), where), where, asks=True)
+            said, is_templated = Rendered(text, ()), True
+        return Said((said,), said.text, is_templated, item=_json(item, where))
+
+    def _answered(
+        self, prompt: Any, answer: Any, name: str, tools: Any, where: str
+    ) -> tuple[Rendered, bool, str]:
+        """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
+        if isinstance(prompt, str) and isinstance(answer, str):
+            if not answer.strip():
+                raise DataError(
+                    f"{where}: '{name}' is empty: there is nothing to learn. Fill it, or drop the row."
+                )
+            begin, text = _checked(prompt, "prompt", where), self._ended(_checked(answer, name, where))
+            return Rendered(begin + text, ((len(begin), len(begin) + len(text)),)), False, begin.strip() or text
+        if isinstance(prompt, str):
+            prompt = [{"role": "user", "content": prompt}] if prompt else []
+        if isinstance(answer, Mapping):
+            answer = [answer]
+        messages, answers = _messages(prompt, "prompt", where), _messages(answer, name, where)
+        rendered = self._conversation(messages, answers, tools, where)
+        has_question = any(message["role"] == "user" for message in messages)
+        return rendered, True, _json([messages, tools], where) if has_question else rendered.text
+
+    def _conversation(
+        self, before: Sequence[Message], messages: Sequence[Message], tools: Any, where: str
+    ) -> Rendered:
+        """Of `before` nothing is trained."""
+        speaks = [message["role"] == "assistant" for message in messages]
+        wanted = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
+        if not any(wanted):
+            why = "every assistant message has weight 0" if any(speaks) else "no message is the assistant's"
+            raise DataError(f"{where}: {why}: there is nothing to learn. Drop the row, or mend it.")
+        for number, (message, is_wanted) in enumerate(zip(messages, wanted, strict=True), start=1):
+            if is_wanted and not str(message.get("content") or "").strip() and not message.get("tool_calls"):
+                raise DataError(
+                    f"{where}: message {number}: the assistant says nothing. Fill it, give it weight 0, or "
+                    "drop the row."
+                )
+        plain = [_without_weight(message) for message in (*before, *messages)]
+        rendered = self._template(where).render_turns(
+            plain, [*(False for _ in before), *wanted], _tools(tools, where), where
+        )
+        if not rendered.spans:
+            raise DataError(f"{where}: the chat template leaves out what the assistant says. Name another one.")
+        return rendered
+
+    def _template(self, where: str) -> ChatTemplate:
+        if self.template is None:
+            raise ConfigError(
+                f"{where}: has messages, and the tokenizer comes with no chat template. Name one: "
+                "--chat-template chatml, or a .jinja file."
+            )
+        return self.template
+
+    def _ended(self, text: str) -> str:
+        return text if text.endswith(self.end) else text + self.end
+
+
+def check_format_fields(format: Format, fields: Iterable[str], where: str) -> None:
+    """Refuse rows of which none can be of the format; the error names the field that was perhaps meant."""
+    there = sorted(set(fields))
+    roots = {name.partition(".")[0] for name in there}
+    ways = FIELDS.get(format, ())
+    if not ways or any(roots.issuperset(way) for way in ways):
+        return
+    nearest = max(ways, key=lambda way: len(roots & set(way)))
+    missing = next(name for name in nearest if name not in roots)
+    wanted = "; or ".join(", ".join(way) for way in ways)
+    raise ConfigError(
+        f"{where}: no row has '{missing}'. Rows of the format '{format}' have {wanted}; these have: "
+        f"{', '.join(there)}.{_meant(missing, there)}"
+    )
+
+
+def _meant(missing: str, there: Iterable[str]) -> str:
+    """A sentence on the field that was perhaps meant by one that is missing."""
+    close = [name for name in there if _ALSO_CALLED.get(name) == missing]
+    close += difflib.get_close_matches(missing, there, n=1, cutoff=0.7)
+    return f" Perhaps you meant '{close[0]}' to be '{missing}': rename the field." if close else ""
+
+
+def nested(row: Row) -> Row:
+    """A table's row with its structs whole again: `input.messages` is `messages` of `input`."""
+    whole: Row = {}
+    for name, value in row.items():
+        *roots, leaf = name.split(".")
+        place = whole
+        for root in roots:
+            inner = place.setdefault(root, {})
+            place = inner if isinstance(inner, dict) else {}
+        place[leaf] = value
+    return whole
+
+
+def _text_of(row: Row, name: str, where: str) -> str | None:
+    text = row.get(name)
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return None
+    if not isinstance(text, str):
+        raise DataError(
+            f"{where}: field '{name}' is of type {type(text).__name__}; expected text. Name the right field "
+            f"(--text); this row has: {', '.join(row)}."
+        )
+    return text
+
+
+def _several(row: Row, names: Sequence[str], where: str) -> list[Any]:
+    """The values; all are there, or none is."""
+    values = [row.get(name) for name in names]
+    present = [name for name, value in zip(names, values, strict=True) if value is not None]
+    if present and len(present) < len(names):
+        (missing, *_) = (name for name in names if name not in present)
+        raise DataError(
+            f"{where}: has '{present[0]}' and no '{missing}'. Fill it, or drop the row.{_meant(missing, row)}"
+        )
+    return values
+
+
+def _messages(value: Any, name: str, where: str) -> list[Message]:
+    if isinstance(value, str):
+        raise DataError(
+            f"{where}: '{name}' is text where messages are expected: a list of objects with 'role' and "
+            "'content'. Write both, prompt and answer, as text or as messages."
+        )
+    if not isinstance(value, Sequence) or not all(isinstance(message, Mapping) for message in value):
+        raise DataError(
+            f"{where}: '{name}' is of type {type(value).__name__}; expected a list of messages, each with "
+            "'role' and 'content'."
+        )
+    return [_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(value)]
+
+
+def _message(message: Message, where: str) -> Message:
+    # A table fills the keys that only other messages have with null.
+    message = {key: value for key, value in message.items() if value is not None}
+    if "role" not in message and "from" in message and "value" in message:
+        raise DataError(f"{where}: has 'from' and 'value'; messages have 'role' and 'content'. Rename them.")
+    role = message.get("role")
+    if role not in ROLES:
+        meant = _OTHER_ROLES.get(str(role).lower()) or next(
+            iter(difflib.get_close_matches(str(role), ROLES, n=1)), None
+        )
+        hint = f" Perhaps you meant '{meant}'." if meant else ""
+        raise DataError(f"{where}: the role is {role!r}; expected one of {', '.join(ROLES)}.{hint}")
+    content = message.get("content")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        content = _joined(content, where)
+    if content is None and not message.get("tool_calls") and not message.get("function_call"):
+        raise DataError(f"{where}: has no 'content'. Fill it, or drop the row.")
+    if content is not None and not isinstance(content, str):
+        raise DataError(f"{where}: 'content' is of type {type(content).__name__}; expected text.")
+    weight = message.get("weight")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise DataError(f"{where}: 'weight' is {weight!r}; a message is trained (1) or not (0).")
+    _checked(json.dumps(message, ensure_ascii=False, default=str), "messages", where)
+    return {**message, "content": content}
+
+
+def _joined(parts: Sequence[Any], where: str) -> str:
+    """Content in parts, of which each must be text."""
+    texts = [
+        part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None for part in parts
+    ]
+    if not all(isinstance(text, str) for text in texts):
+        raise DataError(f"{where}: 'content' has parts that are not text. Models of text alone are trained.")
+    return "".join(map(str, texts))
+
+
+def _without_weight(message: Message) -> Message:
+    return {key: value for key, value in message.items() if key != "weight"}
+
+
+def _tools(tools: Any, where: str) -> Any:
+    """As a list; TRL's files may hold them as JSON."""
+    if not isinstance(tools, str):
+        return tools
+    try:
+        return json.loads(tools)
+    except ValueError as error:
+        raise DataError(f"{where}: 'tools' is not JSON: {error}. Mend or drop the row.") from error
+
+
+def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:
+    """The prompt with which both begin, and what is left of each."""
+    if isinstance(chosen, str) and isinstance(rejected, str):
+        alike = (one == other for one, other in zip(chosen, rejected, strict=False))
+        border = sum(takewhile(bool, alike))
+        # A word that both begin with is theirs, not the prompt's.
+        while border and border < max(len(chosen), len(rejected)) and not chosen[border - 1].isspace():
+            border -= 1
+        return chosen[:border], chosen[border:], rejected[border:]
+    good, bad = _messages(chosen, "chosen", where), _messages(rejected, "rejected", where)
+    border = next(
+        (index for index, pair in enumerate(zip(good, bad, strict=False)) if pair[0] != pair[1]),
+        min(len(good), len(bad)),
+    )
+    if good == bad or border == 0:
+        same = "the same" if good == bad else "answers to different prompts"
+        raise DataError(f"{where}: chosen and rejected are {same}. Drop the row, or mend it.")
+    return good[:border], good[border:], bad[border:]
+
+
+def _margin(value: Any, where: str) -> float:
+    if value is None:
+        return 0.0
+    try:
+        margin = float(value)
+    except (TypeError, ValueError):
+        margin = math.nan
+    if isinstance(value, bool) or not math.isfinite(margin):
+        raise DataError(f"{where}: 'margin' is {value!r}; expected a finite number. Mend or drop the row.")
+    return margin
+
+
+def _json(value: Any, where: str) -> str:
+    try:
+        return _checked(json.dumps(value, ensure_ascii=False, allow_nan=False), "item", where)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: what graders read is no JSON: {error}. Mend or drop the row.") from error
+
+
+def refuse_half_characters(text: str, name: str, where: str) -> None:
+    """Halves of UTF-16's pairs: JSON can spell one alone, and no file of text can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{where}: field '{name}' holds {text[error.start]!a}, half a character. Mend or drop the line."
+        ) from error
+
+
+def _checked(text: str, name: str, where: str) -> str:
+    """Text that UTF-8 can hold, and no template's marks."""
+    refuse_half_characters(text, name, where)
+    if _MARKS[0] in text or _MARKS[1] in text:
+        raise DataError(f"{where}: '{name}' holds U+FDD0 or U+FDD1, which no text may. Mend or drop the row.")
+    return text

@@ -1,0 +1,450 @@
+"""Rows for language models, from files to columns; where things lie in them, for any text."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
+
+from assay.base.errors import AssayError, ConfigError, DataError
+from assay.data.dataset import build as build_module
+from assay.data.dataset.build import build_dataset
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.fields import BuildConfig
+from assay.data.dataset.formats.encode import Encoder, KeptRow
+from assay.data.dataset.formats.rows import RowReader
+from assay.data.dataset.formats.template import SHIPPED, ChatTemplate
+from assay.data.dataset.index import index_dataset
+from assay.data.dataset.split import whole_view
+from assay.data.dataset.tokens import train_tokenizer
+from assay.data.loader.config import LoaderConfig, PackedLayout
+from assay.data.loader.loader import Loader
+from assay.records.cursor import Cursor
+from assay.records.dataset import Format
+
+START, STOP = "<|im_start|>", "<|im_end|>"
+TOKENIZER = train_tokenizer(
+    ["what is the sum of two and two", "the sum is four, naturally", "a haiku: an old pond…"],
+    vocab_size=330,
+    special=["<|endoftext|>", START, STOP],
+)
+CHATML = ChatTemplate(SHIPPED["chatml"], {}, where="chatml")
+PLAIN = ChatTemplate(
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}",
+    {},
+    where="plain",
+)
+"""Marks nothing: a turn is found by what comes before it."""
+CHAT = [{"role": "user", "content": "two and two?"}, {"role": "assistant", "content": "four"}]
+
+
+def said(role: str, content: str | None, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+def encoded(
+    format: Format, row: dict[str, Any], *, template: ChatTemplate = CHATML, max_tokens: int = 2048
+) -> list[dict[str, Any]]:
+    """The columns that one row becomes."""
+    row_said = RowReader(format, "text", template, "<|endoftext|>").read(row, "here")
+    assert row_said is not None
+    encoder = Encoder(TOKENIZER, format, "text", max_tokens, drops_unusable=False)
+    return [each.columns for each in encoder.rows(iter([KeptRow("here", row, row_said)]), 10)]
+
+
+def decoded(ids: Any) -> str:
+    return TOKENIZER.decode(list(ids), skip_special_tokens=False)
+
+
+contents = st.text(
+    st.characters(codec="utf-8", exclude_characters="\ufdd0\ufdd1"), min_size=1, max_size=12
+).filter(lambda text: text.strip())
+turns = st.lists(st.tuples(contents, contents, st.booleans()), min_size=1, max_size=4)
+
+
+@pytest.mark.parametrize("template", [CHATML, PLAIN], ids=["marked", "unmarked"])
+@settings(max_examples=60, deadline=None)
+@given(turns=turns)
+def test_what_is_trained_is_what_the_assistant_said_and_nothing_else(template, turns) -> None:
+    messages, trained = [], []
+    for question, answer, is_trained in turns:
+        messages += [said("user", question), said("assistant", answer, weight=int(is_trained))]
+        trained += [answer] if is_trained else []
+    assume(trained)
+    (row,) = encoded("chat", {"messages": messages}, template=template)
+    spans = row["trained_spans"].reshape(-1, 2)
+    ids = row["input_ids"]
+    assert decoded(ids) == template.render(messages, None, "here")
+    assert ids.tolist() == TOKENIZER.encode(decoded(ids), add_special_tokens=False).ids
+    assert (np.diff(row["trained_spans"])[::2] > 0).all() and (np.diff(row["trained_spans"]) >= 0).all()
+    if template is CHATML:  # special tokens part the turns, so no token holds two of them
+        assert [decoded(ids[begin:end]) for begin, end in spans] == [f"{answer}{STOP}" for answer in trained]
+    else:
+        offsets = TOKENIZER.encode(decoded(ids), add_special_tokens=False).offsets
+        place, wanted = 0, np.zeros(len(ids), bool)
+        for question, answer, is_trained in turns:
+            first = place + len(f"user: {question}\nassistant: ")
+            place = first + len(f"{answer}\n")
+            wanted |= np.array([is_trained and stop > first and start < place for start, stop in offsets])
+        assert wanted.tolist() == [any(b <= index < e for b, e in spans) for index in range(len(ids))]
+
+
+@settings(max_examples=100, deadline=None)
+@given(prompt=st.text(st.characters(codec="utf-8"), max_size=12) | st.sampled_from(["sum: ", "a b ", "…"]),
+       chosen=contents, rejected=contents)  # fmt: skip
+def test_the_prompt_of_a_pair_is_as_long_as_can_be(prompt: str, chosen: str, rejected: str) -> None:
+    assume(chosen != rejected and "\ufdd0" not in prompt and "\ufdd1" not in prompt)
+    (row,) = encoded("pairs", {"prompt": prompt, "chosen": chosen, "rejected": rejected, "margin": 1.5})
+    good, bad, shared = row["input_ids"], row["rejected_ids"], row["prompt_tokens"]
+    assert (decoded(good), decoded(bad)) == tuple(f"{prompt}{text}<|endoftext|>" for text in (chosen, rejected))
+    assert good[:shared].tolist() == bad[:shared].tolist()
+    assert row["margin"] == 1.5
+    wholly = [
+        sum(end <= len(prompt) for _, end in TOKENIZER.encode(decoded(ids)).offsets) for ids in (good, bad)
+    ]
+    assert shared == min(*wholly) or good[shared] != bad[shared]
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=contents, max_tokens=st.integers(1, 9))
+def test_a_long_text_becomes_even_rows_that_are_together_the_text(text: str, max_tokens: int) -> None:
+    rows = [row["input_ids"].tolist() for row in encoded("text", {"text": text}, max_tokens=max_tokens)]
+    assert [token for row in rows for token in row] == TOKENIZER.encode(f"{text}<|endoftext|>").ids
+    lengths = {len(row) for row in rows}
+    assert max(lengths) <= max_tokens and max(lengths) - min(lengths) <= 1
+
+
+def test_a_token_over_the_border_is_of_the_completion_and_the_closing_token_too() -> None:
+    closing = Tokenizer.from_str(TOKENIZER.to_str())
+    closing.post_processor = TemplateProcessing(
+        single="[CLS] $A [PAD]", special_tokens=[("[CLS]", 1), ("[PAD]", 0)]
+    )
+    row = {"prompt": "the su", "completion": "m is four"}
+    row_said = RowReader("chat", "text", None, "").read(row, "here")
+    assert row_said is not None
+    encoder = Encoder(closing, "chat", "text", 99, drops_unusable=False)
+    (found,) = encoder.rows(iter([KeptRow("here", row, row_said)]), 1)
+    ids, (begin, end) = found.columns["input_ids"], found.columns["trained_spans"]
+    assert closing.id_to_token(int(ids[begin])).strip("Ġ") == "sum"
+    assert end == len(ids) and ids[0] == 1 and ids[-1] == 0
+
+
+def test_a_template_that_rewrites_earlier_turns_is_refused_unless_it_marks_them() -> None:
+    forgets = (
+        "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}|{% endif %}{% endfor %}"
+    )
+    row = {"messages": [*CHAT, *CHAT]}
+    with pytest.raises(DataError, match=r"writes the first 1 messages otherwise .* \{% generation %\}"):
+        encoded("chat", row, template=ChatTemplate(forgets, {}, where="forgets"))
+    marks = (
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}"
+        "{{ m.content if loop.last else m.content[:2] }}{% endgeneration %}{% endif %}{% endfor %}"
+    )
+    (found,) = encoded("chat", row, template=ChatTemplate(marks, {}, where="marks"))
+    spans = found["trained_spans"].reshape(-1, 2)
+    assert [decoded(found["input_ids"][begin:end]) for begin, end in spans] == ["fo", "four"]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ messages.__class__.__mro__ }}", "is unsafe"),
+        ("{% for m in messages %}{{ m.content.nothing.at_all }}{% endfor %}", "no attribute"),
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ strftime_now('%d %b %Y') }}", "'strftime_now' is undefined"),
+    ],
+)
+def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, says: str) -> None:
+    with pytest.raises(DataError, match=rf"here: the chat template \(mine\) cannot render it: .*{says}"):
+        encoded("chat", {"messages": CHAT}, template=ChatTemplate(template, {}, where="mine"))
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "says"),
+    [
+        ("chat", {"messages": CHAT[:1]}, "no message is the assistant's"),
+        ("chat", {"messages": [CHAT[0], said("assistant", "four", weight=0)]}, "every assistant .* weight 0"),
+        ("chat", {"messages": [CHAT[0], said("assistant", " ")]}, "message 2: the assistant says nothing"),
+        ("chat", {"messages": [said("human", "hi"), CHAT[1]]}, r"messages\[0\]: the role is 'human'.*'user'"),
+        ("chat", {"messages": [said("asistant", "hi")]}, "meant 'assistant'"),
+        ("chat", {"messages": [{"from": "human", "value": "hi"}]}, "'from' and 'value'"),
+        ("chat", {"messages": [said("user", None), CHAT[1]]}, "has no 'content'"),
+        ("chat", {"messages": [said("user", [{"type": "image_url"}]), CHAT[1]]}, "parts that are not text"),
+        ("chat", {"messages": [CHAT[0], said("assistant", "x", weight=0.5)]}, "'weight' is 0.5"),
+        ("chat", {"messages": "hi"}, "'messages' is text where messages are expected"),
+        ("chat", {"messages": 3}, "is of type int; expected a list of messages"),
+        ("chat", {"prompt": "hi", "completion": " "}, "'completion' is empty"),
+        ("chat", {"prompt": "hi"}, "has 'prompt' and no 'completion'"),
+        ("chat", {"prompt": "hi", "completion": "a \ud83d"}, "half a character"),
+        ("chat", {"prompt": CHAT[:1], "completion": "four"}, "'completion' is text where messages"),
+        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": "a"}, "chosen and rejected are the same"),
+        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": ""}, "'rejected' is empty"),
+        ("pairs", {"prompt": "hi", "chosen": "a"}, "has 'chosen' and no 'rejected'"),
+        ("pairs", {"prompt": "hi", "chosen": "a", "rejected": "b", "margin": "much"}, "'margin' is 'much'"),
+        ("pairs", {"chosen": CHAT, "rejected": CHAT}, "chosen and rejected are the same"),
+        ("pairs", {"chosen": CHAT, "rejected": [said("user", "?"), CHAT[1]]}, "different prompts"),
+        ("prompts", {"messages": CHAT}, "a prompt ends before the answer"),
+        ("prompts", {"prompt": "hi", "score": float("nan")}, "is no JSON"),
+    ],
+)
+def test_a_bad_row_is_one_clear_error(format: Format, row: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=f"^here: .*{says}.*"):
+        encoded(format, row)
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds in threads: what processes are like is another test's."""
+    monkeypatch.setattr(build_module, "ProcessPoolExecutor", lambda workers, *_: ThreadPoolExecutor(workers))
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder as Hugging Face has it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    TOKENIZER.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "<|endoftext|>"}}))
+    return folder
+
+
+def build(tmp_path: Path, rows: Path, tokenizer: Path, format: Format, **config: Any) -> Dataset:
+    if format not in ("text", "labelled"):
+        config = {"chat_template": "chatml", **config}
+    settings = BuildConfig(tokenizer=str(tokenizer), format=format, **config)
+    build_dataset([rows], tmp_path / f"{rows.stem}-{format}", settings, workers=1)
+    return Dataset.open(tmp_path / f"{rows.stem}-{format}")
+
+
+def rows_of(dataset: Dataset) -> list[dict[str, Any]]:
+    columns = list(dataset.manifest.columns)
+    groups = range(len(dataset.groups))
+    return [row for group in groups for row in dataset.read_row_group(group, columns).to_pylist()]
+
+
+ASK, GOOD, BAD = [CHAT[0]], [CHAT[1]], [said("assistant", "five")]
+
+
+def test_the_words_of_trl_and_of_openai_for_a_pair_make_one_dataset(tmp_path: Path, tokenizer: Path) -> None:
+    explicit = {"prompt": ASK, "chosen": GOOD, "rejected": BAD, "margin": 2.0}
+    openai = {"input": {"messages": ASK, "tools": None}, "preferred_output": GOOD, "non_preferred_output": BAD}
+    ways = {
+        "explicit.jsonl": explicit,
+        "whole.jsonl": {"chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD], "margin": 2},
+        "openai.jsonl": {**openai, "margin": "2"},
+        "openai.parquet": {**openai, "margin": 2.0},
+    }
+    found = []
+    for name, row in ways.items():
+        folder = tmp_path / name.replace(".", "-")
+        folder.mkdir()
+        found.append(rows_of(build(folder, write(folder / name, [row]), tokenizer, "pairs")))
+    assert all(rows == found[0] for rows in found)
+    ((row,), *_) = found
+    assert decoded(row["input_ids"][row["prompt_tokens"] :]) == f"four{STOP}\n"
+    assert decoded(row["rejected_ids"][row["prompt_tokens"] :]) == f"five{STOP}\n"
+    assert row["margin"] == 2.0
+
+
+def test_a_prompt_keeps_what_graders_read(tmp_path: Path, tokenizer: Path) -> None:
+    rows = [{"prompt": ASK, "answer": "4", "meta": {"level": 1}}]
+    lines = rows_of(build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "prompts"))
+    table = rows_of(build(tmp_path, write(tmp_path / "b.parquet", rows), tokenizer, "prompts"))
+    assert json.loads(lines[0]["item"]) == json.loads(table[0]["item"]) == rows[0]
+    assert decoded(lines[0]["input_ids"]).endswith(f"{START}assistant\n")
+    named = [{"messages": ASK, "item": {"answer": "4"}}]
+    (row,) = rows_of(build(tmp_path, write(tmp_path / "c.jsonl", named), tokenizer, "prompts"))
+    assert json.loads(row["item"]) == {"answer": "4"}
+
+
+def test_a_dataset_holds_its_tokenizer_special_tokens_and_template(tmp_path: Path, tokenizer: Path) -> None:
+    dataset = build(tmp_path, write(tmp_path / "a.jsonl", [{"messages": CHAT}]), tokenizer, "chat")
+    manifest = dataset.manifest
+    assert manifest.format == "chat" and set(manifest.columns) == {"input_ids", "trained_spans"}
+    assert (dataset.folder / "chat_template.jinja").read_text() == SHIPPED["chatml"]
+    copied = (tokenizer / "tokenizer_config.json").read_bytes()
+    assert (dataset.folder / "tokenizer_config.json").read_bytes() == copied
+    assert manifest.chat_template_sha256 and manifest.tokenizer_config_sha256 and manifest.tokenizer_sha256
+    again = BuildConfig(tokenizer=str(dataset.folder), format="chat")
+    assert build_dataset([tmp_path / "a.jsonl"], tmp_path / "again", again).fingerprint == manifest.fingerprint
+
+
+def test_a_new_tokenizer_has_the_special_tokens_that_will_be_written(tmp_path: Path) -> None:
+    rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}] * 3)
+    dataset = build(tmp_path, rows, Path("new:300"), "chat")
+    tokenizer = Tokenizer.from_file(str(dataset.folder / "tokenizer.json"))
+    assert tokenizer.token_to_id(START) is not None
+    assert json.loads((dataset.folder / "tokenizer_config.json").read_text())["eos_token"] == STOP
+    (row, *_) = rows_of(dataset)
+    assert tokenizer.token_to_id(STOP) in row["input_ids"]
+
+
+def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokenizer: Path) -> None:
+    long = [CHAT[0], said("assistant", "four " * 50)]
+    rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": long}, {"messages": long}])
+    dataset = build(tmp_path, rows, tokenizer, "chat", max_tokens=40, rows_per_shard=2)
+    summary = dataset.manifest.build
+    assert summary is not None
+    assert (dataset.manifest.num_rows, summary.num_long, summary.num_read) == (1, 2, 3)
+    assert "line 2" in summary.first_long
+    with pytest.raises(DataError, match="no row is left: 3 are longer than 8 tokens"):
+        build(tmp_path, rows, tokenizer, "chat", max_tokens=8)
+
+
+def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, tokenizer: Path) -> None:
+    rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": CHAT[:1]}, {"messages": None}])
+    with pytest.raises(DataError, match="line 2: no message is the assistant's"):
+        build(tmp_path, rows, tokenizer, "chat")
+    assert not (tmp_path / "a-chat").exists()
+    summary = build(tmp_path, rows, tokenizer, "chat", drop=("unusable",)).manifest.build
+    assert summary is not None
+    assert (summary.num_unusable, summary.num_empty, summary.num_read) == (1, 1, 3)
+    assert "line 2: no message" in summary.first_unusable
+
+
+@pytest.mark.parametrize(
+    ("format", "row", "config", "says"),
+    [
+        ("chat", {"conversations": CHAT}, {}, "no row has 'messages'.*meant 'conversations' to be 'messages'"),
+        ("pairs", {"prompt": "a", "chosen": "b", "reject": "c"}, {}, "'rejected'.*meant 'reject'"),
+        ("chat", {"messages": CHAT}, {"chat_template": None}, "comes with no chat template.*chatml"),
+        ("chat", {"messages": CHAT}, {"chat_template": "chatl"}, "no template has that name.*chatml"),
+        ("text", {"text": "a"}, {"end_token": "</s>"}, "has no token </s>.*--end-token"),
+    ],
+)
+def test_what_is_asked_wrongly_is_said_before_anything_is_written(
+    tmp_path: Path, tokenizer: Path, format: Format, row: dict[str, Any], config: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(AssayError, match=says):
+        build(tmp_path, write(tmp_path / "a.jsonl", [row]), tokenizer, format, **config)
+    assert not (tmp_path / f"a-{format}").exists()
+
+
+def test_a_template_of_another_tokenizer_is_refused(tmp_path: Path, tokenizer: Path) -> None:
+    train_tokenizer(["two and two"], vocab_size=300).save(str(tokenizer / "tokenizer.json"))
+    (tokenizer / "tokenizer_config.json").unlink()
+    with pytest.raises(ConfigError, match=r"writes <\|im_start\|>, which is no token of .*another tokenizer's"):
+        build(tmp_path, write(tmp_path / "a.jsonl", [{"messages": CHAT}]), tokenizer, "chat")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"format": "chat", "label_field": "label"},
+        {"format": "pairs", "metadata_fields": ("margin",)},
+        {"format": "text", "chat_template": "chatml"},
+        {"end_token": "</s>"},
+    ],
+)
+def test_what_a_format_has_no_use_for_is_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        BuildConfig(tokenizer="new:300", **config)
+
+
+def test_copies_of_a_prompt_are_in_one_group(tmp_path: Path, tokenizer: Path) -> None:
+    rows = [{"prompt": "two?", "completion": text} for text in ("four", "five")]
+    rows += [{"prompt": "", "completion": text} for text in ("six", "seven")]
+    dataset = build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "chat", key_is_text=True)
+    keys = [row["shard_id"] for row in rows_of(dataset)]
+    assert keys[0] == keys[1] and len(set(keys)) == 3
+
+
+PAIRS = [
+    {"prompt": "q" * (n % 5), "chosen": "yes " * (1 + n % 7), "rejected": "no " * (1 + n % 4) + str(n)}
+    for n in range(60)
+]
+
+
+@pytest.mark.parametrize("budget", [None, 64])
+def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, tokenizer: Path, budget) -> None:
+    dataset = build(tmp_path, write(tmp_path / "a.jsonl", PAIRS), tokenizer, "pairs", rows_per_group=7)
+    kept = rows_of(dataset)
+    lengths = [(len(row["input_ids"]), len(row["rejected_ids"])) for row in kept]
+    assert dataset.manifest.num_tokens == sum(map(sum, lengths))
+    assert dataset.manifest.lengths.max == max(map(max, lengths))
+    config = LoaderConfig(lanes=2, global_batch_size=8, window_rows=16, max_micro_batch_tokens=budget)
+    loader = Loader(whole_view(dataset), config, ("rejected_ids", "prompt_tokens", "margin"))
+    seen = []
+    for share in loader.shares(Cursor(epoch=0, step_in_epoch=0), range(2), loader.steps_per_epoch):
+        for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
+            chosen, rejected = batch.tokens, batch.ragged["rejected_ids"]
+            assert batch.num_tokens == chosen.lengths.sum() + rejected.lengths.sum()
+            padded = 2 * len(batch.row_ids) * max(chosen.lengths.max(), rejected.lengths.max())
+            assert budget is None or len(batch.row_ids) == 1 or padded <= budget
+            for line, row in enumerate(batch.row_ids.tolist()):
+                whole = kept[row]
+                assert chosen.values[line, : chosen.lengths[line]].tolist() == whole["input_ids"]
+                assert rejected.values[line, : rejected.lengths[line]].tolist() == whole["rejected_ids"]
+                assert batch.columns["prompt_tokens"][line].as_py() == whole["prompt_tokens"]
+                seen.append(row)
+    assert sorted(seen) == list(range(len(kept)))
+    with pytest.raises(ConfigError, match="pairs are not packed"):
+        packed = config.model_copy(update={"layout": PackedLayout(type="packed", sequence_tokens=64)})
+        Loader(whole_view(dataset), packed, ("rejected_ids",))
+
+
+def test_spans_of_a_chat_come_ragged_packed_or_not(tmp_path: Path, tokenizer: Path) -> None:
+    rows = [{"messages": CHAT * (1 + n % 3)} for n in range(12)]
+    dataset = build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "chat")
+    kept = rows_of(dataset)
+    for layout in ({}, {"layout": PackedLayout(type="packed", sequence_tokens=96)}):
+        loader = Loader(
+            whole_view(dataset), LoaderConfig(lanes=1, global_batch_size=4, **layout), ("trained_spans",)
+        )
+        served = {}
+        for share in loader.shares(Cursor(epoch=0, step_in_epoch=0), range(1), loader.steps_per_epoch):
+            for batch in share.lanes[0].micro_batches:
+                spans = batch.ragged["trained_spans"]
+                for line, row in enumerate(batch.row_ids.tolist()):
+                    served[row] = spans.values[line, : spans.lengths[line]].tolist()
+        assert served == {row: kept[row]["trained_spans"] for row in range(12)}
+
+
+WRONG_SPANS = [[0], [0, 0], [2, 1], [0, 2, 1, 3], [0, 9], [], [-1, 1]]
+
+
+@pytest.mark.parametrize("spans", WRONG_SPANS)
+def test_adopted_spans_that_are_none_are_named(tmp_path: Path, spans: list[int]) -> None:
+    table = {"input_ids": pa.array([[1, 2, 3], [4, 5, 6]], pa.list_(pa.int32()))}
+    table["trained_spans"] = pa.array([[0, 1, 1, 3], spans], pa.list_(pa.int32()))
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet: row group 0: row 1: trained_spans is not pairs"):
+        index_dataset(str(tmp_path), tmp_path / "out", needs_label=False)
+
+
+@pytest.mark.parametrize(
+    ("rejected", "shared", "says"),
+    [
+        ([[1, 9], [4, 5]], [1, 3], "row 1: .* do not begin with the same 3 tokens"),
+        ([[1, 9], [5, 5]], [1, 1], "row 1: .* do not begin with the same 1 tokens"),
+        ([[1, 9], []], [1, 0], "row 1 has no tokens in rejected_ids"),
+        ([[1, 9], [4, None]], [1, 1], "tokens in rejected_ids are null"),
+        ([[1, 9], [4]], None, "column 'prompt_tokens' is missing"),
+    ],
+)
+def test_adopted_pairs_that_are_none_are_named(tmp_path: Path, rejected, shared, says: str) -> None:
+    table = {"input_ids": pa.array([[1, 2, 3], [4, 5, 6]], pa.list_(pa.int32()))}
+    table["rejected_ids"] = pa.array(rejected, pa.list_(pa.int32()))
+    if shared is not None:
+        table["prompt_tokens"] = pa.array(shared, pa.int32())
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(AssayError, match=says):
+        index_dataset(str(tmp_path), tmp_path / "out", needs_label=False)
