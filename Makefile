@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow check format soak mutants bench clean
+.PHONY: demo test test-slow test-sinks check format soak mutants bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -38,14 +38,26 @@ soak: $(VENV)/.installed  ## hundreds of kills; a quarter of an hour
 mutants: $(VENV)/.installed  ## small wrong programs that the tests must notice, room by room; ALL=1 takes hours
 	PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
 
-# The peers live in environments of their own on top of ours, so that none of our pins moves: one for the loader's,
-# one for the trainer's, whose needs contradict each other. MosaicML's package asks for an older NumPy and
-# transformers than it needs, hence --no-deps and what it really imports.
-.venv-bench-%/.installed: $(VENV)/.installed
-	$(BIN)/python -m venv .venv-bench-$*
+# What only some tests or benchmarks need lives in environments of their own on top of ours, so that none of our pins
+# moves. $(1): the environment; $(2): an extra of pyproject.toml.
+define on_top_of_ours
+	$(BIN)/python -m venv $(1)
 	$(BIN)/python -c "import site; print(f'import site; site.addsitedir({site.getsitepackages()[0]!r})')" \
-	  > "$$(.venv-bench-$*/bin/python -c 'import site; print(site.getsitepackages()[0])')/assay.pth"
-	.venv-bench-$*/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench-$*]'
+	  > "$$($(1)/bin/python -c 'import site; print(site.getsitepackages()[0])')/assay.pth"
+	$(1)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$(2)]'
+endef
+
+.venv-sinks/.installed: $(VENV)/.installed
+	$(call on_top_of_ours,.venv-sinks,sinks)
+	touch $@
+
+test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages nothing else needs
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
+
+# The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
+# package asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.
+.venv-bench-%/.installed: $(VENV)/.installed
+	$(call on_top_of_ours,.venv-bench-$*,bench-$*)
 	if [ $* = loader ]; then \
 	  .venv-bench-$*/bin/pip install --quiet --disable-pip-version-check --no-deps mosaicml-streaming==0.13.0; \
 	fi
@@ -61,4 +73,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers si
 	$(BIN)/python benchmarks/commands.py
 
 clean:
-	rm -rf $(VENV) .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-sinks .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
