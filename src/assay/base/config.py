@@ -125,8 +125,8 @@ def _problems(
     config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
 ) -> Iterator[str]:
     for error in errors:
-        key = ".".join(str(part) for part in error["loc"])
-        origin = origins.get(written_key(config_class, error["loc"])) if error["loc"] else None
+        key = written_key(config_class, error["loc"])
+        origin = origins.get(key) if key else None
         place = f" ({origin})" if origin else ""
         if error["type"] == "extra_forbidden":
             guess = meant_key(config_class, error["loc"])

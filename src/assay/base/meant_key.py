@@ -18,8 +18,7 @@ LEAST_LIKENESS = 0.7
 
 def written_key(root: type[BaseModel], place: Sequence[str | int]) -> str:
     """The dotted key as a file has it: `place` without pydantic's words for which of a union it is."""
-    *sections, last = map(str, place)
-    return f"{_sections_on_the_way(root, sections)[-1][0]}{last}"
+    return _sections_on_the_way(root, [str(part) for part in place])[-1][0].removesuffix(".")
 
 
 def meant_key(root: type[BaseModel], place: Sequence[str | int]) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -48,6 +49,14 @@ class Ragged:
         return Ragged(self.values[rows], self.lengths[rows])
 
 
+class RowPlaces(NamedTuple):
+    """Where the tokens of each row begin."""
+
+    lines: Int[np.ndarray, "row"]
+    starts: Int[np.ndarray, "row"]
+    """In the line."""
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """The rows of one forward and backward pass: list columns as arrays, the others as Arrow has them."""
@@ -71,15 +80,31 @@ class MicroBatch:
         """Of all sequences, without padding."""
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
+    def places(self) -> RowPlaces:
+        """Of every row, in the order of `row_ids`: a line each, or one after another in shared ones."""
+        if self.packing is None:
+            return RowPlaces(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
+        return RowPlaces(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))
+
     def take(self, rows: Sequence[int]) -> "MicroBatch":
-        """Some of the rows, padded as wide as before. Rows that are packed cannot be taken apart."""
-        assert self.packing is None, "rows of a packed micro-batch share their sequences"
+        """Some of the rows, padded as wide as before; packed ones are taken apart, a line for each."""
         chosen = np.asarray(rows, np.intp)
+        ragged = {name: column.take(chosen) for name, column in self.ragged.items() if name != TOKENS}
         return MicroBatch(
             row_ids=self.row_ids[chosen],
-            ragged={name: column.take(chosen) for name, column in self.ragged.items()},
+            ragged={**ragged, TOKENS: self._tokens_apart(chosen)},
             columns={name: column.take(pa.array(chosen)) for name, column in self.columns.items()},
         )
+
+    def _tokens_apart(self, chosen: Int[np.ndarray, "taken"]) -> Ragged:
+        if self.packing is None:
+            return self.tokens.take(chosen)
+        lengths, places = self.tokens.lengths[chosen], self.places()
+        lines = np.zeros((len(chosen), int(lengths.max(initial=0))), np.int64)
+        for line, row in zip(lines, chosen.tolist(), strict=True):
+            start, length = int(places.starts[row]), int(self.tokens.lengths[row])
+            line[:length] = self.tokens.values[places.lines[row], start : start + length]
+        return Ragged(lines, lengths)
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,13 @@
 Nobody else names a method: whoever has a recipe asks `method_of`.
 """
 
+from collections.abc import Mapping
 from functools import reduce
 from importlib import import_module
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from assay.base.errors import ConfigError
 from assay.training.trainer.method_config import MethodConfig
@@ -34,6 +35,7 @@ class Entry(NamedTuple):
 
 METHODS = (
     Entry("classify", config="ClassifyConfig", method="ClassifyMethod"),
+    Entry("sft", config="SftConfig", method="SftMethod"),
 )  # fmt: skip
 
 
@@ -67,9 +69,18 @@ def _module(entry: Entry, name: str) -> object:
     return import_module(f"assay.training.methods.{entry.folder}.{name}")
 
 
+def _with_type(method: Any) -> Any:
+    """Recipes from when there was one method need not say which; only that one had an encoder."""
+    if isinstance(method, Mapping) and "type" not in method and "encoder" in method:
+        return {"type": METHODS[0].folder, **method}
+    return method
+
+
 if TYPE_CHECKING:
     AnyMethodConfig = MethodConfig
 else:
-    AnyMethodConfig = reduce(or_, (getattr(_module(each, "config"), each.config) for each in METHODS))
-    if len(METHODS) > 1:  # where there is one, there is nothing to tell apart
-        AnyMethodConfig = Annotated[AnyMethodConfig, Field(discriminator="type")]
+    AnyMethodConfig = Annotated[
+        reduce(or_, (getattr(_module(each, "config"), each.config) for each in METHODS)),
+        Field(discriminator="type"),
+        BeforeValidator(_with_type),
+    ]

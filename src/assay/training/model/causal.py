@@ -1,16 +1,18 @@
-"""Causal language models with their tokenizers, from any Hugging Face folder.
+"""Causal language models: new ones from a few numbers, or any Hugging Face checkpoint folder.
 
-A folder is what `save_pretrained` writes, with `tokenizer.json` beside it: the form in which checkpoints of
-language models travel between tools.
+A folder is what `save_pretrained` writes, with `tokenizer.json` beside it where texts are asked of it: the form
+in which checkpoints of language models travel between tools.
 """
 
 from typing import Any, NamedTuple
 
+import torch
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from assay.data.dataset.tokens import load_tokenizer
+from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
 from assay.training.model.encoder import from_folder
 
@@ -39,3 +41,43 @@ def load_causal(path: str) -> CausalModel:
         1024,
     )
     return CausalModel(network.eval(), tokenizer, int(longest))
+
+
+def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:
+    """The Hugging Face model to be trained, in float32: `input_ids, position_ids -> logits`.
+
+    Without its head it gives `last_hidden_state`: for a head of another kind.
+    """
+    kind = AutoModelForCausalLM if with_head else AutoModel
+    if isinstance(config, NewCausalConfig):
+        return kind.from_config(_architecture(config), attn_implementation="sdpa")
+    hf_logging.disable_progress_bar()
+    options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+    return from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
+
+
+def _architecture(config: NewCausalConfig) -> Any:
+    sizes = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "max_position_embeddings": config.max_tokens,
+        "tie_word_embeddings": config.tie_embeddings,
+        "attention_dropout": 0.0,
+        "use_cache": False,
+        # Which token begins, ends or pads a text, the dataset knows.
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    if config.architecture == "gpt2":
+        sizes |= {"n_inner": config.intermediate_size, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        del sizes["attention_dropout"]
+    else:
+        sizes |= {
+            "intermediate_size": config.intermediate_size,
+            "num_key_value_heads": config.kv_heads,
+            "head_dim": config.hidden_size // config.num_heads,
+        }
+    return AutoConfig.for_model(config.architecture, **sizes)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.data.loader.batch import LaneShare, MicroBatch, Packing, Ragged
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
 from assay.data.loader.config import LoaderConfig
 
 row_lists = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)
@@ -44,12 +44,6 @@ def test_taken_rows_keep_what_is_theirs_and_their_width(rows, data):
         np.testing.assert_array_equal(taken.ragged[name].values, column.values[chosen])
         np.testing.assert_array_equal(taken.ragged[name].lengths, column.lengths[chosen])
     assert taken.packing is None
-
-
-def test_packed_rows_are_not_taken_apart():
-    nothing = np.zeros((1, 2), np.int32)
-    with pytest.raises(AssertionError, match="share their sequences"):
-        batch_of([[1], [2]], Packing(nothing, nothing, np.array([0, 1, 2], np.int32))).take([0])
 
 
 @settings(deadline=None)

@@ -1,0 +1,63 @@
+"""Rows of the dataset as tensors, and which of their tokens are trained."""
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Shaped
+from torch import Tensor
+
+from assay.base.errors import DataError
+from assay.data.dataset.columns import SPANS
+from assay.data.loader.batch import MicroBatch
+from assay.training.methods.sft.config import SftConfig
+
+
+def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "line token"]:
+    """Where there is a token to be learned: never a row's first, never padding."""
+    if batch.packing is None:
+        shown = batch.tokens.mask()
+        shown[:, :1] = False
+    else:
+        shown = batch.packing.position_ids > 0
+    if config.train_on == "spans":
+        shown &= _inside_spans(batch)
+    return shown
+
+
+def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
+    """The token lies in one of its row's spans: begins add one along the line, ends take it away."""
+    spans, tokens, places = batch.ragged[SPANS], batch.tokens, batch.places()
+    borders = spans.values
+    of_list = spans.mask()
+    wrong = (of_list & (borders > tokens.lengths[:, None])).any(axis=1) | (spans.lengths % 2 == 1)
+    wrong |= (of_list[:, 1:] & (np.diff(borders, axis=1) < 0)).any(axis=1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(
+            f"row {batch.row_ids[row]}: {SPANS} is {borders[row, : spans.lengths[row]].tolist()}, which is no "
+            f"list of rising begins and ends within its {tokens.lengths[row]} tokens. Build the dataset anew."
+        )
+    changes = np.zeros((tokens.values.shape[0], tokens.values.shape[1] + 1), np.int32)
+    rows, numbers = np.nonzero(of_list)
+    at = places.starts[rows] + borders[rows, numbers]
+    np.add.at(changes, (places.lines[rows], at), np.where(numbers % 2, -1, 1))
+    inside: Bool[np.ndarray, "line token"] = changes[:, :-1].cumsum(axis=1) > 0
+    return inside
+
+
+def sft_tensors(batch: MicroBatch, config: SftConfig, device: torch.device) -> dict[str, Shaped[Tensor, "..."]]:
+    """`input_ids` [line, token], `scored` [line, token - 1], `num_trained` [row].
+
+    Where rows are packed, also `position_ids` [line, token] and `row_of` [line, token - 1]: to which row the
+    next token belongs.
+    """
+    trained = trained_tokens(batch, config)
+    tensors = {"input_ids": batch.tokens.values, "scored": trained[:, 1:]}
+    if batch.packing is None:
+        tensors["num_trained"] = trained.sum(axis=1)
+    else:
+        begins = (batch.packing.position_ids == 0) & (batch.packing.segment_ids > 0)
+        row_of = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)
+        tensors["num_trained"] = np.bincount(row_of[trained], minlength=len(batch.row_ids))
+        tensors["position_ids"] = batch.packing.position_ids.astype(np.int64)
+        tensors["row_of"] = row_of[:, 1:]
+    return {name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in tensors.items()}

@@ -1,0 +1,64 @@
+"""What a user chooses about supervised fine-tuning."""
+
+from typing import ClassVar, Literal
+
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import SPANS
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import Metric
+from assay.training.model.causal_config import CausalConfig, check_rows
+from assay.training.trainer.method_config import MethodConfig, RowScores
+
+NATS_PER_TOKEN = Metric(name="nats_per_token", unit="nats a token", higher_is_better=False)
+TOKEN_ACCURACY = Metric(name="token_accuracy", unit="share", higher_is_better=True)
+
+
+class SftConfig(MethodConfig):
+    """A causal language model learns to predict the tokens of rows: all of them, or those of spans."""
+
+    also_called: ClassVar = {
+        "completion_only_loss": "train_on",
+        "assistant_only_loss": "train_on",
+        "base": "model",
+        "encoder": "model",
+    }
+
+    type: Literal["sft"] = "sft"
+
+    model: CausalConfig
+    """What learns: new, or a pretrained folder."""
+
+    train_on: Literal["all", "spans"]
+    """`all` tokens of a row but its first, which nothing stands before; or those inside the `trained_spans`
+    that the dataset has beside each row: the completion, or the assistant's turns of a conversation."""
+
+    slice_columns: tuple[str, ...] = ()
+    """Metadata columns that the evaluation is cut by; the model does not see them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `MethodConfig`."""
+        return ("input_ids", *((SPANS,) if self.train_on == "spans" else ()), *self.slice_columns)
+
+    @property
+    def predictions(self) -> RowScores:
+        """See `MethodConfig`: each row's mean over its trained tokens."""
+        return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY))
+
+    @property
+    def takes_packed_rows(self) -> bool:
+        """See `MethodConfig`."""
+        return self.model.packs
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`."""
+        check_rows(self.model, manifest, "method.model")
+        if self.train_on == "all" and manifest.lengths.max < 2:
+            raise ConfigError(
+                f"dataset '{manifest.name}' has rows of one token only, which nothing stands before: there is "
+                "nothing to learn. Build it with longer rows."
+            )
+
+    def num_parameters(self) -> int | None:
+        """See `MethodConfig`."""
+        return self.model.num_parameters()

@@ -1,0 +1,91 @@
+"""Joins supervised fine-tuning to the trainer's protocol.
+
+The loss is the sum of -log p over the trained tokens, and a step's mean is over all of its trained tokens: a
+long row counts for more than a short one, however rows are padded, packed or dealt to ranks.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float64, Shaped
+from torch import Tensor, nn
+
+from assay.data.loader.batch import MicroBatch
+from assay.training.methods.sft.batch import sft_tensors, trained_tokens
+from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
+from assay.training.model.token_scores import CausalNetwork, TokenScores
+from assay.training.trainer.method import Helpers, Loss, MetricSum
+
+
+class SftMethod:
+    """Text to a model that finds it likely."""
+
+    metrics = ("entropy", "token_accuracy")
+    """What is written down with every step, beside the loss."""
+
+    def __init__(self, config: SftConfig) -> None:
+        self.config = config
+
+    def build_model(self) -> nn.Module:
+        """The network; new weights come from torch's generator."""
+        return CausalNetwork(self.config.model)
+
+    def build_helpers(self) -> Helpers:
+        """None: the loss asks the one network."""
+        return {}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """Trained tokens."""
+        return int(trained_tokens(micro_batch, self.config).sum())
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """See `sft_tensors`."""
+        return sft_tensors(micro_batch, self.config, device)
+
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """One row of two tokens, the second trained."""
+        return {
+            "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
+            "scored": torch.ones(1, 1, dtype=torch.bool, device=device),
+            "num_trained": torch.ones(1, dtype=torch.int64, device=device),
+        }
+
+    def loss(
+        self,
+        model: nn.Module,
+        tensors: Mapping[str, Shaped[Tensor, "..."]],
+        helpers: Helpers,  # noqa: ARG002
+    ) -> Loss:
+        """Of the trained tokens."""
+        scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
+        return Loss(
+            -scores.log_probs.sum(),
+            {
+                "entropy": MetricSum(scores.entropies.detach().sum(), num_trained),
+                "token_accuracy": MetricSum(scores.is_likeliest.sum(), num_trained),
+            },
+        )
+
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, Float64[Tensor, "row"]]:
+        """Means over each row's trained tokens; 0 of a row that has none."""
+        scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
+        return {
+            NATS_PER_TOKEN.name: _of_rows(-scores.log_probs, tensors) / num_trained,
+            TOKEN_ACCURACY.name: _of_rows(scores.is_likeliest, tensors) / num_trained,
+        }
+
+    def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
+        scores: TokenScores = model(tensors["input_ids"], tensors.get("position_ids"), tensors["scored"])
+        return scores
+
+
+def _of_rows(
+    values: Shaped[Tensor, "line target"], tensors: Mapping[str, Shaped[Tensor, "..."]]
+) -> Float64[Tensor, "row"]:
+    """Each row's sum, in its order."""
+    if "row_of" not in tensors:
+        return values.double().sum(dim=1)
+    sums = torch.zeros(len(tensors["num_trained"]), dtype=torch.float64, device=values.device)
+    return sums.index_add(0, tensors["row_of"].flatten(), values.double().flatten())

@@ -1,0 +1,181 @@
+"""What a user chooses about a causal language model, and how large that is; imports no torch."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+
+from pydantic import Field, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError
+from assay.records.dataset import DatasetManifest
+from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path
+
+Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2"]
+"""What transformers calls them (`model_type`)."""
+
+PACKS = frozenset({"llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "gemma", "gpt_neox", "smollm3"})
+"""Architectures whose attention stops at the borders that position ids draw, each seen to do so by a test."""
+
+
+class CausalShape(NamedTuple):
+    """How large a language model is, as far as its rows are concerned."""
+
+    vocab_size: int
+    max_tokens: int
+    """Longest sequence that it takes."""
+
+
+class NewCausalConfig(FrozenConfig):
+    """A decoder with random weights (drawn from the run's seed), without dropout."""
+
+    also_called: ClassVar = {
+        **NewEncoderConfig.also_called,
+        "model_type": "architecture",
+        "num_key_value_heads": "num_kv_heads",
+        "n_kv_heads": "num_kv_heads",
+        "tie_word_embeddings": "tie_embeddings",
+    }
+
+    type: Literal["new"] = "new"
+
+    architecture: Architecture = "llama"
+    """As transformers names it (`model_type`)."""
+
+    vocab_size: PositiveInt
+    """The number of tokens of the dataset's tokenizer."""
+
+    hidden_size: PositiveInt = 128
+    """Width of the residual stream."""
+
+    num_layers: PositiveInt = 2
+
+    num_heads: PositiveInt = 4
+
+    num_kv_heads: PositiveInt | None = None
+    """Heads of keys and values, which groups of query heads share (Ainslie et al. 2023); null: `num_heads`."""
+
+    intermediate_size: PositiveInt = 384
+    """Width of the feed-forward layers, which are gated but in `gpt2`."""
+
+    max_tokens: PositiveInt = 2048
+    """Longest sequence."""
+
+    tie_embeddings: bool = False
+    """One matrix for the tokens that come in and those that are predicted."""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may share a sequence."""
+        return self.architecture in PACKS
+
+    def shape(self) -> CausalShape:
+        """What its rows must fit."""
+        return CausalShape(self.vocab_size, self.max_tokens)
+
+    def num_parameters(self) -> int:
+        """All trained numbers; an embedding that is also the head counts once."""
+        width, wide, layers = self.hidden_size, self.intermediate_size, self.num_layers
+        kv = self.kv_heads * (width // self.num_heads)
+        embeddings = self.vocab_size * width * (1 if self.tie_embeddings else 2)
+        if self.architecture == "gpt2":
+            a_layer = 4 * width * (width + 1) + 2 * width * wide + wide + width + 4 * width
+            return embeddings + self.max_tokens * width + layers * a_layer + 2 * width
+        norms = {"qwen2": width + 2 * kv, "qwen3": 2 * (width // self.num_heads), "olmo2": width + kv}
+        a_layer = 2 * width * (width + kv) + 3 * width * wide + 2 * width + norms.get(self.architecture, 0)
+        return embeddings + layers * a_layer + width
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "NewCausalConfig":
+        if self.hidden_size % self.num_heads or self.num_heads % self.kv_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must divide into num_heads={self.num_heads}, and these into "
+                f"num_kv_heads={self.kv_heads}"
+            )
+        if self.architecture != "gpt2" and self.hidden_size // self.num_heads % 2:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} / num_heads={self.num_heads} is odd: rotary positions turn "
+                "pairs of numbers"
+            )
+        if self.architecture == "gpt2" and self.kv_heads != self.num_heads:
+            raise ValueError("architecture=gpt2 has no num_kv_heads. Leave it out, or use llama")
+        return self
+
+
+class PretrainedCausalConfig(FrozenConfig):
+    """A checkpoint folder as `save_pretrained` writes it."""
+
+    type: Literal["pretrained"]
+
+    path: str
+    """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder inside an installed Python
+    package."""
+
+    @property
+    def packs(self) -> bool:
+        """Whether rows may share a sequence, as far as is known."""
+        return self._tree().get("model_type") in PACKS
+
+    def shape(self) -> CausalShape | None:
+        """What its rows must fit; None where its folder has other words for it."""
+        tree = self._tree()
+        tokens = next((tree[name] for name in _MAX_TOKENS if isinstance(tree.get(name), int)), None)
+        vocabulary = tree.get("vocab_size")
+        return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
+
+    def num_parameters(self) -> int | None:
+        """Of the weights in its folder; None where they are no single file of safetensors."""
+        return PretrainedEncoderConfig(type="pretrained", path=self.path).num_parameters()
+
+    def _tree(self) -> dict[str, Any]:
+        return _read(checkpoint_path(self.path) / "config.json")
+
+
+_MAX_TOKENS = ("max_position_embeddings", "n_positions", "max_seq_len")
+"""What folders call the longest sequence."""
+
+
+CausalConfig = Annotated[NewCausalConfig | PretrainedCausalConfig, Field(discriminator="type")]
+
+
+def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
+    """Refuse rows that the model cannot take; `where` is the key that holds the model."""
+    shape = model.shape()
+    if shape is None:
+        return
+    is_new = isinstance(model, NewCausalConfig)
+    if (longest := manifest.lengths.max) > shape.max_tokens:
+        raise ConfigError(
+            f"{where}: it takes {shape.max_tokens} tokens, but the longest row of dataset '{manifest.name}' "
+            f"has {longest}. "
+            + (
+                f"Use {where}.max_tokens={longest} or more."
+                if is_new
+                else "Build the dataset with shorter rows."
+            )
+        )
+    if (largest := manifest.max_token_id) >= shape.vocab_size:
+        raise ConfigError(
+            f"{where}: its vocabulary has {shape.vocab_size} tokens, but dataset '{manifest.name}' holds token "
+            f"{largest}. "
+            + (
+                f"Use {where}.vocab_size={largest + 1} or more, the size of the dataset's tokenizer."
+                if is_new
+                else "Build the dataset with the model's own tokenizer."
+            )
+        )
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: not readable as JSON ({error}). Restore the model's folder.") from error
+    return tree if isinstance(tree, dict) else {}

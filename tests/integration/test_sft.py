@@ -1,0 +1,150 @@
+"""Fine-tuning a language model with real processes: killed, resized, sharded; and by the commands."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.run import new_run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from language_rows import language_dataset, sft_recipe, small_model
+from one_rank import train_one_rank
+
+KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
+PACKED = {"layout": {"type": "packed", "sequence_tokens": 32}}
+WAYS: dict[str, dict[str, Any]] = {
+    "packed, in spans": {"loader": PACKED, "method": {"train_on": "spans"}},
+    "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
+    "tied, gpt2": {
+        "method": {"model": small_model(architecture="gpt2", tie_embeddings=True, num_kv_heads=None)}
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return language_dataset(tmp_path_factory.mktemp("language"))
+
+
+def digest(tree: dict[str, Any], name: str, policy: RestartPolicy, world_size: int = 1) -> str:
+    """Of the weights with which a run of real processes ends; it is audited."""
+    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+    log = CommitLog(open_store(run.store_url))
+    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
+    finished = log.finished()
+    assert finished is not None and audit_run(run, log).verdict in ("pass", "incomplete")
+    return finished.weights_digest
+
+
+def eventful() -> RestartPolicy:
+    """Four ranks with shards, then two with all weights, then two with shards, then one."""
+    kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 5), (2, 8), (3, 11))]
+    return RestartPolicy(
+        world_sizes=(4, 2, 2, 1),
+        parallel=("fsdp2", "ddp", "fsdp2", "ddp"),
+        faults=FaultPlan.model_validate({"faults": kills}),
+    )
+
+
+def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> None:
+    tree = sft_recipe(
+        language, trainer={"epochs": 3, "max_steps": 30, "evaluate_every": 15, "commit_every": 15}
+    )
+    steps = train_one_rank(tree, tmp_path).steps
+    assert steps[-1]["loss"] < 0.95 * steps[0]["loss"]
+    assert steps[29]["validation_nats_per_token"] < steps[14]["validation_nats_per_token"]
+    assert {"entropy", "token_accuracy"} <= steps[0].keys()
+
+
+@pytest.mark.parametrize("way", ["plain", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS)])
+def test_killed_and_resized_it_ends_with_the_same_weights(
+    way: str, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = sft_recipe(language, **WAYS.get(way, {}))
+    undisturbed = digest(tree, "undisturbed", RestartPolicy())
+    assert digest(tree, "eventful", eventful()) == undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_world_size_ends_with_the_same_weights(
+    parallel: str, world_size: int, language: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = sft_recipe(language, trainer={"spot_check_every": 4}, loader=PACKED)
+    alone = digest(tree, "alone", RestartPolicy())
+    policy = RestartPolicy(parallel=(parallel,))
+    assert digest(tree, "shared", policy, world_size) == alone
+
+
+Assay = Callable[..., Any]
+
+
+@pytest.fixture
+def assay(tmp_path: Path) -> Assay:
+    """Runs a command: `assay("show", RUN)` is what it prints as JSON, `code` its exit code."""
+    environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
+
+    def run(*arguments: object, code: int = 0, as_json: bool = True) -> Any:
+        command = [sys.executable, "-m", "assay", *map(str, arguments), *(["--json"] if as_json else [])]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == code, f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        return json.loads(done.stdout) if as_json else done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    slices = {"slice_columns": ["language"]}
+    trainer = {"evaluate_every": 4, "spot_check_every": 4}
+    recipe.write_text(yaml.safe_dump(sft_recipe(language, method=slices, trainer=trainer, loader=PACKED)))
+    (tmp_path / "kill.yaml").write_text(yaml.safe_dump(KILL))
+    assay("train", recipe, "--run-id", "killed", "--workers", 2, "--faults", tmp_path / "kill.yaml")
+    run = assay("show", "killed")
+    assert run["status"] == "succeeded" and len(run["attempts"]) == 2
+    measured = {each["metric"]["name"]: each["estimate"] for each in run["evaluation"]["overall"]["measured"]}
+    assert list(measured) == ["nats_per_token", "token_accuracy"]
+    assert {each["column"] for each in run["evaluation"]["slices"]} == {"language"}
+    assert assay("audit", "killed")["verdict"] == "pass"
+    assert assay("replay", "killed", "--step", 6)["verdict"] == "equal"
+    assert assay("replay", "killed", "--step", 6, "--bisect")["verdict"] == "equal"
+    assay("train", recipe, "trainer.optimizer.learning_rate=0.02", "--run-id", "faster")
+    (found,) = assay("compare", "killed", "faster", "--out", tmp_path / "compared.html")
+    assert found["metric"]["name"] == "nats_per_token" and found["difference"]["high"] < 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("method.model.max_tokens=20", "it takes 20 tokens, but the longest row"),
+        ("method.model.vocab_size=30", "its vocabulary has 30 tokens"),
+        ("method.model.num_heads=3", "must divide"),
+        ("method.train_on=some", "method.train_on"),
+    ],
+)
+@pytest.mark.slow
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    override: str, said: str, language: Path, assay: Assay, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(sft_recipe(language)))
+    assert said in assay("train", recipe, override, code=2, as_json=False)
+    assert not list((tmp_path / "home").glob("runs/*"))
