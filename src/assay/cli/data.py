@@ -216,15 +216,22 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
 @click.option("--window-rows", default=4096, show_default=True, help="As 'loader.window_rows' of a recipe.")
 @click.option("--lanes", default=8, show_default=True, help="As 'loader.lanes'.")
 @click.option("--batch", default=64, show_default=True, help="As 'loader.global_batch_size'.")
+@click.option(
+    "--examples",
+    default=1,
+    show_default=True,
+    help="Rows for a language model to print as the model reads them, what is trained marked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON; measure nothing.")
-def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool) -> None:
+def show(dataset: Path, window_rows: int, lanes: int, batch: int, examples: int, as_json: bool) -> None:
     """What DATASET (a manifest's folder) holds, and how far from a uniform shuffle training would read it.
 
-    The latter reads some row groups; 'assay train RECIPE --check' says it of a recipe's own order.
+    The latter reads some row groups; 'assay train RECIPE --check' says it of a recipe's own order. Of rows for
+    a language model, what is trained is in colour, or between ⟦ and ⟧.
     """
     from assay.base.config import LoadedConfig, validated
     from assay.base.errors import AssayError
-    from assay.cli.screens.data import order_lines
+    from assay.cli.screens.data import order_lines, print_examples
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.split import whole_view
     from assay.data.loader.config import LoaderConfig
@@ -237,6 +244,7 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, as_json: bool)
     opened = Dataset.open(dataset, Patience(GLANCE_S))
     if not as_json:
         _print(opened.manifest, dataset, as_json=False)
+        print_examples(opened, examples)
     try:
         found, problem = measure_mixing(whole_view(opened), config), ""
     except AssayError as error:

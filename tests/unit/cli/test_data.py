@@ -215,3 +215,11 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     assert code == 0
     assert "left out 1 row of which nothing can be learned. The first: chat.jsonl: line 10" in built
     assert DatasetManifest.from_json(Path("two/manifest.json").read_text(), source="two").format == "chat"
+    code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
+    assert code == 0
+    assert (
+        "row 0 (" in shown and "say 0⟦it is 0⟧" in shown and "say 1⟦it is 1⟧" in shown and "say 2" not in shown
+    )
+    Path("two/tokenizer.json").write_text("{}")
+    code, shown, _ = run(capsys, "data", "show", "two")
+    assert code == 0 and "examples: none. two/tokenizer.json: not the tokenizer" in shown

@@ -3,11 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from assay.base.errors import AssayError
 from assay.base.units import bytes_text, count_text, number_of
 from assay.cli.screens.terminal import name, number, table_of
 from assay.data.loader.config import LoaderConfig
@@ -17,8 +20,12 @@ from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
 
+if TYPE_CHECKING:
+    from assay.data.dataset.dataset import Dataset
+
 BAR = 40
 MAX_LINES = 12
+MAX_EXAMPLE_CHARACTERS = 4_000
 NUM_VALUES = 4
 MAX_VALUE_CHARACTERS = 24
 MAX_TRAITS = 3
@@ -100,6 +107,29 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     print("\n" + "\n".join(lines))
     if "label" in manifest.columns:
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
+
+
+def print_examples(dataset: "Dataset", num_rows: int) -> None:
+    """Rows for a language model, as it reads them: what is trained in colour, or in brackets."""
+    from assay.data.dataset.formats.examples import examples_of
+
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        found = examples_of(dataset, num_rows)
+    except AssayError as error:
+        console.print(f"\nexamples: none. {escape(str(error))}")
+        return
+    for example in found:
+        console.print(f"\n[bold]{example.name}[/] ({example.num_tokens:,} tokens)")
+        text = Text()
+        for part, is_trained in example.parts:
+            is_bracketed = is_trained and not console.is_terminal
+            text.append(f"⟦{part}⟧" if is_bracketed else part, "green" if is_trained else "")
+        shown = text[:MAX_EXAMPLE_CHARACTERS]
+        more = f" … and {len(text) - len(shown):,} characters" if len(text) > len(shown) else ""
+        console.print(shown + Text(more))
+        if example.item:
+            console.print(f"item: {escape(example.item[:MAX_EXAMPLE_CHARACTERS])}")
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,5 +1,6 @@
 """A digest of every row's tokens: what two rows must share to be the same text."""
 
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -8,16 +9,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from assay.base.seeds import Keys
-from assay.data.dataset.columns import TOKENS
+from assay.base.seeds import Keys, mix64
+from assay.data.dataset.columns import SEQUENCES, TOKENS
 from assay.data.dataset.dataset import Dataset
 
 
 def token_digests(dataset: Dataset) -> Keys:
-    """xxh3 of each row's tokens, by row id; whatever integer type the column has. Reads all of `input_ids`."""
-    return np.concatenate(
-        dataset.each_group(lambda group: digests_of(dataset.read_row_group(group, [TOKENS])[TOKENS]))
-    )
+    """xxh3 of each row's tokens, by row id; whatever integer type the column has. Reads all of `input_ids`.
+
+    Of a pair, of both sequences: the same prompt and answer beside another answer is another row.
+    """
+    names = SEQUENCES if dataset.manifest.format == "pairs" else (TOKENS,)
+
+    def of_group(group: int) -> Keys:
+        table = dataset.read_row_group(group, names)
+        return reduce(lambda one, other: mix64(one) ^ other, (digests_of(table[name]) for name in names))
+
+    return np.concatenate(dataset.each_group(of_group))
 
 
 def digests_of(column: pa.ChunkedArray) -> Keys:

@@ -21,9 +21,11 @@ from assay.data.dataset.build import build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.formats.encode import Encoder, KeptRow
+from assay.data.dataset.formats.examples import examples_of
 from assay.data.dataset.formats.rows import RowReader
 from assay.data.dataset.formats.template import SHIPPED, ChatTemplate
 from assay.data.dataset.index import index_dataset
+from assay.data.dataset.row_digests import token_digests
 from assay.data.dataset.split import whole_view
 from assay.data.dataset.tokens import train_tokenizer
 from assay.data.loader.config import LoaderConfig, PackedLayout
@@ -448,3 +450,26 @@ def test_adopted_pairs_that_are_none_are_named(tmp_path: Path, rejected, shared,
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     with pytest.raises(AssayError, match=says):
         index_dataset(str(tmp_path), tmp_path / "out", needs_label=False)
+
+
+def test_examples_show_what_a_model_reads_and_what_of_it_is_trained(tmp_path: Path, tokenizer: Path) -> None:
+    chats = [{"messages": CHAT}, {"messages": [said("user", "🙂?"), said("assistant", "🙂!")]}] * 3
+    dataset = build(tmp_path, write(tmp_path / "a.jsonl", chats), tokenizer, "chat", rows_per_group=4)
+    found = examples_of(dataset, 5)
+    assert [example.name for example in found] == [f"row {row}" for row in range(5)]
+    assert "".join(text for text, _ in found[4].parts) == CHATML.render(CHAT, None, "")
+    assert [text for text, is_trained in found[3].parts if is_trained] == [f"🙂!{STOP}"]
+    pairs = build(tmp_path, write(tmp_path / "b.jsonl", PAIRS), tokenizer, "pairs")
+    (chosen, rejected) = examples_of(pairs, 3)[4:]
+    assert (chosen.name, chosen.parts[0]) == ("row 2, chosen", ("qq", False))
+    assert rejected.parts[1] == ("no no no 2<|endoftext|>", True)
+    prompts = build(tmp_path, write(tmp_path / "c.jsonl", [{"prompt": "a?", "y": 1}]), tokenizer, "prompts")
+    (prompt,) = examples_of(prompts, 9)
+    assert prompt.parts == (("a?", False),) and json.loads(prompt.item)["y"] == 1
+
+
+def test_another_rejected_answer_is_another_row(tmp_path: Path, tokenizer: Path) -> None:
+    pair = {"prompt": "a", "chosen": "b", "rejected": "c"}
+    rows = write(tmp_path / "a.jsonl", [pair, {**pair, "rejected": "d"}, pair])
+    digests = token_digests(build(tmp_path, rows, tokenizer, "pairs"))
+    assert digests[0] == digests[2] != digests[1]

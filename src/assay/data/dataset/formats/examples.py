@@ -1,0 +1,73 @@
+"""Rows of a dataset as text again, with what is trained in them: what a model will see, not what was meant."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import DataError
+from assay.data.dataset.columns import ITEM, PROMPT_TOKENS, REJECTED, SPANS, TOKENS
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+
+
+class Example(NamedTuple):
+    """A sequence of a row."""
+
+    name: str
+    """Row by its id, and which sequence of it."""
+    num_tokens: int
+    parts: tuple[tuple[str, bool], ...]
+    """Text after text, and whether it is trained."""
+    item: str = ""
+    """What graders read of it."""
+
+
+def examples_of(dataset: Dataset, num_rows: int) -> list[Example]:
+    """The first rows of the dataset; raises `DataError` where its tokenizer is not beside its manifest."""
+    if dataset.manifest.format in (None, "labelled"):
+        return []
+    file, wanted = dataset.folder / TOKENIZER_FILE, dataset.manifest.tokenizer_sha256
+    if not file.is_file() or sha256_of_bytes(file.read_bytes()) != wanted:
+        raise DataError(f"{file}: not the tokenizer that the dataset was built with. Copy that one there.")
+    tokenizer = load_tokenizer(file)
+    columns = [
+        name for name in (TOKENS, REJECTED, SPANS, PROMPT_TOKENS, ITEM) if name in dataset.manifest.columns
+    ]
+    found: list[Example] = []
+    for group in range(len(dataset.groups)):
+        first = int(dataset.groups.first_row[group])
+        for index, row in enumerate(dataset.read_row_group(group, columns).slice(0, num_rows).to_pylist()):
+            if first + index < num_rows:
+                found += _examples(tokenizer, f"row {first + index}", row)
+        if first + int(dataset.groups.num_rows[group]) >= num_rows:
+            break
+    return found
+
+
+def _examples(tokenizer: Tokenizer, name: str, row: dict[str, Any]) -> Iterator[Example]:
+    ids = row[TOKENS]
+    if SPANS in row:
+        yield _example(tokenizer, name, ids, row[SPANS])
+    elif REJECTED in row:
+        for which, sequence in (("chosen", ids), ("rejected", row[REJECTED])):
+            yield _example(tokenizer, f"{name}, {which}", sequence, [row[PROMPT_TOKENS], len(sequence)])
+    elif ITEM in row:
+        yield _example(tokenizer, name, ids, [])._replace(item=row[ITEM])
+    else:
+        yield _example(tokenizer, name, ids, [0, len(ids)])
+
+
+def _example(tokenizer: Tokenizer, name: str, ids: Sequence[int], spans: Sequence[int]) -> Example:
+    # A text's places are told by what comes before them: alone, a piece may decode to another text.
+    borders = [0, *spans, len(ids)]
+    texts = [tokenizer.decode(ids[:border], skip_special_tokens=False) for border in borders]
+    places = [len(text) for text in texts]
+    parts = [
+        (texts[-1][begin:end], bool(index % 2))
+        for index, (begin, end) in enumerate(pairwise(places))
+        if begin < end
+    ]
+    return Example(name, len(ids), tuple(parts))
