@@ -5,7 +5,6 @@ import torch
 from jaxtyping import Bool, Shaped
 from torch import Tensor
 
-from assay.base.errors import DataError
 from assay.data.dataset.columns import SPANS
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.sft.config import SftConfig
@@ -25,20 +24,11 @@ def trained_tokens(batch: MicroBatch, config: SftConfig) -> Bool[np.ndarray, "li
 
 def _inside_spans(batch: MicroBatch) -> Bool[np.ndarray, "line token"]:
     """The token lies in one of its row's spans: begins add one along the line, ends take it away."""
-    spans, tokens, places = batch.ragged[SPANS], batch.tokens, batch.places()
-    borders = spans.values
-    of_list = spans.mask()
-    wrong = (of_list & (borders > tokens.lengths[:, None])).any(axis=1) | (spans.lengths % 2 == 1)
-    wrong |= (of_list[:, 1:] & (np.diff(borders, axis=1) < 0)).any(axis=1)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise DataError(
-            f"row {batch.row_ids[row]}: {SPANS} is {borders[row, : spans.lengths[row]].tolist()}, which is no "
-            f"list of rising begins and ends within its {tokens.lengths[row]} tokens. Build the dataset anew."
-        )
-    changes = np.zeros((tokens.values.shape[0], tokens.values.shape[1] + 1), np.int32)
-    rows, numbers = np.nonzero(of_list)
-    at = places.starts[rows] + borders[rows, numbers]
+    spans, places = batch.ragged[SPANS], batch.places()
+    num_lines, width = batch.tokens.values.shape
+    changes = np.zeros((num_lines, width + 1), np.int32)
+    rows, numbers = np.nonzero(spans.mask())
+    at = places.starts[rows] + spans.values[rows, numbers]
     np.add.at(changes, (places.lines[rows], at), np.where(numbers % 2, -1, 1))
     inside: Bool[np.ndarray, "line token"] = changes[:, :-1].cumsum(axis=1) > 0
     return inside

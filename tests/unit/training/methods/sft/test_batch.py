@@ -2,12 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.base.errors import DataError
 from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import SftConfig
@@ -105,10 +103,3 @@ def test_packed_rows_can_be_taken_apart(drawn: tuple[list[list[int]], list[list[
         assert line[:length].tolist() == rows[row] and not line[length:].any()
     assert taken.columns["language"].to_pylist() == [f"l{row}" for row in chosen]
     assert taken.ragged["trained_spans"].lengths.tolist() == [len(spans[row]) for row in chosen]
-
-
-@pytest.mark.parametrize("spans", [[1], [2, 9], [3, 2], [0, 2, 1, 3]])
-def test_spans_that_are_none_name_their_row(spans: list[int]) -> None:
-    batch = padded([[1, 2, 3], [4, 5, 6, 7]], [[1, 3], spans])
-    with pytest.raises(DataError, match=r"row 101: trained_spans is \["):
-        trained_tokens(batch, config("spans"))
