@@ -24,9 +24,7 @@ def campaigns_document(
 ) -> Document:
     """All campaigns, each candidate by its newest decision. `memos`: (file, name) of each campaign's memo."""
     campaigns = [(name, list(each)) for name, each in groupby(lines, key=lambda line: line.campaign)]
-    spent_s = sum(
-        3600 * max((each.device_hours or 0.0 for each in found), default=0.0) for _, found in campaigns
-    )
+    spent_s = sum(3600 * found[0].campaign_device_hours for _, found in campaigns)
     counts = {word: sum(line.recommendation == word for line in lines) for word in ("scale", "narrow", "stop")}
     open_lines = [line for line in lines if line.recommendation is None or not line.is_final]
     return Document(
@@ -44,7 +42,7 @@ def campaigns_document(
         tiles=[
             Tile("campaigns", str(len(campaigns)), f"{number_of(len(lines), 'candidate')}"),
             *(Tile(f"to {word}", str(count), "by the newest decision") for word, count in counts.items()),
-            Tile("device time", device_hours_text(spent_s), "of the campaigns' runs"),
+            Tile("device time", device_hours_text(spent_s), "of the runs that were judged"),
         ],
         sections=[DocumentSection(name, list(_campaign(found))) for name, found in campaigns],
         foot="Read from the ledger; a campaign's memo says where each number comes from. Made anew by: "

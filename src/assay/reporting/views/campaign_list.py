@@ -30,7 +30,9 @@ class CampaignLine(View):
     unit: str | None = None
     """The unit of the effect, e.g. `share`."""
     device_hours: float | None = None
-    """Spent on the campaign so far."""
+    """Spent by then on the candidate's runs and the baseline's."""
+    campaign_device_hours: float = 0.0
+    """Of all runs behind the newest decisions of the campaign; candidates share the baseline's."""
 
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
@@ -41,6 +43,7 @@ def campaign_lines(ledger: Ledger) -> list[CampaignLine]:
 def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[CampaignLine]:
     """Each candidate's newest decision."""
     newest = {each.candidate: each for each in decisions}
+    runs = {run.run_id: run.device_s for each in newest.values() for run in each.runs}
     return [
         CampaignLine.of(
             each,
@@ -51,6 +54,7 @@ def lines_of(campaign: Campaign, decisions: Sequence[Decision]) -> list[Campaign
             high=each.effect.high,
             confidence=each.effect.confidence,
             device_hours=each.spent_s / 3600.0,
+            campaign_device_hours=sum(runs.values()) / 3600.0,
         )
         for each in newest.values()
     ] or [CampaignLine(campaign=campaign.name, created=campaign.created_s)]

@@ -8,6 +8,7 @@ from assay.reporting.pages.overview import campaigns_document, live_document
 from assay.reporting.pages.render import render_document
 from assay.reporting.views.campaign_list import lines_of
 from assay.reporting.views.live import RECENT_S, LiveRun, live_runs
+from assay.reporting.views.verdict import device_hours_text
 from assay.store.home import Home
 
 
@@ -69,6 +70,7 @@ def test_each_candidate_stands_under_its_campaign_with_its_newest_decision(memo_
     ]
     document = campaigns_document(lines, memos=[("campaigns/first/memo.html", "memo of first")], now_s=0.0)
     assert [section.name for section in document.sections] == ["first", "second"]
+    assert document.tiles[-1].value == device_hours_text(2 * memo_page.spent_s()), "the baseline's runs once"
     page = render_document(document)
     assert 'href="campaigns/first/memo.html"' in page
     for decision in memo_page.decisions:
