@@ -37,15 +37,15 @@ def compare(
     much faster it was and what it cost, and writes a page with the curves. Exit code 1 if a candidate fails the
     rule.
     """
-    from assay.reporting.pages.render import render_comparison_page, write_file
+    from assay.reporting.pages.render import render_comparison_page, write_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
 
-    with opened_ledger(given_home()) as ledger:
+    home = given_home()
+    with opened_ledger(home) as ledger:
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
-    written = Path(found[0].page)
-    write_file(written, render_comparison_page(page))
+    written = write_page(render_comparison_page(page), out, beside=Path(found[0].page))
     if as_json:
         click.echo(json_list(found))
     else:

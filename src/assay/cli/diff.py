@@ -2,8 +2,7 @@
 
 import click
 
-from assay.base.errors import ConfigError
-from assay.cli.given import RUN, found_ledger, given_home
+from assay.cli.given import RUN, asked_ledger, given_home
 
 
 @click.command()
@@ -16,10 +15,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     from assay.reporting.views.run_diff import run_diff
 
     home = given_home()
-    ledger = found_ledger(home)
-    if ledger is None:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
-    with ledger:
+    with asked_ledger(home, before, after) as ledger:
         found = run_diff(ledger, before, after, home.settings())
     if as_json:
         click.echo(found.to_json())

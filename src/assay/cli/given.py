@@ -140,9 +140,33 @@ def opened_ledger(home: "Home") -> "Ledger":
 
 
 def found_ledger(home: "Home") -> "Ledger | None":
-    """Likewise, but nothing is made."""
-    ledger = home.find_ledger()
-    return None if ledger is None else _up_to_date(home, ledger)
+    """For who only asks: nothing is made, and of one that cannot be written a copy is asked."""
+    file = home.ledger_file()
+    if file is None or not file.exists() or _is_writable(file):
+        ledger = home.find_ledger()
+        return None if ledger is None else _up_to_date(home, ledger)
+    from assay.store.ledger.ledger import copied_ledger
+
+    return _up_to_date(home, copied_ledger(file, located=home.located))
+
+
+def asked_ledger(home: "Home", *run_ids: str) -> "Ledger":
+    """For who asks about runs: one that lies in the home and is not on record yet is written down first."""
+    ledger = found_ledger(home)
+    if ledger is None and not any(map(home.has_run, run_ids)):
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+    ledger = ledger or home.open_ledger()
+    for run_id in filter(home.has_run, run_ids):
+        if not ledger.has_run(run_id):
+            from assay.launch.rebuild import fold_in
+
+            fold_in(home, run_id, ledger)
+    return ledger
+
+
+def _is_writable(file: Path) -> bool:
+    """Whether SQLite can write to a file, and beside it."""
+    return all(os.access(path, os.W_OK, effective_ids=True) for path in (file, file.parent))
 
 
 def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":

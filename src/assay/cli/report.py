@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
-from assay.cli.given import OUT_FILE, RUN, given_home, opened_ledger
+from assay.cli.given import OUT_FILE, RUN, asked_ledger, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.store.home import Home
@@ -36,25 +36,23 @@ def report(run_id: str | None, campaigns: bool, live: bool, every_s: float | Non
     if run_id is not None:
         _report_run(home, run_id, out)
     elif campaigns:
-        _report_campaigns(home, out or home.folder / "campaigns.html")
+        _report_campaigns(home, out)
     else:
-        _report_live(home, out or home.folder / "live.html", every_s)
+        _report_live(home, out, every_s)
 
 
 def _report_run(home: "Home", run_id: str, out: Path | None) -> None:
-    from assay.reporting.pages.render import render_run_page, write_file
+    from assay.reporting.pages.render import render_run_page, write_page
     from assay.reporting.views.run_page import run_page
 
-    with opened_ledger(home) as ledger:
+    with asked_ledger(home, run_id) as ledger:
         page = run_page(ledger, run_id)
-    out = out or Path(page.view.run_dir) / "report.html"
-    write_file(out, render_run_page(page))
-    click.echo(out)
+    click.echo(write_page(render_run_page(page), out, beside=Path(page.view.run_dir) / "report.html"))
 
 
-def _report_campaigns(home: "Home", out: Path) -> None:
+def _report_campaigns(home: "Home", out: Path | None) -> None:
     from assay.reporting.pages.overview import campaigns_document
-    from assay.reporting.pages.render import render_document, write_file
+    from assay.reporting.pages.render import render_document, write_page
     from assay.reporting.views.campaign_list import campaign_lines
 
     with opened_ledger(home) as ledger:
@@ -62,18 +60,20 @@ def _report_campaigns(home: "Home", out: Path) -> None:
     if not lines:
         click.echo(f"No campaigns in {home.folder} yet. 'assay campaign run FILE' begins one.")
         return
+    beside = home.folder / "campaigns.html"
+    folder = (out or beside).parent.resolve()
     memos = [
-        (os.path.relpath(memo.resolve(), out.parent.resolve()), f"memo of {name}")
+        (os.path.relpath(memo.resolve(), folder), f"memo of {name}")
         for name in dict.fromkeys(line.campaign for line in lines)
         if (memo := home.campaigns / name / "memo.html").exists()
     ]
-    write_file(out, render_document(campaigns_document(lines, memos=memos, now_s=SystemClock().now_s())))
-    click.echo(out)
+    page = render_document(campaigns_document(lines, memos=memos, now_s=SystemClock().now_s()))
+    click.echo(write_page(page, out, beside=beside))
 
 
-def _report_live(home: "Home", out: Path, every_s: float | None) -> None:
+def _report_live(home: "Home", out: Path | None, every_s: float | None) -> None:
     from assay.reporting.pages.overview import live_document
-    from assay.reporting.pages.render import render_document, write_file
+    from assay.reporting.pages.render import render_document, write_page
     from assay.reporting.views.live import live_runs
 
     clock = SystemClock()
@@ -81,8 +81,9 @@ def _report_live(home: "Home", out: Path, every_s: float | None) -> None:
         with opened_ledger(home) as ledger:
             runs = live_runs(ledger, now_s=clock.now_s())
         document = live_document(runs, now_s=clock.now_s())
-        write_file(out, render_document(document, refresh_s=every_s))
-        click.echo(f"{out}: {document.verdict.word}")
+        page = render_document(document, refresh_s=every_s)
+        written = write_page(page, out, beside=home.folder / "live.html")
+        click.echo(f"{written}: {document.verdict.word}")
         if every_s is None:
             return
         clock.sleep_s(every_s)

@@ -3,7 +3,7 @@
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, found_ledger, given_home
+from assay.cli.given import RUN, asked_ledger, given_home
 
 
 @click.command()
@@ -24,10 +24,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     if run_id is None:
         raise ConfigError("show which RUN? 'assay runs' lists them.")
     home = given_home()
-    ledger = found_ledger(home)
-    if ledger is None:
-        raise ConfigError(f"no run '{run_id}': there are no runs in {home.folder}. Is $ASSAY_HOME right?")
-    with ledger:
+    with asked_ledger(home, run_id) as ledger:
         view = run_view(ledger, run_id, home.settings())
         if as_json:
             click.echo(view.to_json())

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -113,7 +114,7 @@ def launch(
     from assay.store.commit_log import CommitLog
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
-    from assay.store.place import refuse_copy
+    from assay.store.place import refuse_copy, refuse_links
 
     if place.dry_run:
         from assay.launch.places.slurm import job_script
@@ -122,6 +123,7 @@ def launch(
         click.echo(script, nl=False)
         return True
     refuse_copy(run)
+    refuse_links(Path(run.run_dir))
     refuse_missing_log(run, CommitLog(open_store(run.store_url)))
     launcher = place.launcher(home, options)
     if launcher is None:

@@ -29,7 +29,7 @@ from assay.store.ledger.writer import FINISH_S, LedgerWriter
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
 from assay.store.patience import Patience
-from assay.store.place import refuse_copy
+from assay.store.place import refuse_copy, refuse_links
 from assay.training.audit import audit_run
 from assay.training.recipe import recipe_of
 
@@ -110,6 +110,7 @@ def _drive(
     patience = Patience(policy.store_patience, clock=clock)
     log = CommitLog(open_store(run.store_url, patience))
     refuse_copy(run)
+    refuse_links(Path(run.run_dir))
     refuse_missing_log(run, log)
     bring_commit(home, run)
     beside = EvaluationBeside(home, run)

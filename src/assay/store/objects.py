@@ -387,10 +387,10 @@ class FolderStore:
             return self._path(key).is_file()
 
     def delete(self, key: str) -> None:
-        """Nothing where the object's folder is a link: what lies there is not this store's alone."""
+        """Nothing behind a link to a folder: what lies there is not this store's alone."""
         with self._named("delete", key):
             path = self._path(key)
-            if path.parent != self._root and path.parent.is_symlink():
+            if self._link_above(path) is not None:
                 return
             path.unlink(missing_ok=True)
             if path.parent != self._root:
@@ -419,6 +419,11 @@ class FolderStore:
     def _unfinished(self, path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
         """A file beside `path` in which to write, and its name; gone afterwards, whatever happens."""
         self._refuse_moved()
+        if (link := self._link_above(path)) is not None:
+            raise StoreError(
+                f"{link} is a link to {link.readlink()}: a store writes into folders of its own only, and "
+                "nothing was written. Remove it, or put what it leads to in its place."
+            )
         unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             with _opened(unfinished) as file:
@@ -426,6 +431,11 @@ class FolderStore:
                 yield unfinished, file
         finally:
             unfinished.unlink(missing_ok=True)
+
+    def _link_above(self, path: Path) -> Path | None:
+        """A folder of the store, above a path in it, that is a link."""
+        num_above = len(path.relative_to(self._root).parts) - 1
+        return next((each for each in path.parents[:num_above] if each.is_symlink()), None)
 
     def _refuse_moved(self) -> None:
         """Written on, it would come to lie in two places."""

@@ -8,9 +8,14 @@ folders move. So a run that is opened elsewhere than it was written takes with i
 
 What is read at a place is checked by its digest. What is written is another matter: a folder that was moved is
 the run, a copy of it is not, for two that go on under one id are no run. Whoever is to train asks first.
+
+Nor does a run leave links in its folder. One that lies there was planted, and what is written by its name would
+go wherever it leads; the folder itself may be reached by links.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,9 @@ from assay.base.errors import ConfigError
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
 from assay.store.known_runs import RUN_FILE
+
+_OF_THE_STORE = ("capsules", "checkpoints", "log", "log-summaries")
+"""Folders that grow with the run: links in them are found by the store, where it writes (`FolderStore`)."""
 
 
 def written_in(folder: Path) -> Run:
@@ -76,3 +84,24 @@ def refuse_copy(run: Run) -> None:
         "way, to go on here; or begin a run of its own with the last commit: 'assay train --from "
         f"{run.run_id}'."
     )
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise `ConfigError` where something in a run's or a campaign's folder is neither a file nor a folder."""
+    for path in _planted(folder):
+        what = f"a link to {path.readlink()}" if path.is_symlink() else "neither a file nor a folder"
+        raise ConfigError(
+            f"{path} is {what}: what is written by that name would go elsewhere, and assay makes nothing of "
+            "the kind. Nothing was begun. Ask whoever gave you this folder; then remove it, or put what it "
+            "leads to in its place."
+        )
+
+
+def _planted(folder: Path, left_out: tuple[str, ...] = _OF_THE_STORE) -> Iterator[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in left_out:
+                    yield from _planted(Path(entry.path), ())
+            elif not entry.is_file(follow_symlinks=False):
+                yield Path(entry.path)

@@ -121,7 +121,7 @@ def test_a_folder_that_was_moved_is_not_made_anew_in_its_old_place(tmp_path: Pat
     store.put("log/1", b"second")
 
 
-def test_nothing_is_deleted_behind_a_link_to_a_folder(tmp_path: Path) -> None:
+def test_nothing_is_deleted_or_written_behind_a_link_to_a_folder(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "weights").write_bytes(b"x")
@@ -130,6 +130,11 @@ def test_nothing_is_deleted_behind_a_link_to_a_folder(tmp_path: Path) -> None:
     store = FolderStore(tmp_path / "run")
     store.delete("checkpoints/00000004-0001/weights")
     assert (theirs / "weights").exists() and store.get("checkpoints/00000004-0001/weights") == b"x"
+    writes = (store.put, store.put_if_absent)
+    for write in writes:
+        with pytest.raises(StoreError, match=r"00000004-0001 is a link to .*Remove it"):
+            write("checkpoints/00000004-0001/deep/weights", b"y")
+    assert [path.name for path in theirs.iterdir()] == ["weights"]
 
 
 @pytest.mark.parametrize("number", [errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP])

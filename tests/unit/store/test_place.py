@@ -11,7 +11,7 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.home import Home
-from assay.store.place import refuse_copy
+from assay.store.place import refuse_copy, refuse_links
 
 
 @pytest.fixture
@@ -125,3 +125,14 @@ def test_a_home_behind_a_link_is_the_home(project: Path) -> None:
     run = Home.at(project / "runs").run("r")
     assert run.run_dir == str(there / "r")
     refuse_copy(run)
+
+
+@pytest.mark.parametrize("name", ["notices.jsonl", "metrics", "metrics/attempt-0001/rank-00000.seg", "log"])
+def test_a_link_in_a_runs_folder_is_named_with_what_it_leads_to(tmp_path: Path, name: str) -> None:
+    run = tmp_path / "run"
+    (run / name).parent.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(run)
+    refuse_links(tmp_path / "link")
+    (run / name).symlink_to("/nowhere")
+    with pytest.raises(ConfigError, match=rf"run/{name} is a link to /nowhere: .*Nothing was begun"):
+        refuse_links(run)

@@ -21,6 +21,7 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
 from assay.scoring.item_failure import ItemFailure
+from assay.store.objects import open_store
 
 ITEMS_FILE = "items.parquet"
 RESULT_FILE = "result.json"
@@ -115,11 +116,9 @@ def items_bytes(table: pa.Table) -> bytes:
 def save_result(folder: Path, result: BenchmarkResult, items: bytes) -> None:
     """Write the items, then the record that names them."""
     assert sha256_of_bytes(items) == result.items_sha256, "the record is of other items"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, data in ((ITEMS_FILE, items), (RESULT_FILE, (result.to_json() + "\n").encode())):
-        unfinished = folder / f".unfinished-{name}"
-        unfinished.write_bytes(data)
-        unfinished.replace(folder / name)
+    store = open_store(str(folder))
+    store.put(ITEMS_FILE, items)
+    store.put(RESULT_FILE, (result.to_json() + "\n").encode())
 
 
 def load_result(folder: Path) -> BenchmarkResult:

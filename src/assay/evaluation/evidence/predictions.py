@@ -19,6 +19,7 @@ from jaxtyping import UInt64
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
 from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json
+from assay.store.objects import open_store
 
 PREDICTIONS_FILE = "predictions.parquet"
 EVALUATION_FILE = "evaluation.json"
@@ -75,8 +76,7 @@ def read_predictions(
 
 def save_evaluation(folder: Path, evaluation: AnyEvaluation) -> None:
     """Write the record beside its predictions."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / EVALUATION_FILE).write_text(evaluation.to_json() + "\n", encoding="utf-8")
+    open_store(str(folder)).put(EVALUATION_FILE, (evaluation.to_json() + "\n").encode())
 
 
 def load_evaluation(folder: Path) -> AnyEvaluation:

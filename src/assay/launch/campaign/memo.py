@@ -48,8 +48,8 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         cost=cost_of_runs(campaign, memo.runs()),
     )
     page, markdown = campaign.folder / "memo.html", campaign.folder / "memo.md"
-    page.write_text(render_memo_page(memo), encoding="utf-8")
-    markdown.write_text(memo_markdown(memo), encoding="utf-8")
+    for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
+        campaign.store.put(path.name, text.encode())
     return WrittenMemo(memo, page, markdown)
 
 

@@ -36,6 +36,7 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import read_segment, segment_path
 from assay.store.objects import open_store
+from assay.store.place import refuse_links
 from assay.training.audit import audit_run
 
 TRIES = 3
@@ -177,6 +178,7 @@ class Training:
         return None
 
     def _started(self, each: ArmRun, *, tries: int = 1) -> _Flight:
+        refuse_links(Path(each.run.run_dir))
         settle(each.run, self._ledger)
         num_before = len(saved_attempts(Path(each.run.run_dir)))
         launch = self._place.launcher.start(each.run, world_size=self._campaign.config.workers)

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from assay.base.clock import utc_text
-from assay.base.errors import StoreError
+from assay.base.errors import ConfigError, StoreError
 from assay.reporting.figures.comparison_figures import (
     changes_table,
     cost_table,
@@ -38,6 +38,7 @@ from assay.reporting.views.verdict import (
     run_tiles,
     run_verdict,
 )
+from assay.store.objects import open_store
 
 Section = tuple[str, Iterable[Figure]]
 """Its heading and its figures."""
@@ -121,6 +122,25 @@ def write_file(path: Path, text: str) -> None:
         path.write_bytes(text.encode())
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error
+
+
+def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
+    """Write a page to `out`, else `beside` what it is about; returns where it lies.
+
+    Others may have filled that folder: a link that has the page's name there is replaced, never followed.
+    """
+    if out is not None:
+        write_file(out, text)
+        return out
+    if not beside.parent.is_dir():
+        raise ConfigError(
+            f"{beside.parent}: no such folder; the page would lie there alone. Name a file: --out."
+        )
+    try:
+        open_store(str(beside.parent)).put(beside.name, text.encode())
+    except StoreError as error:
+        raise StoreError(f"{error} Or name another file: --out.") from error
+    return beside
 
 
 def _comparison_tiles(found: ComparisonView) -> list[Tile]:

@@ -12,7 +12,7 @@ No call waits for ever: what is locked is an error after `LOCKED_S`, a silent se
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,21 @@ def open_engine(url: URL) -> Engine:
         engine.dispose()
         raise
     return engine
+
+
+def copy_sqlite(file: Path, to: Path) -> None:
+    """As it is now, also from a folder in which SQLite may not make the files that it reads with."""
+    for mode in ("mode=ro", "immutable=1"):
+        try:
+            with (
+                closing(sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True)) as whole,
+                closing(sqlite3.connect(to)) as copy,
+            ):
+                whole.backup(copy)
+                return
+        except sqlite3.Error as error:
+            reason = str(error)
+    raise StoreError(f"ledger {file}: {reason}. {_cure(reason)}")
 
 
 @contextmanager

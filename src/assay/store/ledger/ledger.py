@@ -8,6 +8,8 @@ attempt that has ended) takes its place.
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
 
 from sqlalchemy import ColumnElement, Table, select
@@ -45,12 +47,24 @@ def open_ledger(url: str, *, located: Callable[[Run], Run] = lambda run: run) ->
     return Ledger(database.open_engine(database.ledger_url(url)), located)
 
 
+def copied_ledger(file: Path, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
+    """A copy of a SQLite ledger that can only be read; it goes when it is closed."""
+    folder = TemporaryDirectory(prefix="assay-ledger-")
+    path = Path(folder.name) / file.name
+    database.copy_sqlite(file, path)
+    return Ledger(database.open_engine(database.ledger_url(f"sqlite:///{path}")), located, folder)
+
+
 class Ledger:
     """Records in, records out. Safe to share between threads; each call is one transaction."""
 
-    def __init__(self, engine: Engine, located: Callable[[Run], Run]) -> None:
+    def __init__(
+        self, engine: Engine, located: Callable[[Run], Run], folder: TemporaryDirectory[str] | None = None
+    ) -> None:
+        """`folder` goes with it."""
         self._engine = engine
         self._located = located
+        self._folder = folder
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +75,8 @@ class Ledger:
     def close(self) -> None:
         """Give the connections back."""
         self._engine.dispose()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def reading(self) -> AbstractContextManager[Connection]:
         """One consistent view, for the metric tables and the summaries."""
@@ -154,6 +170,12 @@ class Ledger:
             known = list(connection.execute(select(table.c.run_id)).scalars())
         (run,) = self._records(Run.from_json, table, the_one_meant(id_or_prefix, known))
         return self._located(run)
+
+    def has_run(self, run_id: str) -> bool:
+        """Whether this very run is on record."""
+        column = tables.runs.c.run_id
+        with self.reading() as connection:
+            return connection.execute(select(column).where(column == run_id)).first() is not None
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
         """The attempts of a run, or of all, the first first."""

@@ -1,0 +1,319 @@
+"""Commands on runs that can only be read, or lie elsewhere than where they were written: right, or refused.
+
+A table of command by way. Whatever a command comes to, what it was not asked for stays as it is: the place
+where the runs were written, the original of a copy, a folder that is read-only.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from assay.cli.main import main
+from older_home import unpack_home
+from permissions import read_only
+
+ROWS = [
+    {"text": "alpha return", "language": "en", "turns": 1},
+    {"text": "beta yield", "language": "de", "turns": 2},
+]
+COMMANDS = {
+    "show": "show whole --json",
+    "diff": "diff whole stopped --json",
+    "report": "report whole",
+    "report --out": "report whole --out {out}/page.html",
+    "audit": "audit whole --json",
+    "replay": "replay whole --step 3 --json",
+    "export": "export whole --to {out}/model --json",
+    "predict": "predict whole {out}/rows.jsonl",
+    "resume": "train --resume stopped --json",
+}
+"""`whole` has finished; `stopped` was stopped, and goes on."""
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    def said(self) -> Any:
+        """Its JSON."""
+        return json.loads(self.out.strip().splitlines()[-1])
+
+
+BESIDE_THE_LEDGER = ("-shm", "-wal")
+"""What SQLite makes to read with."""
+Assay = Callable[..., Answer]
+
+
+@pytest.fixture
+def assay(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Assay:
+    """Run one of the commands on a home."""
+    monkeypatch.delenv("ASSAY_LEDGER", raising=False)
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+
+    def run(home: Path, command: str) -> Answer:
+        monkeypatch.setenv("ASSAY_HOME", str(home))
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([word.format(out=tmp_path) for word in command.split()])
+        output = capfd.readouterr()
+        return Answer(int(ended.value.code or 0), output.out, output.err)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def pristine(
+    tiny_dataset: Path, tiny_tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """A project with dataset and runs: where it was written, and what it was then."""
+    folder = tmp_path_factory.mktemp("written")
+    project = folder / "project"
+    shutil.copytree(tiny_dataset, project / "data")
+    tree = {
+        **tiny_tree,
+        "data": {**tiny_tree["data"], "dataset": str(project / "data")},
+        "trainer": {**tiny_tree["trainer"], "max_steps": 6, "commit_every": 2},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    (folder / "faults.yaml").write_text("faults: [{type: terminate, step: 3}]")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(project / "runs"))
+        patch.delenv("ASSAY_LEDGER", raising=False)
+        for name, options in (("whole", ()), ("stopped", ("--faults", str(folder / "faults.yaml")))):
+            with pytest.raises(SystemExit) as ended:
+                main(["train", str(folder / "recipe.yaml"), "--run-id", name, *options])
+            assert not ended.value.code
+    return project, project.rename(folder / "pristine")
+
+
+@pytest.fixture
+def project(pristine: tuple[Path, Path]) -> Iterator[Path]:
+    """The project where it was written, as it was then."""
+    place, was = pristine
+    shutil.copytree(was, place)
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """All that lies there; none where there is no such folder."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.endswith(BESIDE_THE_LEDGER)
+    }
+
+
+# The ways: each makes of a project the home that is then used, and says what has to stay as it is.
+
+Way = Callable[[Path, Path], AbstractContextManager[tuple[Path, Path]]]
+
+
+@contextmanager
+def untouched(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    yield project / "runs", project / "data"
+
+
+@contextmanager
+def moved(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    shutil.move(project, elsewhere / "moved")
+    yield elsewhere / "moved" / "runs", project
+
+
+@contextmanager
+def moved_to_another_file_system(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    if Path("/dev/shm").stat().st_dev == project.stat().st_dev:
+        pytest.skip("/dev/shm is no other file system here")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, moved(project, Path(folder)) as places:
+        yield places
+
+
+@contextmanager
+def copied(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    shutil.copytree(project, elsewhere / "copy")
+    yield elsewhere / "copy" / "runs", project
+
+
+@contextmanager
+def copied_alone(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    """The runs' folders alone, without dataset and ledger."""
+    for name in ("whole", "stopped"):
+        shutil.copytree(project / "runs" / name, elsewhere / "home" / name)
+    yield elsewhere / "home", project
+
+
+@contextmanager
+def linked(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    (elsewhere / "link").symlink_to(project / "runs")
+    yield elsewhere / "link", project / "data"
+
+
+@contextmanager
+def linked_one_by_one(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    """A home of links to runs that lie in another one."""
+    (elsewhere / "home").mkdir()
+    for name in ("whole", "stopped"):
+        (elsewhere / "home" / name).symlink_to(project / "runs" / name)
+    yield elsewhere / "home", project / "data"
+
+
+@contextmanager
+def renamed(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    for name in ("whole", "stopped"):
+        (project / "runs" / name).rename(project / "runs" / f"renamed-{name}")
+    yield project / "runs", project
+
+
+@contextmanager
+def not_to_be_written(project: Path, elsewhere: Path) -> Iterator[tuple[Path, Path]]:
+    with read_only(project):
+        yield project / "runs", project
+
+
+READ_ONLY = {
+    "report": (1, r"report\.html: cannot write it: Permission denied\..* name another file: --out\."),
+    "resume": (1, r"runs/stopped/launches/0002\.json: cannot write it: Permission denied\."),
+}
+A_COPY = {"resume": (2, r"is a copy of run 'stopped', which lies in .*/project/runs/stopped")}
+ELSEWHERE_BY_NOW = {
+    **dict.fromkeys(("report", "report --out"), (2, r"runs/whole/evaluations/.*: no such file\.")),
+    **dict.fromkeys(("audit", "replay", "export", "predict", "resume"), (2, r"run\.json: no such run")),
+}
+"""What is on record of it is shown."""
+WAYS: dict[Way, dict[str, tuple[int, str]]] = {
+    untouched: {},
+    not_to_be_written: READ_ONLY,
+    moved: {},
+    moved_to_another_file_system: {},
+    copied: A_COPY,
+    copied_alone: A_COPY,
+    linked: {},
+    linked_one_by_one: {},
+    renamed: ELSEWHERE_BY_NOW,
+}
+"""Which commands are refused, with what code and words; the others are right."""
+
+
+def is_right(command: str, answer: Answer, home: Path, out: Path) -> bool:
+    """Whether a command that is not refused came to what it comes to on a run that nobody moved."""
+    match command:
+        case "show":
+            shown = answer.said()
+            return (shown["status"], shown["step"]) == ("succeeded", 6) and Path(
+                shown["run_dir"]
+            ).resolve() == (home / "whole").resolve()
+        case "diff":
+            return [answer.said()[side] for side in ("before", "after")] == ["whole", "stopped"]
+        case "report":
+            return "whole" in (home / "whole" / "report.html").read_text()
+        case "report --out":
+            return "whole" in (out / "page.html").read_text()
+        case "audit":
+            return answer.said()["verdict"] == "pass"
+        case "replay":
+            return answer.said()["verdict"] == "equal"
+        case "export":
+            return (answer.said()["step"], (out / "model" / "assay.json").is_file()) == (6, True)
+        case "predict":
+            rows = [json.loads(line) for line in answer.out.splitlines()]
+            return [row["text"] for row in rows] == [row["text"] for row in ROWS] and "probability" in rows[0]
+        case "resume":
+            shown = answer.said()
+            return (shown["step"], shown["audit"]["verdict"]) == (6, "pass")
+    raise AssertionError(command)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+def test_every_command_is_right_or_refused_wherever_a_run_lies(
+    way: Way, project: Path, assay: Assay, tmp_path: Path
+) -> None:
+    with way(project, tmp_path) as (home, kept):
+        before = files(kept)
+        for command, line in COMMANDS.items():
+            answer = assay(home, line)
+            if (refused := WAYS[way].get(command)) is None:
+                assert answer.code == 0, (command, answer)
+                assert is_right(command, answer, home, tmp_path), (command, answer)
+            else:
+                code, words = refused
+                assert (answer.code, answer.err.count("error: ")) == (code, 1), (command, answer)
+                assert re.search(words, answer.err), (command, answer)
+        assert files(kept) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["show", "audit", "resume"])
+def test_a_run_whose_folder_was_renamed_is_refused_by_its_new_name(
+    project: Path, assay: Assay, command: str
+) -> None:
+    with renamed(project, project) as (home, kept):
+        before = files(kept)
+        answer = assay(
+            home, COMMANDS[command].replace("whole", "renamed-whole").replace("stopped", "renamed-stopped")
+        )
+        assert answer.code == 2 and "whose folder was renamed or copied. A run keeps its id" in answer.err
+        assert files(kept) == before
+
+
+def test_an_older_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
+    assay: Assay, tmp_path: Path
+) -> None:
+    home = unpack_home(tmp_path / "older", "ec8e02d")
+    before = files(home)
+    with read_only(home):
+        shown = assay(home, "show finished --json")
+        assert (shown.code, shown.said()["status"], shown.err) == (0, "succeeded", "")
+        audited = assay(home, "audit finished --json")
+        assert (audited.code, audited.said()["verdict"]) == (0, "pass")
+        assert "the report is not on record" in audited.err
+        resumed = assay(home, "train --resume unfinished")
+        assert (resumed.code, resumed.err.count("error: ")) == (1, 1)
+        assert "launches/0001.json: cannot write it: Permission denied" in resumed.err
+    assert files(home) == before
+
+
+READ_ONLY_MOUNT = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_right_or_refused_on_a_file_system_that_is_read_only(
+    project: Path, tmp_path: Path, requires: Callable[..., None], command: str
+) -> None:
+    mounting = ["unshare", "--mount", "sh", "-c", READ_ONLY_MOUNT, str(project)]
+    tried = subprocess.run([*mounting, "true"], capture_output=True, check=False)
+    requires("read-only mounts", tried.returncode == 0, tried.stderr.decode())
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    words = [word.format(out=tmp_path) for word in COMMANDS[command].split()]
+    home, before = project / "runs", files(project)
+    environment = {**os.environ, "ASSAY_HOME": str(home)}
+    environment.pop("ASSAY_LEDGER", None)
+    done = subprocess.run(
+        [*mounting, sys.executable, "-m", "assay", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    answer = Answer(done.returncode, done.stdout, done.stderr)
+    if command in READ_ONLY:
+        assert (answer.code, answer.err.count("error: ")) == (1, 1) and "Read-only file system" in answer.err, (
+            answer
+        )
+    else:
+        assert answer.code == 0 and is_right(command, answer, home, tmp_path), answer
+    assert files(project) == before
