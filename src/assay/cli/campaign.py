@@ -69,6 +69,7 @@ def run(
     from assay.launch.campaign.memo import write_memo
     from assay.launch.campaign.power import power_lines, stated_power
     from assay.launch.campaign.train import InThisProcess, Workplace
+    from assay.store.ledger.writer import marking
 
     if place.on == "allocation" or place.dry_run:
         raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
@@ -93,7 +94,7 @@ def run(
             click.echo(line)
         return
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
-    with opened_ledger(home) as ledger:
+    with opened_ledger(home) as ledger, marking(home, config.name):
         launcher = place.launcher(home, ()) or InThisProcess(home, RunProgress, SystemClock())
         result = run_campaign(
             opened,

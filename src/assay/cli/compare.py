@@ -40,9 +40,10 @@ def compare(
     from assay.reporting.pages.render import render_comparison_page, write_page
     from assay.reporting.views.comparison import comparison_page
     from assay.reporting.views.view import json_list
+    from assay.store.ledger.writer import marking
 
     home = given_home()
-    with opened_ledger(home) as ledger:
+    with opened_ledger(home) as ledger, marking(home, *candidates):
         page = comparison_page(ledger, baseline, candidates, allowed_loss=allowed_loss, out=out)
     found = [each.compared for each in page.candidates]
     written = write_page(render_comparison_page(page), out, beside=Path(found[0].page))

@@ -25,10 +25,11 @@ def decide(campaign: str, now: bool, as_json: bool) -> None:
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.look import decide_again, look_now
     from assay.launch.campaign.memo import write_memo
+    from assay.store.ledger.writer import marking
 
     home = given_home()
     opened = find_campaign(home, campaign)
-    with opened_ledger(home) as ledger:
+    with opened_ledger(home) as ledger, marking(home, campaign):
         decide_again(opened, ledger, clock=SystemClock())
         if now:
             look_now(opened, ledger, clock=SystemClock())

@@ -81,10 +81,13 @@ def note(run_id: str, words: tuple[str, ...]) -> None:
 def _say(run_id: str, remark: Any) -> None:
     """The folder first: the ledger is an index of it."""
     home = given_home()
+    from assay.store.ledger.writer import marking
+
     with opened_ledger(home) as ledger:
         run = home.run(run_id if home.has_run(run_id) else ledger.run(run_id).run_id)
         said = remark(run)
-        ledger.record_remarks(said)
+        with marking(home, run.run_id):
+            ledger.record_remarks(said)
     tags = f"tags: {', '.join(said.tags)}" if said.tags else "no tags"
     click.echo(f"run {run.run_id}: {tags}; {len(said.notes)} {'note' if len(said.notes) == 1 else 'notes'}")
 

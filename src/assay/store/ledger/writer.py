@@ -13,13 +13,14 @@ lives, and after that whoever opens the ledger next (`launch.rebuild.fold_in_mis
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
 
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, StoreError
 from assay.store.home import Home
 from assay.store.ledger.database import ledger_url
 from assay.store.ledger.ledger import Ledger
@@ -166,6 +167,17 @@ def mark_missed(home: Home, subject: str) -> None:
             f"{path}: {error.strerror}. 'assay runs --rebuild' writes down what the ledger missed.",
             file=sys.stderr,
         )
+
+
+@contextmanager
+def marking(home: Home, *subjects: str) -> Iterator[None]:
+    """Within, a ledger that dies leaves a mark: facts about the subjects may be in their folders alone."""
+    try:
+        yield
+    except StoreError:
+        for subject in subjects:
+            mark_missed(home, subject)
+        raise
 
 
 def missed_subjects(home: Home) -> dict[str, float]:

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.launch.rebuild import fold_in_missed
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger import database, writer
 from assay.store.ledger.ledger import Ledger
-from assay.store.ledger.writer import LedgerWriter, clear_missed, mark_missed, missed_subjects
+from assay.store.ledger.writer import LedgerWriter, clear_missed, mark_missed, marking, missed_subjects
 from ledger_rows import locked
 
 
@@ -118,3 +119,14 @@ def test_what_is_missed_while_it_is_written_down_stays_missed(home: Home) -> Non
     assert list(missed_subjects(home)) == ["r"]
     clear_missed(home, "r", marked_at_s=missed_subjects(home)["r"])
     assert not missed_subjects(home)
+
+
+def test_a_ledger_that_dies_while_a_command_writes_to_it_leaves_a_mark(home: Home, run: Run) -> None:
+    with home.open_ledger() as ledger, pytest.raises(StoreError), marking(home, "r"):
+        raise StoreAwayError("ledger: gone")
+    assert list(missed_subjects(home)) == ["r"]
+    with home.open_ledger() as ledger:
+        assert not fold_in_missed(home, ledger)
+    with home.open_ledger(), pytest.raises(ConfigError), marking(home, "r"):
+        raise ConfigError("asked wrongly")
+    assert (runs_in(home), missed_subjects(home)) == (["r"], {})
