@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow test-sinks check format soak mutants bench clean
+.PHONY: demo test test-slow test-sinks check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -62,6 +62,9 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages
 	  .venv-bench-$*/bin/pip install --quiet --disable-pip-version-check --no-deps mosaicml-streaming==0.13.0; \
 	fi
 	touch $@
+
+agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
+	.venv-bench-trl/bin/python -m pytest -m '' tests/agreement
 
 bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py

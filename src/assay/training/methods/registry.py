@@ -36,6 +36,8 @@ class Entry(NamedTuple):
 METHODS = (
     Entry("classify", config="ClassifyConfig", method="ClassifyMethod"),
     Entry("sft", config="SftConfig", method="SftMethod"),
+    Entry("reward", config="RewardConfig", method="RewardMethod"),
+    Entry("dpo", config="DpoConfig", method="DpoMethod"),
 )  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""What a user chooses about direct preference optimisation."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import ACCURACY, Metric
+from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows
+from assay.training.trainer.method_config import MethodConfig, RowScores
+
+REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
+"""Log-probabilities of the chosen and the rejected completion under the reference, in nats."""
+LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)
+MARGIN = Metric(name="margin", unit="rewards", higher_is_better=True)
+CHOSEN_LOG_PROB = Metric(name="chosen_log_prob", unit="nats per completion", higher_is_better=True)
+REJECTED_LOG_PROB = Metric(name="rejected_log_prob", unit="nats per completion", higher_is_better=False)
+
+
+class SigmoidLoss(FrozenConfig):
+    """-log sigmoid of beta times how much more the model prefers the chosen one than the reference does."""
+
+    also_called: ClassVar = {"conservative": "label_smoothing", "epsilon": "label_smoothing"}
+
+    type: Literal["sigmoid", "sigmoid_norm"] = "sigmoid"
+    """`sigmoid_norm` takes means over a completion's tokens in the place of sums, so that length is no reward;
+    its beta is larger by about the length."""
+
+    beta: PositiveFloat = 0.1
+    """How strongly the model is held to the reference: the smaller, the further it may go."""
+
+    label_smoothing: float = Field(default=0.0, ge=0.0, lt=0.5)
+    """Share of pairs that are taken to be labelled the wrong way round: conservative DPO."""
+
+
+class RobustLoss(FrozenConfig):
+    """The sigmoid loss that labels without mistakes would have had, estimated without bias from those with."""
+
+    also_called: ClassVar = {"epsilon": "label_smoothing"}
+
+    type: Literal["robust"]
+
+    beta: PositiveFloat = 0.1
+    """As for `sigmoid`."""
+
+    label_smoothing: float = Field(default=0.1, ge=0.0, lt=0.5)
+    """Share of pairs that are labelled the wrong way round."""
+
+
+class IpoLoss(FrozenConfig):
+    """The square of how far the preference, in nats per token, is from 1 / (2 beta): it never asks for more."""
+
+    also_called: ClassVar = {"tau": "beta"}
+
+    type: Literal["ipo"]
+
+    beta: PositiveFloat = 0.1
+    """The paper's tau."""
+
+
+class FrozenReference(FrozenConfig):
+    """A model that stays as it is, asked in every step."""
+
+    type: Literal["frozen"] = "frozen"
+
+    path: str | None = None
+    """Its folder, as `method.model.path`; null takes the model as it is before the first step."""
+
+
+class ColumnReference(FrozenConfig):
+    """What a model said once of every pair: `ref_chosen_logps` and `ref_rejected_logps` of the dataset."""
+
+    type: Literal["columns"]
+
+
+class DpoConfig(MethodConfig):
+    """A causal language model learns to find what was chosen likelier than what was rejected."""
+
+    also_called: ClassVar = {
+        "beta": "loss",
+        "loss_type": "loss",
+        "label_smoothing": "loss",
+        "rpo_alpha": "sft_weight",
+        "ref_model": "reference",
+        "base": "model",
+        "encoder": "model",
+    }
+
+    type: Literal["dpo"] = "dpo"
+
+    model: CausalConfig
+    """The language model that is trained, as it is before the first step."""
+
+    loss: Annotated[SigmoidLoss | RobustLoss | IpoLoss, Field(discriminator="type")] = SigmoidLoss()
+    """What is made of how much more the model prefers a chosen completion than the reference does."""
+
+    reference: Annotated[FrozenReference | ColumnReference, Field(discriminator="type")] = FrozenReference()
+    """Whom the model is held to."""
+
+    sft_weight: float = Field(default=0.0, ge=0.0)
+    """Weight of the surprise at the chosen completion, in nats per token, that is added to a pair's loss."""
+
+    slice_columns: tuple[str, ...] = ()
+    """Metadata columns that the evaluation is cut by; the model does not see them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `MethodConfig`."""
+        reference = REFERENCE_COLUMNS if isinstance(self.reference, ColumnReference) else ()
+        return (TOKENS, REJECTED, PROMPT_TOKENS, *reference, *self.slice_columns)
+
+    @property
+    def predictions(self) -> RowScores:
+        """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
+        return RowScores((ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB))
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`."""
+        check_rows(self.model, manifest, "method.model")
+
+    def num_parameters(self) -> int | None:
+        """See `MethodConfig`."""
+        return self.model.num_parameters()
+
+    @model_validator(mode="after")
+    def _somebody_was_there_before(self) -> "DpoConfig":
+        frozen = isinstance(self.reference, FrozenReference) and self.reference.path is None
+        if frozen and isinstance(self.model, NewCausalConfig):
+            raise ValueError(
+                "method.model.type=new has random weights, and to be held to these teaches nothing. Begin with "
+                "a model that was trained (assay export RUN, then method.model={type: pretrained, path: "
+                "FOLDER}), or name one as method.reference.path"
+            )
+        return self

@@ -1,0 +1,158 @@
+"""Joins direct preference optimisation to the trainer's protocol."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from assay.data.loader.batch import MicroBatch
+from assay.records.evaluation import ACCURACY
+from assay.training.methods.dpo.config import (
+    CHOSEN_LOG_PROB,
+    LOSS,
+    MARGIN,
+    REFERENCE_COLUMNS,
+    REJECTED_LOG_PROB,
+    ColumnReference,
+    DpoConfig,
+)
+from assay.training.methods.dpo.loss import pair_losses
+from assay.training.model.causal_config import PretrainedCausalConfig
+from assay.training.model.pairs import pairs_of
+from assay.training.model.token_scores import CausalNetwork, TokenScores
+from assay.training.trainer.method import Helpers, Loss, MetricSum
+
+REFERENCE = "reference"
+
+
+class Scores(NamedTuple):
+    """What is said of the completions of pairs."""
+
+    losses: Float[Tensor, "pair"]
+    chosen_rewards: Float[Tensor, "pair"]
+    """beta times the log-ratio of model and reference, as the loss takes it: a sum over tokens, or a mean."""
+    rejected_rewards: Float[Tensor, "pair"]
+    chosen_log_probs: Float[Tensor, "pair"]
+    """Of whole completions."""
+    rejected_log_probs: Float[Tensor, "pair"]
+
+
+class DpoMethod:
+    """Pairs of completions to a model that prefers the chosen ones."""
+
+    metrics = (
+        "accuracy",
+        "margin",
+        "chosen_reward",
+        "rejected_reward",
+        "chosen_log_prob",
+        "rejected_log_prob",
+    )
+    """What is written down with every step, beside the loss. A `chosen_reward` below zero is displacement: what
+    was chosen has become less likely, too."""
+
+    def __init__(self, config: DpoConfig) -> None:
+        self.config = config
+
+    def build_model(self) -> nn.Module:
+        """The network, as its folder has it."""
+        return CausalNetwork(self.config.model)
+
+    def build_helpers(self) -> Helpers:
+        """The reference, if it is asked in every step."""
+        return {} if isinstance(self.config.reference, ColumnReference) else {REFERENCE: self._reference}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """Pairs."""
+        return len(micro_batch.row_ids)
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """`input_ids` [2 pair, token], `scored` [2 pair, token - 1]; `reference` [2 pair] if columns say it."""
+        pairs = pairs_of(micro_batch)
+        arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
+        if isinstance(self.config.reference, ColumnReference):
+            columns = [micro_batch.columns[name] for name in REFERENCE_COLUMNS]
+            said = [column.to_numpy(zero_copy_only=False) for column in columns]
+            arrays[REFERENCE] = np.concatenate(said).astype(np.float32)
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """One pair of two tokens each, the second of them the completion."""
+        return {
+            "input_ids": torch.zeros(2, 2, dtype=torch.int64, device=device),
+            "scored": torch.ones(2, 1, dtype=torch.bool, device=device),
+            REFERENCE: torch.zeros(2, device=device),
+        }
+
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
+        """Of the pairs."""
+        scores = self._scores(model, tensors, helpers.get(REFERENCE))
+        chosen, rejected = scores.chosen_rewards.detach(), scores.rejected_rewards.detach()
+        values = {
+            "accuracy": chosen > rejected,
+            "margin": chosen - rejected,
+            "chosen_reward": chosen,
+            "rejected_reward": rejected,
+            "chosen_log_prob": scores.chosen_log_probs.detach(),
+            "rejected_log_prob": scores.rejected_log_probs.detach(),
+        }
+        metrics = {name: MetricSum(of_pairs.sum(), len(chosen)) for name, of_pairs in values.items()}
+        return Loss(scores.losses.sum(), metrics)
+
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, Shaped[Tensor, "pair"]]:
+        """Each pair's scores, and both of its rewards."""
+        reference = None
+        if not isinstance(self.config.reference, ColumnReference):
+            reference = self._reference.to(tensors["input_ids"].device).eval()
+        scores = self._scores(model, tensors, reference)
+        chosen, rejected = scores.chosen_rewards.double(), scores.rejected_rewards.double()
+        return {
+            ACCURACY.name: (chosen > rejected).double(),
+            LOSS.name: scores.losses.double(),
+            MARGIN.name: chosen - rejected,
+            CHOSEN_LOG_PROB.name: scores.chosen_log_probs.double(),
+            REJECTED_LOG_PROB.name: scores.rejected_log_probs.double(),
+            "chosen_reward": chosen,
+            "rejected_reward": rejected,
+        }
+
+    @cached_property
+    def _reference(self) -> nn.Module:
+        reference = self.config.reference
+        assert not isinstance(reference, ColumnReference)
+        if reference.path is None:
+            return CausalNetwork(self.config.model)
+        return CausalNetwork(PretrainedCausalConfig(type="pretrained", path=reference.path))
+
+    def _scores(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], reference: nn.Module | None
+    ) -> Scores:
+        log_probs = _of_completions(model, tensors)
+        if reference is None:
+            said = tensors[REFERENCE]
+        else:
+            with torch.no_grad():
+                said = _of_completions(reference, tensors)
+        num_tokens = tensors["scored"].sum(dim=1)
+        log_ratios = log_probs - said
+        if self.config.loss.type in ("ipo", "sigmoid_norm"):
+            log_ratios = log_ratios / num_tokens
+        chosen, rejected = log_ratios.chunk(2)
+        losses = pair_losses(chosen - rejected, self.config.loss)
+        if self.config.sft_weight:
+            surprise = -log_probs.chunk(2)[0] / num_tokens.chunk(2)[0]
+            losses = losses + self.config.sft_weight * surprise
+        beta = self.config.loss.beta
+        return Scores(losses, beta * chosen, beta * rejected, *log_probs.chunk(2))
+
+
+def _of_completions(model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "line"]:
+    """Log-probabilities of whole completions, given their prompts."""
+    scores: TokenScores = model(tensors["input_ids"], None, tensors["scored"])
+    return scores.log_probs.sum(dim=1)

@@ -1,0 +1,61 @@
+"""What a user chooses about a reward model."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import ACCURACY, LOG_LOSS, Metric
+from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows
+from assay.training.trainer.method_config import MethodConfig, RowScores
+
+MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)
+
+
+class RewardConfig(MethodConfig):
+    """A causal language model with a head of one number, the reward, at the last token of a sequence."""
+
+    also_called: ClassVar = {
+        "center_rewards_coefficient": "centring",
+        "margin": "margin_column",
+        "base": "model",
+        "encoder": "model",
+    }
+
+    type: Literal["reward"] = "reward"
+
+    model: CausalConfig
+    """The language model below the head; its own head is left out."""
+
+    margin_column: str | None = MARGIN
+    """How much better what was chosen is than what was rejected, in rewards; null takes all margins for 0."""
+
+    centring: float = Field(default=0.0, ge=0.0)
+    """Weight of (chosen reward + rejected reward)^2, which keeps rewards near zero; 0.01 is usual."""
+
+    slice_columns: tuple[str, ...] = ()
+    """Metadata columns that the evaluation is cut by; the model does not see them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `MethodConfig`."""
+        margins = () if self.margin_column is None else (self.margin_column,)
+        return (TOKENS, REJECTED, PROMPT_TOKENS, *margins, *self.slice_columns)
+
+    @property
+    def predictions(self) -> RowScores:
+        """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
+        return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS))
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`."""
+        check_rows(self.model, manifest, "method.model")
+
+    def num_parameters(self) -> int | None:
+        """See `MethodConfig`."""
+        if not isinstance(self.model, NewCausalConfig):
+            return None
+        width = self.model.hidden_size
+        language_head = 0 if self.model.tie_embeddings else self.model.vocab_size * width
+        return self.model.num_parameters() - language_head + width

@@ -1,0 +1,94 @@
+"""Joins the reward model's parts to the trainer's protocol."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from assay.data.loader.batch import MicroBatch
+from assay.records.evaluation import ACCURACY, LOG_LOSS
+from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
+from assay.training.methods.reward.loss import reward_losses
+from assay.training.methods.reward.network import RewardNetwork
+from assay.training.model.pairs import pairs_of
+from assay.training.trainer.method import Helpers, Loss, MetricSum
+
+
+class RewardMethod:
+    """Pairs of completions to a number that is higher for the better one."""
+
+    metrics = ("accuracy", "margin", "mean_reward")
+    """What is written down with every step, beside the loss."""
+
+    def __init__(self, config: RewardConfig) -> None:
+        self.config = config
+
+    def build_model(self) -> nn.Module:
+        """The network; the head's weights come from torch's generator."""
+        return RewardNetwork(self.config.model)
+
+    def build_helpers(self) -> Helpers:
+        """None: the loss asks the one network."""
+        return {}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """Pairs."""
+        return len(micro_batch.row_ids)
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """`input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]."""
+        pairs, margins = pairs_of(micro_batch), np.zeros(len(micro_batch.row_ids), np.float32)
+        if self.config.margin_column is not None:
+            column = micro_batch.columns[self.config.margin_column].fill_null(0)
+            margins = column.to_numpy(zero_copy_only=False).astype(np.float32)
+        arrays = {"input_ids": pairs.input_ids, "lengths": pairs.lengths, "margins": margins}
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """One pair of one token each."""
+        return {
+            "input_ids": torch.zeros(2, 1, dtype=torch.int64, device=device),
+            "lengths": torch.ones(2, dtype=torch.int32, device=device),
+            "margins": torch.zeros(1, device=device),
+        }
+
+    def loss(
+        self,
+        model: nn.Module,
+        tensors: Mapping[str, Shaped[Tensor, "..."]],
+        helpers: Helpers,  # noqa: ARG002
+    ) -> Loss:
+        """Of the pairs."""
+        chosen, rejected = self._rewards(model, tensors)
+        losses = reward_losses(chosen, rejected, tensors["margins"], centring=self.config.centring)
+        margins, num_pairs = (chosen - rejected).detach(), len(chosen)
+        return Loss(
+            losses.sum(),
+            {
+                "accuracy": MetricSum((margins > 0).sum(), num_pairs),
+                "margin": MetricSum(margins.sum(), num_pairs),
+                "mean_reward": MetricSum((chosen + rejected).detach().sum(), 2 * num_pairs),
+            },
+        )
+
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, Shaped[Tensor, "pair"]]:
+        """Each pair's scores, and both of its rewards."""
+        chosen, rejected = (rewards.double() for rewards in self._rewards(model, tensors))
+        return {
+            ACCURACY.name: (chosen > rejected).double(),
+            LOG_LOSS.name: -logsigmoid(chosen - rejected),
+            MARGIN_OF_REWARDS.name: chosen - rejected,
+            "chosen_reward": chosen,
+            "rejected_reward": rejected,
+        }
+
+    def _rewards(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> tuple[Float[Tensor, "pair"], Float[Tensor, "pair"]]:
+        chosen, rejected = model(tensors["input_ids"], tensors["lengths"]).chunk(2)
+        return chosen, rejected

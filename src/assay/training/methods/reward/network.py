@@ -1,0 +1,30 @@
+"""The reward model's network: a decoder's state at a sequence's last token, through one row of weights."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from assay.training.model.causal import build_causal
+from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.training.model.token_scores import hidden_states
+
+
+class RewardNetwork(nn.Module):
+    """Sequences in, padded on the right; out one number each."""
+
+    def __init__(self, config: NewCausalConfig | PretrainedCausalConfig) -> None:
+        super().__init__()
+        self.decoder: Any = build_causal(config, with_head=False)
+        self.head = nn.Linear(self.decoder.config.hidden_size, 1, bias=False)
+        nn.init.normal_(self.head.weight, std=0.02)
+
+    def forward(
+        self, input_ids: Int[Tensor, "line token"], lengths: Int[Tensor, "line"]
+    ) -> Float[Tensor, "line"]:
+        """In float32."""
+        states = hidden_states(self.decoder, input_ids)
+        lines = torch.arange(len(lengths), device=lengths.device)
+        rewards: Tensor = self.head(states[lines, lengths - 1])
+        return rewards.squeeze(-1).float()

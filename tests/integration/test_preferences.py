@@ -1,0 +1,176 @@
+"""Reward models and DPO with real processes: killed, resized, sharded, by the commands; and what they learn."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.tiny_models import save_tiny
+from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
+from assay.launch.run import new_run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.audit import audit_run
+from one_rank import train_one_rank
+from preference_rows import (
+    END,
+    FIRST_DIGIT,
+    SEPARATOR,
+    VOCABULARY,
+    preference_dataset,
+    preference_recipe,
+    small_model,
+    write_pairs,
+)
+
+WAYS = {"reward": {}, "dpo": {}, "dpo, several micro-batches": {"max_micro_batch_tokens": 60}}
+
+
+@pytest.fixture(scope="session")
+def preferences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return preference_dataset(tmp_path_factory.mktemp("preferences"))
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model, as a folder."""
+    return save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("base") / "model", seed=3)
+
+
+@pytest.fixture
+def methods(base: Path) -> dict[str, dict[str, Any]]:
+    return {
+        "reward": {"type": "reward", "model": small_model(), "centring": 0.01},
+        "dpo": {"type": "dpo", "model": {"type": "pretrained", "path": str(base)}},
+    }
+
+
+def digest(tree: dict[str, Any], name: str, policy: RestartPolicy, world_size: int = 1) -> str:
+    """Of the weights with which a run of real processes ends; it is audited."""
+    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+    log = CommitLog(open_store(run.store_url))
+    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
+    finished = log.finished()
+    assert finished is not None and audit_run(run, log).verdict in ("pass", "incomplete")
+    return finished.weights_digest
+
+
+@pytest.mark.parametrize(
+    "way", ["reward", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "reward")]
+)
+def test_killed_resized_and_sharded_the_weights_are_the_same(
+    way: str, preferences: Path, methods: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = preference_recipe(preferences, methods[way.partition(",")[0]], loader=WAYS[way])
+    kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 5), (2, 8), (3, 11))]
+    eventful = RestartPolicy(
+        world_sizes=(4, 2, 2, 1),
+        parallel=("fsdp2", "ddp", "fsdp2", "ddp"),
+        faults=FaultPlan.model_validate({"faults": kills}),
+    )
+    assert digest(tree, "eventful", eventful) == digest(tree, "undisturbed", RestartPolicy())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_reward_model_learns_which_answer_is_nearer_to_sorted(seed: int, tmp_path: Path) -> None:
+    dataset = preference_dataset(tmp_path / "data", num_rows=12_000, digits=(5, 5))
+    tree = preference_recipe(
+        dataset,
+        {"type": "reward", "model": small_model()},
+        loader={"global_batch_size": 64, "window_rows": 256},
+        trainer={"max_steps": 200, "epochs": 2, "commit_every": 200},
+    )
+    (*_, last) = train_one_rank({**tree, "seed": seed}, tmp_path / "run").steps
+    assert last["validation_accuracy"] >= 0.95
+
+
+NUM_DIGITS = 5
+
+
+def rising_and_falling(rng: np.random.Generator, count: int) -> list[dict[str, Any]]:
+    """Digits to sort; both answers are sorted, and rising is preferred."""
+    rows = []
+    for _ in range(count):
+        digits = [
+            int(digit) for digit in rng.choice(np.arange(FIRST_DIGIT, VOCABULARY), NUM_DIGITS, replace=False)
+        ]
+        prompt = [*digits, SEPARATOR]
+        rising, falling = ([*sorted(digits, reverse=turned), END] for turned in (False, True))
+        row = {"input_ids": prompt + rising, "rejected_ids": prompt + falling, "prompt_tokens": len(prompt)}
+        rows.append({**row, "margin": 0.0})
+    return rows
+
+
+def undecided_model(folder: Path, seed: int) -> Any:
+    """A model that answers rising or falling, as it likes; in a folder."""
+    sizes = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 4}
+    torch.manual_seed(seed)
+    network = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY, max_position_embeddings=32, bos_token_id=END, eos_token_id=END, **sizes
+        )
+    )
+    optimizer, rng = torch.optim.AdamW(network.parameters(), lr=2e-3), np.random.default_rng(seed)
+    for _ in range(150):
+        answers = [row[rng.choice(["input_ids", "rejected_ids"])] for row in rising_and_falling(rng, 128)]
+        tokens = torch.tensor(answers)
+        log_probs = network(input_ids=tokens).logits[:, NUM_DIGITS:-1].log_softmax(-1)
+        (-log_probs.gather(2, tokens[:, NUM_DIGITS + 1 :, None]).mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    network.save_pretrained(folder)
+    return network
+
+
+def greedy_shares(network: Any) -> tuple[float, float]:
+    """Of greedy answers: the share that is what was preferred, and that is what was rejected."""
+    rows = rising_and_falling(np.random.default_rng(99), 256)
+    prompts = torch.tensor([row["input_ids"][: NUM_DIGITS + 1] for row in rows])
+    whole = network.eval().generate(
+        prompts,
+        attention_mask=torch.ones_like(prompts),
+        max_new_tokens=NUM_DIGITS + 1,
+        do_sample=False,
+        pad_token_id=0,
+    )
+    pairs = list(zip(whole.tolist(), rows, strict=True))
+    return tuple(
+        sum(said == row[side] for said, row in pairs) / len(rows) for side in ("input_ids", "rejected_ids")
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_dpo_ends_the_rejected_behaviour_and_says_what_became_of_the_chosen_one(
+    seed: int, tmp_path: Path
+) -> None:
+    network = undecided_model(tmp_path / "base", seed)
+    _, rejected = greedy_shares(network)
+    assert rejected > 0.3
+    dataset = write_pairs(tmp_path / "data", rising_and_falling(np.random.default_rng(5), 3000))
+    tree = preference_recipe(
+        dataset,
+        {"type": "dpo", "model": {"type": "pretrained", "path": str(tmp_path / "base")}},
+        loader={"global_batch_size": 64, "window_rows": 64},
+        trainer={"max_steps": 30, "commit_every": 30, "optimizer": {"learning_rate": 3e-4}},
+    )
+    trained = train_one_rank({**tree, "seed": seed}, tmp_path / "run")
+    network.load_state_dict({name.removeprefix("network."): weight for name, weight in trained.weights.items()})
+    chosen, rejected = greedy_shares(network)
+    assert rejected < 0.01 < chosen
+    first, last = trained.steps[0], trained.steps[-1]
+    assert last["accuracy"] == 1.0 and last["margin"] > 1.0
+    # Displacement: what was chosen has become less likely, too, and the numbers of a step say so.
+    assert last["chosen_log_prob"] < first["chosen_log_prob"]
+    assert last["rejected_log_prob"] < last["chosen_log_prob"] - 10
+    assert last["chosen_reward"] < 0 == first["chosen_reward"]
