@@ -185,3 +185,18 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
         main(["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check"])
     assert not ended.value.code
     assert "drill.json is not there yet" in capfd.readouterr().err
+
+
+def test_the_power_of_each_look_is_said_before_anything_runs(
+    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shares = ("benchmarks=[{type: predictions, name: right, score: correct}]", "rule.primary=[right]")
+    with pytest.raises(SystemExit) as ended:
+        main(["campaign", "run", str(campaign_file), "seeds=6", "looks=[3]", *shares, "--check"])
+    assert not ended.value.code
+    said = capfd.readouterr()
+    assert "power, assuming that two models differ on 20% of" in said.out
+    for look in (3, 6):
+        assert f"look at {look} seeds: finds a gain of " in said.out
+    assert "warning: the campaign cannot answer: " in said.err and "The cheapest cure, for 50%: " in said.err
+    assert not (tmp_path / "home" / "campaigns").exists()

@@ -51,7 +51,7 @@ class ForecastView(View):
     expected_cost: float | None
     """Of the median of the device-hours at completion."""
     currency: str | None
-    """Of both costs."""
+    """Null where the costs are."""
 
 
 def forecast_view(found: ProgramForecast, price: HourPrice | None = None) -> ForecastView:
