@@ -69,6 +69,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     "--chat-template",
     help="A .jinja file that renders messages, or chatml.  [default: the one beside the tokenizer]",
 )
+@click.option("--chat-date", help="The day that a template which asks for it takes for today: 2026-11-22.")
 @click.option(
     "--end-token",
     help="Put behind a text or a completion; '' for nothing.  [default: the tokenizer's eos_token]",

@@ -8,7 +8,7 @@ a column is of numbers, or true and false, if every value spells one.
 import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -62,6 +62,9 @@ class BuildConfig(FrozenConfig):
     chat_template: str | None = None
     """A .jinja file, or `chatml`, which renders messages; None for the one that lies beside the tokenizer."""
 
+    chat_date: date | None = None
+    """The day that a chat template which asks for it takes for today."""
+
     end_token: str | None = None
     """Put behind a text and a completion that are no messages; None for the tokenizer's `eos_token`, empty for
     nothing."""
@@ -98,7 +101,9 @@ class BuildConfig(FrozenConfig):
     rows_per_group: PositiveInt = 1_000
     """The unit that training reads: larger ones compress better and mix less."""
 
-    added: ClassVar = frozenset({"label_kind", "key_is_text", "drop", "format", "chat_template", "end_token"})
+    added: ClassVar = frozenset(
+        {"label_kind", "key_is_text", "drop", "format", "chat_template", "chat_date", "end_token"}
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -286,18 +291,18 @@ def settings_of(config: BuildConfig) -> dict[str, Any]:
 def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplate | None:
     """The one that is named, or that comes with the tokenizer; None where there is none."""
     if config.chat_template is not None:
-        return load_template(config.chat_template, special)
+        return load_template(config.chat_template, special, config.chat_date)
     if new_vocabulary(config.tokenizer) is not None:
         return None
     beside = tokenizer_file(config.tokenizer).parent / TEMPLATE_FILE
     if beside.is_file():
-        return load_template(str(beside), special)
+        return load_template(str(beside), special, config.chat_date)
     found = tokenizer_settings(config.tokenizer).get("chat_template")
     if isinstance(found, list):  # several by name, of which one is the default
         named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
         found = named.get("default")
     where = str(beside.parent / SETTINGS_FILE)
-    return ChatTemplate(found, special, where=where) if isinstance(found, str) else None
+    return ChatTemplate(found, special, where=where, day=config.chat_date) if isinstance(found, str) else None
 
 
 _Reason = Literal["empty", "unlabelled", "unusable"]

@@ -63,5 +63,5 @@ def test_ids_and_trained_tokens_are_those_of_transformers(tmp_path: Path, source
         )
         assert row.columns["input_ids"].tolist() == want["input_ids"]
         assert mask.tolist() == want["assistant_masks"]
-        asked = template.render(messages[:-1], None, "here", asks=True)
+        asked = template.render(messages[:-1], {}, "here", asks=True)
         assert asked == theirs.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)

@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def test_what_is_trained_is_what_the_assistant_said_and_nothing_else(template, t
     (row,) = encoded("chat", {"messages": messages}, template=template)
     spans = row["trained_spans"].reshape(-1, 2)
     ids = row["input_ids"]
-    assert decoded(ids) == template.render(messages, None, "here")
+    assert decoded(ids) == template.render(messages, {}, "here")
     assert ids.tolist() == TOKENIZER.encode(decoded(ids), add_special_tokens=False).ids
     assert (np.diff(row["trained_spans"])[::2] > 0).all() and (np.diff(row["trained_spans"]) >= 0).all()
     if template is CHATML:  # special tokens part the turns, so no token holds two of them
@@ -141,12 +142,41 @@ def test_a_token_over_the_border_is_of_the_completion_and_the_closing_token_too(
     assert end == len(ids) and ids[0] == 1 and ids[-1] == 0
 
 
+def test_a_template_may_mark_a_turn_in_pieces_if_all_turns_are_trained() -> None:
+    marked = "{% generation %}{{ m.content }}{% endgeneration %}|{% generation %};{% endgeneration %}"
+    turns = "{% for m in messages %}{% if m.role == 'assistant' %}" + marked + "{% endif %}{% endfor %}"
+    pieces = ChatTemplate(turns, {}, where="pieces")
+    rendered = pieces.render_turns([*CHAT, *CHAT], [False, True] * 2, {}, "here")
+    assert [rendered.text[begin:end] for begin, end in rendered.spans] == ["four", ";"] * 2
+    with pytest.raises(DataError, match="marks 4 stretches in 2 turns"):
+        pieces.render_turns([*CHAT, *CHAT], [False, True, False, False], {}, "here")
+
+
+def test_a_template_that_loses_what_the_assistant_says_is_refused() -> None:
+    parts = (
+        "{% for m in messages %}{{ m.role }}: {% for c in m.content %}{{ c.text }}{% endfor %}\n{% endfor %}"
+    )
+    with pytest.raises(DataError, match="leaves out what the assistant says in message 2"):
+        encoded("chat", {"messages": CHAT}, template=ChatTemplate(parts, {}, where="parts"))
+
+
+def test_what_a_row_hands_to_the_template_and_the_day_are_in_the_text() -> None:
+    source = (
+        "{{ strftime_now('%d %b') }} {{ tools[0].name }} {{ style }}{% for m in messages %}|{{ m.content }}"
+        "{% endfor %}"
+    )
+    template = ChatTemplate(source, {}, where="mine", day=date(2026, 11, 22))
+    row = {"messages": CHAT, "tools": '[{"name": "add"}]', "chat_template_kwargs": {"style": "terse"}}
+    (found,) = encoded("chat", row, template=template)
+    assert decoded(found["input_ids"]) == "22 Nov add terse|two and two?|four"
+
+
 def test_a_template_that_rewrites_earlier_turns_is_refused_unless_it_marks_them() -> None:
     forgets = (
         "{% for m in messages %}{% if loop.last or m.role == 'user' %}{{ m.content }}|{% endif %}{% endfor %}"
     )
     row = {"messages": [*CHAT, *CHAT]}
-    with pytest.raises(DataError, match=r"writes the first 1 messages otherwise .* \{% generation %\}"):
+    with pytest.raises(DataError, match=r"up to message 2 its text is not .*\{% generation %\}"):
         encoded("chat", row, template=ChatTemplate(forgets, {}, where="forgets"))
     marks = (
         "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% else %}{% generation %}"
@@ -163,7 +193,8 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_unless_it_marks_them(
         ("{{ messages.__class__.__mro__ }}", "is unsafe"),
         ("{% for m in messages %}{{ m.content.nothing.at_all }}{% endfor %}", "no attribute"),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
-        ("{{ strftime_now('%d %b %Y') }}", "'strftime_now' is undefined"),
+        ("{{ strftime_now('%d %b %Y') }}", "'strftime_now' is undefined.*--chat-date"),
+        ("{% for m in messages %}{{ m }}{% endfor %}{{ 1 / 0 }}", "division by zero"),
     ],
 )
 def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, says: str) -> None:
@@ -183,6 +214,8 @@ def test_a_template_that_cannot_render_a_row_is_named_with_it(template: str, say
         ("chat", {"messages": [said("user", None), CHAT[1]]}, "has no 'content'"),
         ("chat", {"messages": [said("user", [{"type": "image_url"}]), CHAT[1]]}, "parts that are not text"),
         ("chat", {"messages": [CHAT[0], said("assistant", "x", weight=0.5)]}, "'weight' is 0.5"),
+        ("chat", {"messages": CHAT, "tools": "[{"}, "'tools' is not JSON"),
+        ("chat", {"messages": CHAT, "chat_template_kwargs": 3}, "is of type int; expected an object"),
         ("chat", {"messages": "hi"}, "'messages' is text where messages are expected"),
         ("chat", {"messages": 3}, "is of type int; expected a list of messages"),
         ("chat", {"prompt": "hi", "completion": " "}, "'completion' is empty"),
@@ -457,7 +490,7 @@ def test_examples_show_what_a_model_reads_and_what_of_it_is_trained(tmp_path: Pa
     dataset = build(tmp_path, write(tmp_path / "a.jsonl", chats), tokenizer, "chat", rows_per_group=4)
     found = examples_of(dataset, 5)
     assert [example.name for example in found] == [f"row {row}" for row in range(5)]
-    assert "".join(text for text, _ in found[4].parts) == CHATML.render(CHAT, None, "")
+    assert "".join(text for text, _ in found[4].parts) == CHATML.render(CHAT, {}, "")
     assert [text for text, is_trained in found[3].parts if is_trained] == [f"🙂!{STOP}"]
     pairs = build(tmp_path, write(tmp_path / "b.jsonl", PAIRS), tokenizer, "pairs")
     (chosen, rejected) = examples_of(pairs, 3)[4:]

@@ -33,9 +33,13 @@ FIELDS: Mapping[Format, tuple[tuple[str, ...], ...]] = {
     "prompts": (("prompt",), ("messages",)),
 }
 """Format -> the sets of fields of which a row has one."""
+_KWARGS = "chat_template_kwargs"
+"""What TRL hands to the template beside the messages."""
 OTHER_FIELDS: Mapping[Format, tuple[str, ...]] = {
-    "chat": ("tools",), "pairs": ("tools", "margin"), "prompts": ("tools", "item"),
+    "chat": ("tools", _KWARGS), "pairs": ("tools", _KWARGS, "margin"), "prompts": ("tools", _KWARGS, "item"),
 }  # fmt: skip
+_RENDERED = {"tools", _KWARGS, *(name for ways in FIELDS.values() for way in ways for name in way)}
+"""Fields that a template reads."""
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _OTHER_ROLES = {
     "human": "user",
@@ -104,12 +108,14 @@ class RowReader:
             messages = _messages(row["messages"], "messages", where)
             if not messages:
                 return None
-            said = self._conversation((), messages, row.get("tools"), where)
+            said = self._conversation((), messages, _context(row, where), where)
             return Said((said,), said.text, True)
         prompt, completion = _several(row, ("prompt", "completion"), where)
         if prompt is None and completion is None:
             return None
-        said, is_templated, group = self._answered(prompt, completion, "completion", row.get("tools"), where)
+        said, is_templated, group = self._answered(
+            prompt, completion, "completion", _context(row, where), where
+        )
         return Said((said,), group, is_templated)
 
     def _pairs(self, row: Row, where: str) -> Said | None:
@@ -124,13 +130,13 @@ class RowReader:
         chosen, rejected = _several(row, ("chosen", "rejected"), where)
         if chosen is None and rejected is None:
             return None
-        prompt, tools = row.get("prompt"), row.get("tools")
+        prompt, context = row.get("prompt"), _context(row, where)
         if prompt is None:
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
             raise DataError(f"{where}: chosen and rejected are the same. Drop the row: it prefers nothing.")
-        good, is_templated, group = self._answered(prompt, chosen, "chosen", tools, where)
-        bad, _, _ = self._answered(prompt, rejected, "rejected", tools, where)
+        good, is_templated, group = self._answered(prompt, chosen, "chosen", context, where)
+        bad, _, _ = self._answered(prompt, rejected, "rejected", context, where)
         if good.text == bad.text:
             raise DataError(
                 f"{where}: chosen and rejected are the same once the chat template has rendered them. Drop the "
@@ -154,12 +160,12 @@ class RowReader:
                     "Leave it out."
                 )
             plain = [_without_weight(message) for message in messages]
-            text = self._template(where).render(plain, _tools(row.get("tools"), where), where, asks=True)
+            text = self._template(where).render(plain, _context(row, where), where, asks=True)
             said, is_templated = Rendered(text, ()), True
         return Said((said,), said.text, is_templated, item=_json(item, where))
 
     def _answered(
-        self, prompt: Any, answer: Any, name: str, tools: Any, where: str
+        self, prompt: Any, answer: Any, name: str, context: Mapping[str, Any], where: str
     ) -> tuple[Rendered, bool, str]:
         """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
         if isinstance(prompt, str) and isinstance(answer, str):
@@ -174,12 +180,12 @@ class RowReader:
         if isinstance(answer, Mapping):
             answer = [answer]
         messages, answers = _messages(prompt, "prompt", where), _messages(answer, name, where)
-        rendered = self._conversation(messages, answers, tools, where)
+        rendered = self._conversation(messages, answers, context, where)
         has_question = any(message["role"] == "user" for message in messages)
-        return rendered, True, _json([messages, tools], where) if has_question else rendered.text
+        return rendered, True, _json([messages, context], where) if has_question else rendered.text
 
     def _conversation(
-        self, before: Sequence[Message], messages: Sequence[Message], tools: Any, where: str
+        self, before: Sequence[Message], messages: Sequence[Message], context: Mapping[str, Any], where: str
     ) -> Rendered:
         """Of `before` nothing is trained."""
         speaks = [message["role"] == "assistant" for message in messages]
@@ -195,7 +201,7 @@ class RowReader:
                 )
         plain = [_without_weight(message) for message in (*before, *messages)]
         rendered = self._template(where).render_turns(
-            plain, [*(False for _ in before), *wanted], _tools(tools, where), where
+            plain, [*(False for _ in before), *wanted], context, where
         )
         if not rendered.spans:
             raise DataError(f"{where}: the chat template leaves out what the assistant says. Name another one.")
@@ -237,7 +243,10 @@ def _meant(missing: str, there: Iterable[str]) -> str:
 
 
 def nested(row: Row) -> Row:
-    """A table's row with its structs whole again: `input.messages` is `messages` of `input`."""
+    """A table's row with its structs whole again: `input.messages` is `messages` of `input`.
+
+    Keys that are null because only other rows' messages have them are left out.
+    """
     whole: Row = {}
     for name, value in row.items():
         *roots, leaf = name.split(".")
@@ -246,7 +255,13 @@ def nested(row: Row) -> Row:
             inner = place.setdefault(root, {})
             place = inner if isinstance(inner, dict) else {}
         place[leaf] = value
-    return whole
+    return {name: _without_nulls(value) if name in _RENDERED else value for name, value in whole.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _text_of(row: Row, name: str, where: str) -> str | None:
@@ -288,8 +303,6 @@ def _messages(value: Any, name: str, where: str) -> list[Message]:
 
 
 def _message(message: Message, where: str) -> Message:
-    # A table fills the keys that only other messages have with null.
-    message = {key: value for key, value in message.items() if value is not None}
     if "role" not in message and "from" in message and "value" in message:
         raise DataError(f"{where}: has 'from' and 'value'; messages have 'role' and 'content'. Rename them.")
     role = message.get("role")
@@ -327,14 +340,17 @@ def _without_weight(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "weight"}
 
 
-def _tools(tools: Any, where: str) -> Any:
-    """As a list; TRL's files may hold them as JSON."""
-    if not isinstance(tools, str):
-        return tools
-    try:
-        return json.loads(tools)
-    except ValueError as error:
-        raise DataError(f"{where}: 'tools' is not JSON: {error}. Mend or drop the row.") from error
+def _context(row: Row, where: str) -> dict[str, Any]:
+    """What the template reads beside the messages; TRL's files may hold `tools` as JSON."""
+    tools, others = row.get("tools"), row.get(_KWARGS)
+    if others is not None and not isinstance(others, Mapping):
+        raise DataError(f"{where}: '{_KWARGS}' is of type {type(others).__name__}; expected an object.")
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError as error:
+            raise DataError(f"{where}: 'tools' is not JSON: {error}. Mend or drop the row.") from error
+    return {**(others or {}), "tools": tools}
 
 
 def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, Any]:

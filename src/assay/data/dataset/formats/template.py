@@ -3,7 +3,8 @@
     messages --template--> text, [begin, end) of each turn that an assistant has
 
 A template is what strangers wrote: it runs in Jinja's sandbox, and reads nothing but the messages, the tools
-and the tokenizer's special tokens. No clock either: the same rows render alike on every day.
+and the tokenizer's special tokens. No clock either: the same rows render alike on every day, and a template
+that asks for the day is told one.
 
 Where an assistant's turn is follows from the template's own marks ({% generation %}); without marks, from what
 it makes of the turns before it: their text, with the words that ask for an answer, must begin the whole. A
@@ -12,7 +13,8 @@ template that rewrites earlier turns (thoughts that it drops, say) has no such b
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -48,7 +50,7 @@ ENDS = {"chatml": "<|im_end|>"}
 """The token that ends a turn, for tokenizers that are trained for a shipped template."""
 _OPEN, _CLOSE = "\ufdd0", "\ufdd1"
 """Around what a template marks; noncharacters, which no text may hold."""
-_SPECIAL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>")
+_SPECIAL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:start|end)_of_\w+>")
 _PROBE = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
 
 
@@ -62,39 +64,91 @@ class Rendered(NamedTuple):
 class ChatTemplate:
     """A Jinja template with the special tokens that it may name."""
 
-    def __init__(self, source: str, special_tokens: Mapping[str, str], *, where: str) -> None:
+    def __init__(
+        self, source: str, special_tokens: Mapping[str, str], *, where: str, day: date | None = None
+    ) -> None:
+        """`day` is what a template that asks for it takes for today."""
         self.source = source
         self._where = where
-        self._special = dict(special_tokens)
+        self._special: dict[str, Any] = {"tools": None, **special_tokens}
+        if day is not None:
+            self._special["strftime_now"] = day.strftime
         self._marks = re.search(r"\{%-?\s*generation\b", source) is not None
         try:
             self._template = _environment().from_string(source)
         except TemplateError as error:
             raise ConfigError(f"{where}: not a Jinja template: {error}. Mend it, or name another.") from error
 
-    def render(self, messages: Sequence[Message], tools: Any, where: str, *, asks: bool = False) -> str:
+    def render(
+        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool = False
+    ) -> str:
         """The conversation as one text; `asks`: with the words after which an assistant would speak."""
-        return self._marked(messages, tools, where, asks=asks).replace(_OPEN, "").replace(_CLOSE, "")
+        return _unmarked(self._marked(messages, context, where, asks=asks)).text
 
     def render_turns(
-        self, messages: Sequence[Message], wanted: Sequence[bool], tools: Any, where: str
+        self, messages: Sequence[Message], wanted: Sequence[bool], context: Mapping[str, Any], where: str
     ) -> Rendered:
-        """The whole conversation with the spans of the `wanted` turns, each an assistant's."""
-        whole = self._marked(messages, tools, where, asks=False)
+        """The whole conversation with the spans of the `wanted` turns, each an assistant's.
+
+        `context`: what a template may read beside the messages, e.g. `tools`.
+        """
+        whole = self._marked(messages, context, where, asks=False)
+        rendered = _unmarked(whole)
         if self._marks:
-            return _unmarked(whole, messages, wanted, where)
-        spans = []
+            rendered = Rendered(rendered.text, self._spans_of(rendered.spans, messages, wanted, where))
+        else:
+            rendered = Rendered(
+                whole, tuple(self._spans_by_beginnings(whole, messages, wanted, context, where))
+            )
+        trained = "".join(rendered.text[begin:end] for begin, end in rendered.spans)
+        for index, (message, is_wanted) in enumerate(zip(messages, wanted, strict=True), start=1):
+            words = str(message.get("content") or "").split() if is_wanted else []
+            if words and words[-1] not in trained:
+                raise DataError(
+                    f"{where}: the chat template ({self._where}) leaves out what the assistant says in "
+                    f"message {index}: it may be for content in parts, of images too. Name another "
+                    "(--chat-template)."
+                )
+        return rendered
+
+    def _spans_of(
+        self, marked: tuple[Span, ...], messages: Sequence[Message], wanted: Sequence[bool], where: str
+    ) -> tuple[Span, ...]:
+        """The marked stretches of the wanted turns."""
+        turns = [is_wanted for message, is_wanted in zip(messages, wanted, strict=True) if _speaks(message)]
+        if all(turns):
+            return marked
+        if len(marked) != len(turns):
+            raise DataError(
+                f"{where}: the chat template ({self._where}) marks {len(marked)} stretches in {len(turns)} "
+                "turns of the assistant, so which are of those that are trained cannot be told. Train all "
+                "turns of the row, or drop it."
+            )
+        return tuple(span for span, is_wanted in zip(marked, turns, strict=True) if is_wanted)
+
+    def _spans_by_beginnings(
+        self,
+        whole: str,
+        messages: Sequence[Message],
+        wanted: Sequence[bool],
+        context: Mapping[str, Any],
+        where: str,
+    ) -> Iterator[Span]:
         for index in (index for index, is_wanted in enumerate(wanted) if is_wanted):
-            before = self._marked(messages[:index], tools, where, asks=True)
-            until = self._marked(messages[: index + 1], tools, where, asks=False)
+            before = self._marked(messages[:index], context, where, asks=True)
+            until = self._marked(messages[: index + 1], context, where, asks=False)
             if not (until.startswith(before) and whole.startswith(until)):
-                self._refuse_rewritten(index, where)
-            spans.append((len(before), len(until)))
-        return Rendered(whole, tuple(spans))
+                raise DataError(
+                    f"{where}: the chat template ({self._where}) writes messages otherwise once more follow: "
+                    f"up to message {index + 1} its text is not the beginning of the whole, so what the "
+                    "assistant says cannot be told from the rest. Name a template that marks it with "
+                    "{% generation %} (--chat-template)."
+                )
+            yield len(before), len(until)
 
     def special_tokens(self) -> tuple[str, ...]:
         """Those that it writes around a message, like `<|im_start|>`."""
-        written = self.render(_PROBE, None, self._where, asks=True)
+        written = self.render(_PROBE, {}, self._where, asks=True)
         return tuple(dict.fromkeys(_SPECIAL.findall(written)))
 
     def check_tokenizer(self, tokenizer: Tokenizer, name: str) -> None:
@@ -107,29 +161,30 @@ class ChatTemplate:
                     "for (--tokenizer)."
                 )
 
-    def _marked(self, messages: Sequence[Message], tools: Any, where: str, *, asks: bool) -> str:
+    def _marked(
+        self, messages: Sequence[Message], context: Mapping[str, Any], where: str, *, asks: bool
+    ) -> str:
+        given = {**self._special, **context, "messages": messages, "add_generation_prompt": asks}
         try:
-            return self._template.render(
-                messages=messages, tools=tools, add_generation_prompt=asks, **self._special
-            )
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            return self._template.render(given)
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            LookupError,
+            ArithmeticError,
+            AttributeError,
+            RecursionError,
+        ) as error:
             raise DataError(
-                f"{where}: the chat template ({self._where}) cannot render it: {error}. Mend or drop the row, "
-                "or name another template (--chat-template)."
+                f"{where}: the chat template ({self._where}) cannot render it: {error}. {_cure(error)}"
             ) from error
 
-    def _refuse_rewritten(self, index: int, where: str) -> NoReturn:
-        raise DataError(
-            f"{where}: the chat template ({self._where}) writes the first {index} messages otherwise once "
-            f"message {index + 1} follows, so what the assistant says cannot be told from the rest. Name a "
-            "template that marks it with {% generation %} (--chat-template)."
-        )
 
-
-def load_template(name: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
+def load_template(name: str, special_tokens: Mapping[str, str], day: date | None = None) -> ChatTemplate:
     """One that is shipped, by its name, or a file."""
     if name in SHIPPED:
-        return ChatTemplate(SHIPPED[name], special_tokens, where=name)
+        return ChatTemplate(SHIPPED[name], special_tokens, where=name, day=day)
     path = Path(name)
     if not path.is_file():
         raise ConfigError(
@@ -137,33 +192,27 @@ def load_template(name: str, special_tokens: Mapping[str, str]) -> ChatTemplate:
             f"of those that come with assay: {', '.join(SHIPPED)}."
         )
     try:
-        return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, where=name)
+        return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, where=name, day=day)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8. Save the template as UTF-8.") from error
 
 
-def _unmarked(marked: str, messages: Sequence[Message], wanted: Sequence[bool], where: str) -> Rendered:
-    """The marked stretches of the wanted turns: the assistant's turns are marked one after the other."""
+def _unmarked(marked: str) -> Rendered:
+    """The text without the marks, and what was between them."""
     text, spans, place = [], [], 0
-    begin: int | None = None
-    for part in re.split(f"([{_OPEN}{_CLOSE}])", marked):
-        if part == _OPEN:
-            begin = place
-        elif part == _CLOSE:
-            assert begin is not None
-            spans.append((begin, place))
-            begin = None
-        else:
-            text.append(part)
-            place += len(part)
-    turns = [is_wanted for message, is_wanted in zip(messages, wanted, strict=True) if _speaks(message)]
-    if len(spans) != len(turns):
-        raise DataError(
-            f"{where}: the chat template marks {len(spans)} stretches with {{% generation %}}, and the "
-            f"assistant has {len(turns)} turns. Mend the template, or drop the row."
-        )
-    chosen = [span for span, is_wanted in zip(spans, turns, strict=True) if is_wanted and span[0] < span[1]]
-    return Rendered("".join(text), tuple(chosen))
+    for part in re.split(f"({_OPEN}[^{_OPEN}{_CLOSE}]*{_CLOSE})", marked):
+        plain = part.strip(_OPEN + _CLOSE)
+        if part.startswith(_OPEN) and plain:
+            spans.append((place, place + len(plain)))
+        text.append(plain)
+        place += len(plain)
+    return Rendered("".join(text), tuple(spans))
+
+
+def _cure(error: Exception) -> str:
+    if "strftime_now" in str(error):
+        return "Say which day it shall take for today (--chat-date 2026-11-22): it is part of the dataset."
+    return "Mend or drop the row, or name another template (--chat-template)."
 
 
 def _speaks(message: Message) -> bool:
