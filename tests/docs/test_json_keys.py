@@ -7,6 +7,7 @@ import click
 import pytest
 from markdown_it import MarkdownIt
 
+from assay.base.field_meanings import field_meanings
 from assay.base.nested_models import nested_models
 from assay.cli.main import _COMMANDS, cli
 from assay.reporting.views import json_reference
@@ -56,7 +57,7 @@ def test_a_key_of_a_view_has_a_meaning_or_a_name_that_needs_none() -> None:
     roots = [printed.model for printed in json_reference.PRINTED]
     views = [each for each in (*roots, *nested_models(roots)) if issubclass(each, View)]
     assert len(views) > 10
-    bare = {key for view in views for key, field in view.model_fields.items() if not field.description}
+    bare = {key for view in views for key, meaning in field_meanings(view).items() if not meaning}
     assert bare <= SPEAKING_NAMES
 
 

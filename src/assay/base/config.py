@@ -27,7 +27,6 @@ class FrozenConfig(Versioned):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=False,
         defer_build=True,  # of what a command never uses, nothing

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from assay.base.field_meanings import field_meanings
 from assay.base.nested_models import models_in
 
 
@@ -23,7 +24,8 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
         lines += ["", f"## {name or 'top level'}", ""]
         lines += [(each.__doc__ or "").strip().replace("\n    ", "\n"), ""]
         lines += ["| key | default | meaning |", "|---|---|---|"]
-        lines += [_line(key, field) for key, field in each.model_fields.items()]
+        meanings = field_meanings(each)
+        lines += [_line(key, field, meanings[key]) for key, field in each.model_fields.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -40,7 +42,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[B
             yield from _sections(dotted + suffix, nested)
 
 
-def _line(key: str, field: FieldInfo) -> str:
+def _line(key: str, field: FieldInfo, docstring: str) -> str:
     if models_in(field.annotation):
         default = "see below"
     elif field.is_required():
@@ -48,7 +50,7 @@ def _line(key: str, field: FieldInfo) -> str:
     else:
         value = field.get_default(call_default_factory=True)
         default = f"`{value}`".replace("None", "null").replace("()", "[]").replace("``", "none")
-    meaning = " ".join((field.description or "").split()).replace("|", "\\|")
+    meaning = " ".join(docstring.split()).replace("|", "\\|")
     return f"| `{key}` | {default} | {' '.join(filter(None, (meaning, _form(field.annotation))))} |"
 
 

@@ -19,7 +19,7 @@ from assay.base.versioned import FOR_DIGEST, Versioned, stored_problem
 class Record(Versioned):
     """One fact that a stage hands to the next. Never edited: a correction is a new record."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: ClassVar[str]
     """The record's type, as written in its JSON: the name of its class in small letters (`BandCheck` is a

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from assay.base.clock import utc_text
+from assay.base.field_meanings import field_meanings
 from assay.base.nested_models import nested_models
 from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
@@ -116,12 +117,13 @@ def _section(model: type[BaseModel]) -> list[str]:
 
 
 def _table(model: type[BaseModel]) -> list[str]:
-    rows = [_row(key, field) for key, field in model.model_fields.items()]
+    meanings = field_meanings(model)
+    rows = [_row(key, field, meanings[key]) for key, field in model.model_fields.items()]
     return ["| key | value | meaning |", "|---|---|---|", *rows]
 
 
-def _row(key: str, field: FieldInfo) -> str:
-    meaning = re.sub(r"\bNone\b", "null", " ".join((field.description or "").split()))
+def _row(key: str, field: FieldInfo, docstring: str) -> str:
+    meaning = re.sub(r"\bNone\b", "null", " ".join(docstring.split()))
     return f"| `{key}` | {_cell(_value(field.annotation, field.metadata))} | {_cell(meaning)} |"
 
 

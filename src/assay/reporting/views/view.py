@@ -17,7 +17,7 @@ from assay.records.record import Record
 class View(BaseModel):
     """The facts about one thing. A field's docstring is its documentation."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def of(cls, fact: object, **others: Any) -> Self:
