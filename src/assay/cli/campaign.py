@@ -131,7 +131,7 @@ def list_(as_json: bool) -> None:
     Read from the ledger, so a team that shares one sees everybody's. 'assay runs --rebuild' writes it anew
     from the folders.
     """
-    from assay.cli.screens.lists import print_campaigns
+    from assay.cli.screens.campaign_list import print_campaigns
     from assay.reporting.views.campaign_list import campaign_lines
     from assay.reporting.views.view import json_list
 

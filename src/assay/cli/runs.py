@@ -33,7 +33,7 @@ def runs(as_json: bool, rebuild: bool, **asked: Any) -> None:
     if click.get_current_context().invoked_subcommand is not None:
         return
     from assay.base.config import parse_override
-    from assay.cli.screens.lists import print_runs
+    from assay.cli.screens.run_list import print_runs
     from assay.reporting.views.run_list import Selection, run_lines
     from assay.reporting.views.view import json_list
 

@@ -7,7 +7,8 @@ from rich.text import Text
 
 from assay.base.units import number_of
 from assay.cli.screens.drawing import sparkline
-from assay.cli.screens.terminal import device_hours_text, minute_text, name, number, stdout, table_of
+from assay.cli.screens.terminal import name, number, stdout, table_of
+from assay.cli.screens.words import device_hours_text, minute_text
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
 from assay.records.benchmark import BenchmarkResult, Contamination

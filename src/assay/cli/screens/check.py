@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from assay.base.units import bytes_text, count_text, duration_text
-from assay.cli.screens.terminal import device_hours_text
+from assay.cli.screens.words import device_hours_text
 from assay.launch.calibration import Calibration
 from assay.launch.preview import Preview, RankMemory, expected_s
 from assay.training.trainer.config import TrainerConfig

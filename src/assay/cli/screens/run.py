@@ -10,16 +10,14 @@ from assay.base.clock import SystemClock, utc_text
 from assay.base.units import bytes_text, count_text, duration_text, number_of
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.terminal import (
-    STATUS_STYLES,
     TONE_STYLES,
     VERDICT_STYLES,
-    device_hours_text,
     number,
     status_text,
     stdout,
     table_of,
-    world_sizes_text,
 )
+from assay.cli.screens.words import STATUS_STYLES, device_hours_text, world_sizes_text
 from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
 from assay.reporting.views.curves import RunCurves

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from assay.base.units import count_text, percent_text
-from assay.cli.screens.terminal import device_hours_text, name, number, stdout, table_of
+from assay.cli.screens.terminal import name, number, stdout, table_of
+from assay.cli.screens.words import device_hours_text
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
 
 

@@ -1,7 +1,7 @@
 """How facts look on a terminal: colours, words, tables."""
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import click
@@ -9,21 +9,10 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from assay.base.clock import utc_text
-from assay.base.units import duration_text
+from assay.cli.screens.words import STATUS_STYLES, STATUS_WORDS
 from assay.records.run import RunStatus
 from assay.reporting.figures import figure
 
-STATUS_STYLES = {
-    "running": "cyan",
-    "gone": "red",
-    "unknown": "yellow",
-    "succeeded": "green",
-    "failed": "red",
-    "preempted": "yellow",
-}
-STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
-"""Of those that are not their own word."""
 RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "red"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
 TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow"}
@@ -81,22 +70,6 @@ def show_progress(what: str, done: int, total: int, *, unit: str = "") -> None:
         click.echo(f"\r{what:<12} {bar:<{_BAR}} {done:,}/{total:,}{unit}{end}", nl=False, err=True)
 
 
-def device_hours_text(seconds: float) -> str:
-    """`7_200` -> `2.0 device-h`; below an hour as a duration."""
-    return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} device-h"
-
-
 def status_text(status: RunStatus) -> Text:
     """How a run stands, in its colour."""
     return Text(STATUS_WORDS.get(status, status), style=STATUS_STYLES[status])
-
-
-def minute_text(at_s: float) -> str:
-    """`2027-01-04 09:30`: a moment in UTC."""
-    return utc_text(at_s)[:16].replace("T", " ")
-
-
-def world_sizes_text(sizes: Sequence[int]) -> str:
-    """`[2, 2, 4, 1]` -> `2→4→1`."""
-    kept = [size for index, size in enumerate(sizes) if index == 0 or size != sizes[index - 1]]
-    return "→".join(map(str, kept))

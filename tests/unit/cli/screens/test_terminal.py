@@ -2,7 +2,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
-from assay.cli.screens.terminal import device_hours_text, world_sizes_text
+from assay.cli.screens.words import device_hours_text, world_sizes_text
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,0 +1,33 @@
+"""Words that screens share; importing them imports no more than they need."""
+
+from collections.abc import Sequence
+
+from assay.base.clock import utc_text
+from assay.base.units import duration_text
+
+STATUS_STYLES = {
+    "running": "cyan",
+    "gone": "red",
+    "unknown": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "preempted": "yellow",
+}
+STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
+"""Of those that are not their own word."""
+
+
+def device_hours_text(seconds: float) -> str:
+    """`7_200` -> `2.0 device-h`; below an hour as a duration."""
+    return duration_text(seconds) if seconds < 3600 else f"{seconds / 3600:,.1f} device-h"
+
+
+def minute_text(at_s: float) -> str:
+    """`2027-01-04 09:30`: a moment in UTC."""
+    return utc_text(at_s)[:16].replace("T", " ")
+
+
+def world_sizes_text(sizes: Sequence[int]) -> str:
+    """`[2, 2, 4, 1]` -> `2→4→1`."""
+    kept = [size for index, size in enumerate(sizes) if index == 0 or size != sizes[index - 1]]
+    return "→".join(map(str, kept))
