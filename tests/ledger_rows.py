@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-import sqlalchemy
+import psycopg
 
 from assay.store.home import Home
 from assay.store.ledger import tables
-from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.database import Connection
+from assay.store.ledger.ledger import Ledger, insertion
 from record_kinds import record_kinds
 
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -20,19 +21,17 @@ def all_rows(ledger: Ledger) -> Rows:
     """Table -> its rows in order. Series are named by what they are of, not by their surrogate key; records are
     as today's code writes them."""
     with ledger.reading() as connection:
-        series = {
-            row.series_id: (row.run_id, row.attempt, row.rank, row.name)
-            for row in connection.execute(sqlalchemy.select(tables.metric_series))
-        }
+        named = connection.execute("SELECT series_id, run_id, attempt, rank, name FROM metric_series")
+        series = {series_id: name for series_id, *name in named}
         return {
             table.name: sorted(
                 (
-                    tuple(_value(name, value, series) for name, value in row._mapping.items())
-                    for row in connection.execute(sqlalchemy.select(table))
+                    tuple(_value(name, value, series) for name, value in row.items())
+                    for row in _rows(connection, table)
                 ),
                 key=repr,
             )
-            for table in tables.metadata.sorted_tables
+            for table in tables.TABLES
         }
 
 
@@ -49,26 +48,35 @@ def locked(home: Home) -> Iterator[None]:
 def empty(ledger: Ledger) -> None:
     """As if the database had been lost; the tables stay."""
     with ledger.writing() as connection:
-        for table in tables.metadata.sorted_tables:
+        for table in tables.TABLES:
             if table is not tables.layout:
-                connection.execute(table.delete())
+                connection.execute(f"DELETE FROM {table.name}")
 
 
 def copy(source: Ledger, to: Ledger) -> None:
     """Every row as it is."""
     with source.reading() as old, to.writing() as new:
-        for table in tables.metadata.sorted_tables:
-            rows = [
-                {column.key: row._mapping[column] for column in table.columns}
-                for row in old.execute(sqlalchemy.select(table))
-            ]
+        for table in tables.TABLES:
+            rows = _rows(old, table)
             if rows and table is not tables.layout:
-                new.execute(table.insert(), rows)
+                new.execute_all(insertion(table, table.columns), rows)
 
 
-def _value(column: str, value: Any, series: dict[int, tuple[Any, ...]]) -> Any:
+def drop_tables(url: str) -> None:
+    """Leave a PostgreSQL without tables of ours, whatever is in them."""
+    with psycopg.connect(url) as connection:
+        for table in tables.TABLES:
+            connection.execute(f"DROP TABLE IF EXISTS {table.name}".encode())
+
+
+def _rows(connection: Connection, table: tables.LedgerTable) -> list[dict[str, Any]]:
+    found = connection.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}")
+    return [dict(zip(table.columns, row, strict=True)) for row in found]
+
+
+def _value(column: str, value: Any, series: dict[int, list[Any]]) -> Any:
     if column == "series_id":
-        return series[value]
+        return tuple(series[value])
     if column == "record":
         kind = record_kinds()[json.loads(value)["kind"]]
         return kind.from_json(value, source="ledger").to_json()

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -20,10 +22,8 @@ from tiny_recipe import tiny_recipe
 
 LARGE = {
     "duckdb", "jinja2", "numpy", "obstore", "ortools", "pandas", "pyarrow", "rich", "safetensors", "scipy",
-    "sklearn", "statsmodels", "tokenizers", "torch", "transformers",
+    "sklearn", "sqlalchemy", "statsmodels", "tokenizers", "torch", "transformers",
 }  # fmt: skip
-ASKS_THE_LEDGER = {"sqlalchemy"}
-"""Besides, for who only looks for a file or a folder."""
 
 LOOK = """
 import io, json, os, sys
@@ -78,15 +78,29 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_what_is_not_there_is_said_before_anything_large_is_imported(home: Path) -> None:
+    found = _answers(home, NOTHING_THERE)
+    assert [command for command, *_ in found] == list(NOTHING_THERE)
+    assert [each for each in found if each[1] != 2] == []
+    assert [(command, modules) for command, _, _, modules in found if modules] == []
+
+
+def test_the_list_of_runs_imports_nothing_large(home: Path) -> None:
+    assert _answers(home, ("runs", "runs --json")) == [["runs", 0, "", []], ["runs --json", 0, "", []]]
+
+
+def test_a_run_is_shown_without_what_computes(home: Path) -> None:
+    ((_, code, said, modules),) = _answers(home, ("show tiny-1",))
+    assert (code, said, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
+
+
+def _answers(home: Path, commands: Sequence[str]) -> list[Any]:
+    """For each: the command, its exit code, the end of what it said, and what it imported of `LARGE`."""
     answers = subprocess.run(
-        [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(NOTHING_THERE)],
+        [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(commands)],
         env={**os.environ, "ASSAY_HOME": str(home)},
         cwd=home,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    found = [json.loads(line) for line in answers.splitlines()]
-    assert [command for command, *_ in found] == list(NOTHING_THERE)
-    assert [each for each in found if each[1] != 2] == []
-    assert [(command, modules) for command, _, _, modules in found if modules] == []
+    return [json.loads(line) for line in answers.splitlines()]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy
 
 from assay.base.errors import ConfigError, StoreAwayError, StoreError
 from assay.records.audit import AuditReport
@@ -19,6 +18,7 @@ from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger, upsert
+from ledger_rows import drop_tables
 
 
 def run(run_id: str, created_s: float = 1.0) -> Run:
@@ -117,9 +117,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         return
     url = request.getfixturevalue("postgres_url")
     yield url
-    engine = sqlalchemy.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    tables.metadata.drop_all(engine)
-    engine.dispose()
+    drop_tables(url)
 
 
 @pytest.fixture
@@ -273,7 +271,7 @@ class TestLedger:
 
     def test_a_transaction_that_fails_writes_nothing(self, ledger: Ledger) -> None:
         with pytest.raises(RuntimeError, match="half-way"), ledger.writing() as connection:
-            connection.execute(tables.runs.insert().values(run_id="a", created_s=1.0, record="{}"))
+            connection.execute("INSERT INTO runs VALUES ('a', 1.0, '{}')")
             raise RuntimeError("half-way")
         assert ledger.runs() == []
 
@@ -299,14 +297,14 @@ class TestLedger:
 
     def test_a_ledger_of_before_benchmarks_gets_their_table(self, url: str) -> None:
         with open_ledger(url) as ledger, ledger.writing() as connection:
-            tables.benchmark_results.drop(connection)
+            connection.execute("DROP TABLE benchmark_results")
         with open_ledger(url) as ledger:
             ledger.record_benchmark_result(benchmark_result("a", 5))
             assert len(ledger.benchmark_results()) == 1
 
     def test_another_layout_is_refused_and_left_alone(self, url: str) -> None:
         with open_ledger(url) as ledger, ledger.writing() as connection:
-            connection.execute(tables.layout.update().values(version=99))
+            connection.execute("UPDATE ledger_layout SET version = 99")
         with pytest.raises(StoreError, match="layout 99; this assay reads layout 1"):
             open_ledger(url)
 
@@ -339,7 +337,7 @@ def test_a_server_that_falls_silent_is_given_up(postgres_url: str, monkeypatch: 
     with open_ledger(postgres_url) as ledger:
         began_s = time.monotonic()
         with pytest.raises(StoreError, match="says nothing: is it stopped"), ledger.reading() as connection:
-            connection.exec_driver_sql("SELECT pg_sleep(60)")
+            connection.execute("SELECT pg_sleep(60)")
         assert time.monotonic() - began_s < 10
         assert ledger.runs() == []
 

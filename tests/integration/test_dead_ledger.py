@@ -13,15 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
 import yaml
 
 from assay.store.attempts import saved_attempts
 from assay.store.home import Home
-from assay.store.ledger import tables
-from assay.store.ledger.database import ledger_url
 from assay.store.ledger.ledger import open_ledger
 from assay.store.ledger.writer import missed_subjects
+from ledger_rows import drop_tables
 from slurm_cluster import wait_until
 
 AFTER_COMMIT_S = 5.0
@@ -103,9 +101,7 @@ def kill_a_rank(supervisor: int) -> None:
 def server_url(postgres_url: str) -> Iterator[str]:
     """A PostgreSQL without tables of ours, before and after."""
     yield postgres_url
-    engine = sqlalchemy.create_engine(ledger_url(postgres_url))
-    tables.metadata.drop_all(engine)
-    engine.dispose()
+    drop_tables(postgres_url)
 
 
 def lives_through(assay: Assay, hang: Hang, *, from_the_start: bool) -> str:

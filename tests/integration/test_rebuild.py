@@ -37,7 +37,7 @@ def other_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Led
 
 def test_every_table_says_which_files_it_is_written_from():
     named = {table for source in SOURCES for table in source.tables}
-    assert named == set(tables.metadata.tables) - {tables.layout.name}
+    assert named == {table.name for table in tables.TABLES} - {tables.layout.name}
     assert all(source.files for source in SOURCES)
 
 

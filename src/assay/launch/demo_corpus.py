@@ -24,7 +24,7 @@ PACKAGES = (
     "numpy", "scipy", "sklearn", "torch", "transformers", "sqlalchemy", "pydantic", "pyarrow", "rich",
     "click", "jinja2", "huggingface_hub", "networkx", "sympy", "fsspec", "yaml", "httpx2", "anyio",
 )  # fmt: skip
-"""All come with assay's own dependencies."""
+"""Nearly all come with assay's own dependencies; what is not installed is left out."""
 
 
 def write_corpus(folder: Path, *, max_functions: int) -> int:

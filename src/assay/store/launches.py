@@ -12,7 +12,6 @@ from typing import Literal
 from assay.base.clock import SystemClock
 from assay.records.launch import Launch, LaunchPlace
 from assay.records.run import Run
-from assay.store.objects import open_store
 from assay.store.readable import readable
 
 
@@ -20,6 +19,8 @@ def save_launch(
     run: Run, *, place: LaunchPlace, job: str, world_size: int, log: str = "", process: str = ""
 ) -> Launch:
     """Write down what was started, under the next number that is free."""
+    from assay.store.objects import open_store  # here, for who reads needs none
+
     store = open_store(run.run_dir)
     number = len(saved_launches(run)) + 1
     while True:

@@ -21,7 +21,6 @@ from typing import Any
 
 from assay.base.errors import ConfigError
 from assay.records.run import Run
-from assay.store.attempts import saved_attempts
 from assay.store.known_runs import RUN_FILE
 
 _OF_THE_STORE = ("capsules", "checkpoints", "log", "log-summaries")
@@ -66,6 +65,8 @@ def original_of(run: Run) -> Path | None:
     here = Path(run.run_dir)
     if not (here / RUN_FILE).is_file():
         return None
+    from assay.store.attempts import saved_attempts  # here, for it brings the object stores along
+
     was = Path(
         next((each.folder for each in reversed(saved_attempts(here)) if each.folder), None)
         or written_in(here).run_dir

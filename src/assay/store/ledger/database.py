@@ -1,206 +1,192 @@
-"""Which database a ledger's URL means, and how it is opened: a SQLite file, or PostgreSQL.
+"""What a ledger asks of its database, a SQLite file or PostgreSQL: sessions, transactions, tables, errors.
 
-    sqlite:///…   that file
-    postgresql:// a server that a team shares
-
-SQLite runs in WAL mode: readers and the one writer do not wait for each other. It syncs at checkpoints only
-(`synchronous=NORMAL`): a power cut may take the last facts, never the file; they are in the run's folder still.
+Statements are plain SQL that both understand, with values as `:name`; one text for both. A command that lists
+runs is over before a toolkit for databases would be imported.
 
 No call waits for ever: what is locked is an error after `LOCKED_S`, a silent server one after `SILENT_S`.
 """
 
-import sqlite3
-import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Any
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol
 
-import sqlalchemy
-from sqlalchemy import event
-from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, ProgrammingError
-
-from assay.base.errors import ConfigError, StoreAwayError, StoreError
+from assay.base.errors import StoreAwayError, StoreError
 from assay.store.ledger import tables
-from assay.store.ledger.url import checked_url, sqlite_file
+from assay.store.ledger.url import checked_url
 
 LOCKED_S = 5
 """How long what somebody else holds is waited for: a SQLite file, a table, a server's first word."""
 SILENT_S = 10
 """How long a server may work on one statement without a word; a stopped one keeps its connections open."""
 
-_WRITES = {"assay_writes": True}
-_CREATION_LOCK = 0x61737361  # any number that every assay agrees on
+Values = Mapping[str, Any]
 
 
-def ledger_url(url: str) -> URL:
-    """The database that `url` means."""
-    try:
-        parsed = make_url(checked_url(url))
-    except ArgumentError as error:
-        raise ConfigError(f"'{url}' cannot be read as a URL: {error}") from error
-    return parsed if parsed.drivername == "sqlite" else parsed.set(drivername="postgresql+psycopg")
+class Connection(Protocol):
+    """Within a transaction."""
+
+    def execute(self, statement: str, values: Values = ...) -> list[tuple[Any, ...]]:
+        """All rows that a statement answers with; `:name` in it stands for a value."""
+
+    def execute_all(self, statement: str, rows: Sequence[Values]) -> None:
+        """A statement that answers nothing, for each row of values."""
 
 
-def open_engine(url: URL) -> Engine:
-    """An engine on tables of this assay's layout, made if there are none."""
-    if (path := _sqlite_file(url)) is not None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"{path}: cannot make the ledger's folder: {error.strerror}.") from error
-        engine = sqlalchemy.create_engine(url, connect_args={"timeout": LOCKED_S})
-        event.listen(engine, "connect", _set_pragmas)
-        event.listen(engine, "begin", _begin_sqlite)
-    else:
-        try:
-            engine = sqlalchemy.create_engine(url, pool_pre_ping=True)
-            event.listen(engine, "do_connect", _connect_punctually)
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"a PostgreSQL ledger needs {error.name}: pip install 'assay[postgres]'."
-            ) from error
-    try:
-        _make_tables(engine)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
+class Session(Connection, Protocol):
+    """A connection, and the beginnings and ends of its transactions."""
+
+    def begin(self, *, writes: bool) -> None:
+        """Begin a transaction."""
+
+    def commit(self) -> None:
+        """What was written is there."""
+
+    def rollback(self) -> None:
+        """Nothing of it was written."""
+
+    def close(self) -> None:
+        """Let go of it, in whatever state it is."""
 
 
-def copy_sqlite(file: Path, to: Path) -> None:
-    """As it is now, also from a folder in which SQLite may not make the files that it reads with."""
-    for mode in ("mode=ro", "immutable=1"):
-        try:
-            with (
-                closing(sqlite3.connect(f"{file.absolute().as_uri()}?{mode}", uri=True)) as whole,
-                closing(sqlite3.connect(to)) as copy,
-            ):
-                whole.backup(copy)
-                return
-        except sqlite3.Error as error:
-            reason = str(error)
-    raise StoreError(f"ledger {file}: {reason}. {_cure(reason)}")
+class Database(ABC):
+    """The sessions of one ledger; safe to share between threads."""
 
+    spelled: ClassVar[Mapping[str, str]]
+    """How it says what only databases of its kind say so (see `tables`)."""
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """What its driver raises."""
+    mistakes: ClassVar[tuple[type[Exception], ...]]
+    """Those of them that are our own."""
+    operational: ClassVar[type[Exception]]
+    """Those that may be over another time."""
 
-@contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """One consistent view of the ledger."""
-    with _named_errors(engine), engine.connect() as connection, connection.begin():
-        yield connection
+    def __init__(self, shown: str) -> None:
+        """`shown`: what errors call it."""
+        self.shown = shown
+        self._idle: list[Session] = []
 
+    @abstractmethod
+    def connected(self) -> Session:
+        """A new session."""
 
-@contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction: everything in it is written, or nothing."""
-    _refuse_vanished(engine)
-    with _named_errors(engine), engine.connect() as connection:
-        connection = connection.execution_options(**_WRITES)
-        with connection.begin():
+    @abstractmethod
+    def table_names(self, connection: Connection) -> set[str]:
+        """The tables that there are."""
+
+    @abstractmethod
+    def lock_creation(self, connection: Connection) -> None:
+        """Have others who make tables wait for the end of this transaction."""
+
+    @abstractmethod
+    def is_away(self, reason: str) -> bool:
+        """Whether it may answer another time: a lock is released, a server comes back."""
+
+    def is_usable(self, session: Session) -> bool:  # noqa: ARG002
+        """Whether an idle session still is one."""
+        return True
+
+    def refuse_vanished(self) -> None:  # noqa: B027 (where that cannot happen)
+        """Raise `StoreError` where an idle session would write to what is no more."""
+
+    def close(self) -> None:
+        """Let go of all idle sessions."""
+        while self._idle:
+            self._idle.pop().close()
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """One consistent view of the ledger."""
+        with self._transaction(writes=False) as connection:
             yield connection
 
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction: everything in it is written, or nothing."""
+        self.refuse_vanished()
+        with self._transaction(writes=True) as connection:
+            yield connection
 
-def _refuse_vanished(engine: Engine) -> None:
-    """An open connection would go on writing to a file that has no name any more."""
-    path = _sqlite_file(engine.url)
-    if path is None or path.exists() or engine.pool.checkedin() == 0:  # type: ignore[attr-defined]
-        return
-    engine.dispose()
-    _make_tables(engine)
-    raise StoreError(
-        f"ledger {path}: the file is gone; a new one was made, without the older runs. "
-        "'assay runs --rebuild' writes them down again from their folders."
-    )
+    def make_tables(self) -> None:
+        """Those that are not there yet."""
+        with self.reading() as connection:
+            present = self.table_names(connection)
+            if tables.layout.name in present:
+                self._check_layout(connection)
+            if present.issuperset(table.name for table in tables.TABLES):
+                return
+        with self.writing() as connection:
+            self.lock_creation(connection)
+            present = self.table_names(connection)
+            # A table that an older assay does not know changes nothing for it, so the layout's version stays.
+            for table in tables.TABLES:
+                if table.name not in present:
+                    for statement in table.creation(self.spelled):
+                        connection.execute(statement)
+            if tables.layout.name not in present:
+                version = {"version": tables.LAYOUT_VERSION}
+                connection.execute(f"INSERT INTO {tables.layout.name} VALUES (:version)", version)
+            self._check_layout(connection)
 
-
-def _connect_punctually(_dialect: object, _record: object, arguments: Any, options: Any) -> Any:
-    from assay.store.ledger.punctual import PunctualConnection  # the driver is an extra
-
-    limits = {"connect_timeout": LOCKED_S, "tcp_user_timeout": SILENT_S * 1000} | options
-    connection = PunctualConnection.connect(*arguments, **limits)
-    connection.silent_s = SILENT_S
-    connection.execute(f"SET lock_timeout = {LOCKED_S * 1000}")
-    connection.commit()
-    return connection
-
-
-def _set_pragmas(connection: Any, _: object) -> None:
-    # The driver would begin transactions by itself, and too late; `_begin_sqlite` does it instead.
-    connection.isolation_level = None
-    _use_wal(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")
-
-
-def _use_wal(connection: Any) -> None:
-    # The switch, made once in a file's life, does not wait for others as other statements do.
-    deadline_s = time.monotonic() + LOCKED_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error) or time.monotonic() > deadline_s:
+    @contextmanager
+    def _transaction(self, *, writes: bool) -> Iterator[Connection]:
+        with self._named_errors():
+            session = self._session()
+            try:
+                session.begin(writes=writes)
+                yield session
+                session.commit()
+            except self.errors:
+                session.close()  # who knows what state it is in
                 raise
-            time.sleep(0.02)
+            except BaseException:
+                session.rollback()
+                self._idle.append(session)
+                raise
+            self._idle.append(session)
+
+    def _session(self) -> Session:
+        while True:
+            try:
+                session = self._idle.pop()
+            except IndexError:
+                return self.connected()
+            if self.is_usable(session):
+                return session
+            session.close()
+
+    def _check_layout(self, connection: Connection) -> None:
+        found = [version for (version,) in connection.execute(f"SELECT version FROM {tables.layout.name}")]
+        if found != [tables.LAYOUT_VERSION]:
+            shown = ", ".join(map(str, found)) or "none"
+            raise StoreError(
+                f"ledger {self.shown}: its tables have layout {shown}; this assay reads layout "
+                f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in "
+                "$ASSAY_LEDGER: 'assay runs --rebuild' fills it from the folders of the runs."
+            )
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except self.mistakes:
+            raise
+        except self.errors as error:
+            reason = str(error).strip() or type(error).__name__
+            is_away = isinstance(error, self.operational) and self.is_away(reason)
+            kind = StoreAwayError if is_away else StoreError
+            raise kind(f"ledger {self.shown}: {reason}. {cure_of(reason)}") from error
 
 
-def _begin_sqlite(connection: Connection) -> None:
-    # A transaction that reads first and then writes would fail, not wait, when another has written in between.
-    writes = connection.get_execution_options().get("assay_writes")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+def shown_url(url: str) -> str:
+    """A ledger's URL without its password."""
+    url = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", checked_url(url))
+    return re.sub(r"(//[^:/?@]*:)[^/?]*@", r"\1***@", url)
 
 
-def _make_tables(engine: Engine) -> None:
-    with reading(engine) as connection:
-        present = set(sqlalchemy.inspect(connection).get_table_names())
-        if tables.layout.name in present:
-            _check_layout(connection)
-        if present >= set(tables.metadata.tables):
-            return
-    with writing(engine) as connection:
-        if engine.dialect.name == "postgresql":
-            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
-        is_new = not sqlalchemy.inspect(connection).has_table(tables.layout.name)
-        # A table that an older assay does not know changes nothing for it, so the layout's version stays.
-        tables.metadata.create_all(connection)
-        if is_new:
-            connection.execute(tables.layout.insert().values(version=tables.LAYOUT_VERSION))
-        _check_layout(connection)
-
-
-def _check_layout(connection: Connection) -> None:
-    found = connection.execute(sqlalchemy.select(tables.layout.c.version)).scalars().all()
-    if found != [tables.LAYOUT_VERSION]:
-        shown = ", ".join(map(str, found)) or "none"
-        raise StoreError(
-            f"ledger {_shown(connection.engine)}: its tables have layout {shown}; this assay reads layout "
-            f"{tables.LAYOUT_VERSION}. Use the assay that wrote it, or name another ledger in $ASSAY_LEDGER: "
-            "'assay runs --rebuild' fills it from the folders of the runs."
-        )
-
-
-@contextmanager
-def _named_errors(engine: Engine) -> Iterator[None]:
-    try:
-        yield
-    except (IntegrityError, ProgrammingError):
-        raise  # our own mistakes
-    except DBAPIError as error:
-        reason = str(error.orig).strip() or type(error.orig).__name__
-        is_away = isinstance(error, OperationalError) and _is_away(engine, reason)
-        kind = StoreAwayError if is_away else StoreError
-        raise kind(f"ledger {_shown(engine)}: {reason}. {_cure(reason)}") from error
-
-
-def _is_away(engine: Engine, reason: str) -> bool:
-    """Whether the database may answer another time: a lock is released, a server comes back."""
-    if engine.dialect.name == "sqlite":
-        return "locked" in reason
-    return not any(words in reason for words in ("authentication failed", "does not exist", "disk is full"))
-
-
-def _cure(reason: str) -> str:
+def cure_of(reason: str) -> str:
+    """What to do about what a database says."""
     cures = {
         "lock timeout": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
         "timeout expired": "Something accepts connections there and says nothing: a server that is stopped?",
@@ -218,11 +204,3 @@ def _cure(reason: str) -> str:
     return next(
         (cure for sign, cure in cures.items() if sign in reason), "Is the server running and reachable?"
     )
-
-
-def _shown(engine: Engine) -> str:
-    return str(_sqlite_file(engine.url) or engine.url.render_as_string(hide_password=True))
-
-
-def _sqlite_file(url: URL) -> Path | None:
-    return sqlite_file(url.render_as_string(hide_password=False))

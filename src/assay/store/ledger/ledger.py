@@ -5,15 +5,12 @@ all of them. Every write is by natural key: writing a fact again changes nothing
 attempt that has ended) takes its place.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self, TypeVar
-
-from sqlalchemy import ColumnElement, Table, select
-from sqlalchemy.engine import Connection, Engine
 
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
@@ -34,9 +31,15 @@ from assay.records.remarks import Remarks
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.records.suspect import Suspect
 from assay.store.known_runs import the_one_meant
-from assay.store.ledger import database, tables
+from assay.store.ledger import tables
+from assay.store.ledger.database import Connection, Database, Values
+from assay.store.ledger.sqlite import SqliteDatabase, copy_sqlite
+from assay.store.ledger.tables import LedgerTable
+from assay.store.ledger.url import checked_url, sqlite_file
 
 RecordT = TypeVar("RecordT")
+
+_EITHER = "(baseline_run_id = :run_id OR candidate_run_id = :run_id)"
 
 
 def open_ledger(url: str, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
@@ -44,27 +47,37 @@ def open_ledger(url: str, *, located: Callable[[Run], Run] = lambda run: run) ->
 
     `located` says of a run on record where it lies now.
     """
-    return Ledger(database.open_engine(database.ledger_url(url)), located)
+    path = sqlite_file(checked_url(url))
+    if path is not None:
+        return Ledger(SqliteDatabase(path), located)
+    from assay.store.ledger.postgres import postgres_database  # here, for its driver is an extra
+
+    return Ledger(postgres_database(url), located)
 
 
 def copied_ledger(file: Path, *, located: Callable[[Run], Run] = lambda run: run) -> "Ledger":
     """A copy of a SQLite ledger that can only be read; it goes when it is closed."""
     folder = TemporaryDirectory(prefix="assay-ledger-")
     path = Path(folder.name) / file.name
-    database.copy_sqlite(file, path)
-    return Ledger(database.open_engine(database.ledger_url(f"sqlite:///{path}")), located, folder)
+    copy_sqlite(file, path)
+    return Ledger(SqliteDatabase(path), located, folder)
 
 
 class Ledger:
     """Records in, records out. Safe to share between threads; each call is one transaction."""
 
     def __init__(
-        self, engine: Engine, located: Callable[[Run], Run], folder: TemporaryDirectory[str] | None = None
+        self, database: Database, located: Callable[[Run], Run], folder: TemporaryDirectory[str] | None = None
     ) -> None:
-        """`folder` goes with it."""
-        self._engine = engine
+        """Makes the tables that are not there; `folder` goes with it."""
+        self._database = database
         self._located = located
         self._folder = folder
+        try:
+            database.make_tables()
+        except BaseException:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -74,17 +87,17 @@ class Ledger:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._engine.dispose()
+        self._database.close()
         if self._folder is not None:
             self._folder.cleanup()
 
     def reading(self) -> AbstractContextManager[Connection]:
         """One consistent view, for the metric tables and the summaries."""
-        return database.reading(self._engine)
+        return self._database.reading()
 
     def writing(self) -> AbstractContextManager[Connection]:
         """One transaction, likewise."""
-        return database.writing(self._engine)
+        return self._database.writing()
 
     # Facts in
 
@@ -124,7 +137,7 @@ class Ledger:
     def record_evaluation(self, evaluation: AnyEvaluation) -> None:
         """Write an evaluation down; one per run, step, dataset and split."""
         estimate = evaluation.headline.estimate
-        self._put(tables.evaluations, evaluation, headline=None if estimate is None else estimate.value)
+        self._put(tables.evaluations, evaluation, auc=None if estimate is None else estimate.value)
 
     def record_benchmark_result(self, result: BenchmarkResult) -> None:
         """Write a benchmark's result down; one per run, step and version of the benchmark."""
@@ -160,22 +173,20 @@ class Ledger:
 
     def runs(self) -> list[Run]:
         """All runs, the newest first."""
-        runs = self._records(Run.from_json, tables.runs, order=[tables.runs.c.created_s.desc()])
+        runs = self._records(Run.from_json, tables.runs, order="created_s DESC")
         return [self._located(run) for run in runs]
 
     def run(self, id_or_prefix: str) -> Run:
         """The run with this id, or the only one whose id begins so; a `ConfigError` names what was meant."""
-        table = tables.runs
         with self.reading() as connection:
-            known = list(connection.execute(select(table.c.run_id)).scalars())
-        (run,) = self._records(Run.from_json, table, the_one_meant(id_or_prefix, known))
+            known = [run_id for (run_id,) in connection.execute("SELECT run_id FROM runs")]
+        (run,) = self._records(Run.from_json, tables.runs, the_one_meant(id_or_prefix, known))
         return self._located(run)
 
     def has_run(self, run_id: str) -> bool:
         """Whether this very run is on record."""
-        column = tables.runs.c.run_id
         with self.reading() as connection:
-            return connection.execute(select(column).where(column == run_id)).first() is not None
+            return bool(connection.execute("SELECT 1 FROM runs WHERE run_id = :run_id", {"run_id": run_id}))
 
     def attempts(self, run_id: str | None = None) -> list[Attempt]:
         """The attempts of a run, or of all, the first first."""
@@ -195,10 +206,13 @@ class Ledger:
 
     def suspects(self, node: str) -> list[tuple[str, Suspect]]:
         """Every time that a device of a node computed wrongly, with the run's id."""
-        has_suspects = tables.attempts.c.record.contains('"suspects":[{')
+        has_suspects = {"pattern": '%"suspects":[{%'}
+        attempts = self._records(
+            Attempt.from_json, tables.attempts, where="record LIKE :pattern", values=has_suspects
+        )
         return [
             (attempt.run_id, suspect)
-            for attempt in self._records(Attempt.from_json, tables.attempts, where=[has_suspects])
+            for attempt in attempts
             for suspect in attempt.suspects
             if suspect.node == node
         ]
@@ -215,21 +229,18 @@ class Ledger:
 
     def evaluations(self, run_id: str) -> list[AnyEvaluation]:
         """A run's evaluations by step, the last last."""
-        table = tables.evaluations
-        order = [table.c.step, table.c.split]
-        return self._records(evaluation_from_json, table, run_id, order=order)
+        return self._records(evaluation_from_json, tables.evaluations, run_id, order="step, split")
 
     def benchmark_results(self, run_id: str | None = None) -> list[BenchmarkResult]:
         """The benchmark results of a run, or of all, by run, benchmark and step."""
         table = tables.benchmark_results
-        order = [table.c.run_id, table.c.benchmark, table.c.version_sha256, table.c.step]
+        order = "run_id, benchmark, version_sha256, step"
         return self._records(BenchmarkResult.from_json, table, run_id, order=order)
 
     def comparisons(self, run_id: str) -> list[AnyComparison]:
         """All comparisons in which a run is the baseline or the candidate."""
-        table = tables.comparisons
-        either = (table.c.baseline_run_id == run_id) | (table.c.candidate_run_id == run_id)
-        return self._records(comparison_from_json, table, where=[either])
+        values = {"run_id": run_id}
+        return self._records(comparison_from_json, tables.comparisons, where=_EITHER, values=values)
 
     def audit(self, run_id: str) -> AuditReport | None:
         """A run's latest audit."""
@@ -242,32 +253,27 @@ class Ledger:
 
     def campaigns(self) -> list[Campaign]:
         """All campaigns, the newest first."""
-        table = tables.campaigns
-        return self._records(Campaign.from_json, table, order=[table.c.created_s.desc()])
+        return self._records(Campaign.from_json, tables.campaigns, order="created_s DESC")
 
     def decisions(self, campaign: str) -> list[Decision]:
         """A campaign's decisions by candidate, each candidate's newest last."""
-        is_its = tables.decisions.c.campaign == campaign
-        return self._records(Decision.from_json, tables.decisions, where=[is_its])
+        its = {"campaign": campaign}
+        return self._records(Decision.from_json, tables.decisions, where="campaign = :campaign", values=its)
 
     def forget(self, run_id: str) -> None:
         """Delete all about a run, in one transaction."""
-        series, comparisons = tables.metric_series, tables.comparisons
-        of_run = select(series.c.series_id).where(series.c.run_id == run_id)
-        either = (comparisons.c.baseline_run_id == run_id) | (comparisons.c.candidate_run_id == run_id)
+        its, values = "SELECT series_id FROM metric_series WHERE run_id = :run_id", {"run_id": run_id}
         with self.writing() as connection:
-            connection.execute(
-                tables.metric_chunks.delete().where(tables.metric_chunks.c.series_id.in_(of_run))
-            )
-            connection.execute(comparisons.delete().where(either))
-            for table in tables.metadata.sorted_tables:
-                if "run_id" in table.c:
-                    connection.execute(table.delete().where(table.c.run_id == run_id))
+            connection.execute(f"DELETE FROM metric_chunks WHERE series_id IN ({its})", values)
+            connection.execute(f"DELETE FROM comparisons WHERE {_EITHER}", values)
+            for table in tables.TABLES:
+                if "run_id" in table.columns:
+                    connection.execute(f"DELETE FROM {table.name} WHERE run_id = :run_id", values)
 
-    def _put(self, table: Table, record: Record, **others: Any) -> None:
+    def _put(self, table: LedgerTable, record: Record, **others: Any) -> None:
         self._put_all(table, [_row(table, record, **others)])
 
-    def _put_all(self, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+    def _put_all(self, table: LedgerTable, rows: Sequence[dict[str, Any]]) -> None:
         if rows:
             with self.writing() as connection:
                 upsert(connection, table, rows)
@@ -275,40 +281,39 @@ class Ledger:
     def _records(
         self,
         parse: Callable[..., RecordT],
-        table: Table,
+        table: LedgerTable,
         run_id: str | None = None,
         *,
-        where: Sequence[ColumnElement[bool]] = (),
-        order: Sequence[Any] = (),
+        where: str = "",
+        values: Values = {},  # noqa: B006 (not changed)
+        order: str = "",
     ) -> list[RecordT]:
         """Records of one run or all, in the order of their keys unless another is given."""
-        of_run = () if run_id is None else (table.c.run_id == run_id,)
-        query = select(table.c.record, *table.primary_key).where(*of_run, *where)
+        key = ", ".join(table.key)
+        if run_id is not None:
+            where, values = "run_id = :run_id", {"run_id": run_id}
+        query = f"SELECT record, {key} FROM {table.name} WHERE {where or 'TRUE'} ORDER BY {order or key}"
         with self.reading() as connection:
-            rows = connection.execute(query.order_by(*order or table.primary_key)).all()
+            rows = connection.execute(query, values)
         return [parse(text, source=f"ledger, {table.name} {' '.join(map(str, key))}") for text, *key in rows]
 
 
-def insert_into(connection: Connection, table: Table) -> Any:
-    """The database's own INSERT, which can say what to do where the key is there."""
-    if connection.dialect.name == "postgresql":
-        from sqlalchemy.dialects import postgresql  # here, for it is large, and who reads needs neither
-
-        return postgresql.insert(table)
-    from sqlalchemy.dialects import sqlite
-
-    return sqlite.insert(table)
-
-
-def upsert(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
+def upsert(connection: Connection, table: LedgerTable, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows; one whose primary key is there takes the old one's place."""
-    insert = insert_into(connection, table)
-    key = [column.name for column in table.primary_key]
-    others = {name: insert.excluded[name] for name in rows[0] if name not in key}
-    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=others), list(rows))
+    others = ", ".join(f"{column} = excluded.{column}" for column in rows[0] if column not in table.key)
+    changed = f"UPDATE SET {others}" if others else "NOTHING"
+    connection.execute_all(
+        f"{insertion(table, rows[0])} ON CONFLICT ({', '.join(table.key)}) DO {changed}", rows
+    )
 
 
-def _row(table: Table, record: Record, **others: Any) -> dict[str, Any]:
+def insertion(table: LedgerTable, columns: Iterable[str]) -> str:
+    """The statement that writes these columns of a row."""
+    columns = list(columns)
+    return f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES (:{', :'.join(columns)})"
+
+
+def _row(table: LedgerTable, record: Record, **others: Any) -> dict[str, Any]:
     """A record's line of a table: the columns that are fields of it, those given, and its JSON."""
     others["record"] = record.to_json()
-    return {column.key: getattr(record, column.key) for column in table.c if column.key not in others} | others
+    return {column: getattr(record, column) for column in table.columns if column not in others} | others

@@ -3,16 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import case, func, select
-from sqlalchemy.engine import Connection
-
 from assay.base.clock import SystemClock
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AUC, ClassifierEvaluation, evaluation_from_json
 from assay.records.launch import Launch
 from assay.records.run import Attempt, Run, RunStatus
 from assay.store.launches import process_state
-from assay.store.ledger import tables
+from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
 
 NOT_EVALUATED = (None, None)
@@ -78,15 +75,14 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
     for attempt in ledger.attempts():
         attempts.setdefault(attempt.run_id, []).append(attempt)
     launches = {launch.run_id: launch for launch in ledger.launches()}
-    log, seconds, segments = tables.log_entries.c, tables.phase_seconds.c, tables.metric_segments.c
     with ledger.reading() as connection:
         committed, finished, damaged = (
-            _by_run(connection, log.run_id, func.max(log.step).filter(log.type == kind))
+            _by_run(connection, f"MAX(step) FILTER (WHERE type = '{kind}')", "log_entries")
             for kind in ("commit", "finished", "quarantine")
         )
         headlines = _last_headlines(connection)
-        device_s = _by_run(connection, seconds.run_id, func.sum(seconds.held_s))
-        last_seen_s = _by_run(connection, segments.run_id, func.max(segments.last_at_s))
+        device_s = _by_run(connection, "SUM(held_s)", "phase_seconds")
+        last_seen_s = _by_run(connection, "MAX(last_at_s)", "metric_segments")
     for run_id in damaged:
         intact = intact_commits(ledger.log_entries(run_id))
         committed[run_id] = intact[-1].step if intact else 0
@@ -123,10 +119,11 @@ def total_steps_of(run: Run) -> int | None:
 
 def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None]]:
     """Run -> title and value. A classifier's evaluation is known by its kind; only other records are read."""
-    table = tables.evaluations
-    is_classifier = table.c.record.contains(f'"kind":"{ClassifierEvaluation.kind}"')
-    record = case((is_classifier, None), else_=table.c.record)
-    rows = connection.execute(select(table.c.run_id, table.c.headline, record).order_by(table.c.step))
+    rows = connection.execute(
+        "SELECT run_id, auc, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
+        "ORDER BY step",
+        {"pattern": f'%"kind":"{ClassifierEvaluation.kind}"%'},
+    )
     last = {run_id: (value, text) for run_id, value, text in rows}
     return {
         run_id: (AUC.title if text is None else _metric(text, run_id), value)
@@ -138,7 +135,7 @@ def _metric(text: str, run_id: str) -> str:
     return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric.title
 
 
-def _by_run(connection: Connection, run_id: Any, value: Any) -> dict[str, Any]:
+def _by_run(connection: Connection, value: str, table: str) -> dict[str, Any]:
     """Run -> value; without the runs that have none."""
-    rows = connection.execute(select(run_id, value).group_by(run_id))
+    rows = connection.execute(f"SELECT run_id, {value} FROM {table} GROUP BY run_id")
     return {run: found for run, found in rows if found is not None}

@@ -2,151 +2,164 @@
 
 Every key is natural (run, attempt, rank, ...), so writing a fact twice is writing it once, and the whole ledger
 can be built anew from the folders of the runs. No row refers to another table's: facts may arrive in any order.
+
+Types and statements are those that SQLite and PostgreSQL share; the two words that they do not are `BYTES` and
+`SERIAL`, which each database spells its own way.
 """
 
 from collections.abc import Mapping
-from typing import Any
-
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Float,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
-from sqlalchemy.types import TypeEngine
+from typing import NamedTuple
 
 LAYOUT_VERSION = 1
 """Rises whenever these tables change in a way that an older or newer assay would misread."""
 
-metadata = MetaData()
-_Kind = type[TypeEngine[Any]]
-
-layout = Table("ledger_layout", metadata, Column("version", Integer, primary_key=True))
-
-
-def _table(name: str, key: Mapping[str, _Kind], **beside: _Kind | Column[Any]) -> Table:
-    """A table by its natural key and what stands beside it; that is never null unless its column says so."""
-    return Table(
-        name,
-        metadata,
-        *(Column(column, kind, primary_key=True) for column, kind in key.items()),
-        *(
-            kind if isinstance(kind, Column) else Column(column, kind, nullable=False)
-            for column, kind in beside.items()
-        ),
-    )
+STRING, TEXT, INTEGER, BIGINT, FLOAT = "VARCHAR", "TEXT", "INTEGER", "BIGINT", "FLOAT"
+BYTES = "<bytes>"
+SERIAL = "<serial>"
+"""An integer that the database counts up by itself."""
 
 
-runs = _table("runs", {"run_id": String}, created_s=Float, record=Text)
+class LedgerTable(NamedTuple):
+    """A table by its natural key and what stands beside it, column -> type."""
 
-attempts = _table("attempts", {"run_id": String, "attempt": Integer}, start_step=BigInteger, record=Text)
+    name: str
+    key: Mapping[str, str]
+    beside: Mapping[str, str]
+    indexed: str = ""
+    """A column beside the key by which rows are counted."""
+    unique: tuple[str, ...] = ()
+    """The natural key, where the table's own is a number."""
+    nullable: tuple[str, ...] = ()
 
-failures = _table(
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Their names, the key's first."""
+        return (*self.key, *self.beside)
+
+    def creation(self, spelled: Mapping[str, str]) -> list[str]:
+        """The statements that make it; `spelled` is how the database says `BYTES` and `SERIAL`."""
+        columns = [
+            f"{column} {spelled.get(kind, kind)}{'' if column in self.nullable else ' NOT NULL'}"
+            for column, kind in {**self.key, **self.beside}.items()
+        ]
+        keys = [f"PRIMARY KEY ({', '.join(self.key)})"]
+        keys += [f"UNIQUE ({', '.join(self.unique)})"] if self.unique else []
+        made = [f"CREATE TABLE {self.name} ({', '.join([*columns, *keys])})"]
+        index = f"CREATE INDEX ix_{self.name}_{self.indexed} ON {self.name} ({self.indexed})"
+        return made + ([index] if self.indexed else [])
+
+
+layout = LedgerTable("ledger_layout", {"version": INTEGER}, {})
+
+runs = LedgerTable("runs", {"run_id": STRING}, {"created_s": FLOAT, "record": TEXT})
+
+attempts = LedgerTable(
+    "attempts", {"run_id": STRING, "attempt": INTEGER}, {"start_step": BIGINT, "record": TEXT}
+)
+
+failures = LedgerTable(
     "failures",
-    {"run_id": String, "attempt": Integer},
-    failure_kind=String,
-    signature=Column("signature", String, nullable=False, index=True),
-    host=String,
-    record=Text,
+    {"run_id": STRING, "attempt": INTEGER},
+    {"failure_kind": STRING, "signature": STRING, "host": STRING, "record": TEXT},
+    indexed="signature",
 )
 """What ended an attempt before its time, as its own record says too: here to be counted over all runs."""
 
-notices = _table("notices", {"run_id": String, "notice_index": Integer}, notice=String, at_s=Float, record=Text)
+notices = LedgerTable(
+    "notices", {"run_id": STRING, "notice_index": INTEGER}, {"notice": STRING, "at_s": FLOAT, "record": TEXT}
+)
 """`notice_index`: the line of the run's file of notices, from 0."""
 
-launches = _table("launches", {"run_id": String, "number": Integer}, record=Text)
+launches = LedgerTable("launches", {"run_id": STRING, "number": INTEGER}, {"record": TEXT})
 
-log_entries = _table(
+log_entries = LedgerTable(
     "log_entries",
-    {"run_id": String, "entry_index": Integer},
-    type=String,
-    step=Column("step", BigInteger),
-    record=Text,
+    {"run_id": STRING, "entry_index": INTEGER},
+    {"type": STRING, "step": BIGINT, "record": TEXT},
+    nullable=("step",),
 )
 
-phase_seconds = _table(
-    "phase_seconds", {"run_id": String, "attempt": Integer, "rank": Integer}, held_s=Float, record=Text
+phase_seconds = LedgerTable(
+    "phase_seconds", {"run_id": STRING, "attempt": INTEGER, "rank": INTEGER}, {"held_s": FLOAT, "record": TEXT}
 )
 
-evaluations = _table(
+evaluations = LedgerTable(
     "evaluations",
-    {"run_id": String, "step": BigInteger, "dataset_fingerprint": String, "split": String},
-    headline=Column("auc", Float, key="headline"),
-    record=Text,
+    {"run_id": STRING, "step": BIGINT, "dataset_fingerprint": STRING, "split": STRING},
+    {"auc": FLOAT, "record": TEXT},
+    nullable=("auc",),
 )
-"""`headline`: of the metric that runs of its method are compared by. Its column has the name of the first one,
-so that ledgers of every assay are read alike."""
+"""`auc`: the headline, whichever metric runs of its method are compared by. The column has the name of the
+first one, so that ledgers of every assay are read alike."""
 
-benchmark_results = _table(
+benchmark_results = LedgerTable(
     "benchmark_results",
-    {"run_id": String, "step": BigInteger, "benchmark": String, "version_sha256": String},
-    score=Float,
-    record=Text,
+    {"run_id": STRING, "step": BIGINT, "benchmark": STRING, "version_sha256": STRING},
+    {"score": FLOAT, "record": TEXT},
 )
 """`version_sha256`: over the digests of benchmark, grader and prompts; another version is another line."""
 
-comparisons = _table("comparisons", {"baseline_run_id": String, "candidate_run_id": String}, record=Text)
+comparisons = LedgerTable(
+    "comparisons", {"baseline_run_id": STRING, "candidate_run_id": STRING}, {"record": TEXT}
+)  # fmt: skip
 
-audits = _table("audits", {"run_id": String}, record=Text)
+audits = LedgerTable("audits", {"run_id": STRING}, {"record": TEXT})
 
-remarks = _table("remarks", {"run_id": String}, record=Text)
+remarks = LedgerTable("remarks", {"run_id": STRING}, {"record": TEXT})
 
-campaigns = _table("campaigns", {"campaign": String}, created_s=Float, record=Text)
+campaigns = LedgerTable("campaigns", {"campaign": STRING}, {"created_s": FLOAT, "record": TEXT})
 
-decisions = _table(
+decisions = LedgerTable(
     "decisions",
-    {"campaign": String, "candidate": String, "num_seeds": Integer, "is_gate": Integer, "revision": Integer},
-    recommendation=String,
-    record=Text,
+    {"campaign": STRING, "candidate": STRING, "num_seeds": INTEGER, "is_gate": INTEGER, "revision": INTEGER},
+    {"recommendation": STRING, "record": TEXT},
 )
 """Every revision of every look; `is_gate` is 1 for a look that was declared, else 0."""
 
-metric_segments = _table(
+metric_segments = LedgerTable(
     "metric_segments",
-    {"run_id": String, "path": String},
-    position=Text,
-    num_bytes=BigInteger,
-    num_events=Integer,
-    last_at_s=Float,
+    {"run_id": STRING, "path": STRING},
+    {"position": TEXT, "num_bytes": BIGINT, "num_events": INTEGER, "last_at_s": FLOAT},
 )
 """How far each segment is folded; `last_at_s` (since the epoch) is the rank's last sign of life."""
 
-metric_events = _table(
-    "metric_events", {"run_id": String, "path": String, "event_index": Integer}, at_s=Float, text=Text
+metric_events = LedgerTable(
+    "metric_events", {"run_id": STRING, "path": STRING, "event_index": INTEGER}, {"at_s": FLOAT, "text": TEXT}
 )
 
-metric_series = Table(
+metric_series = LedgerTable(
     "metric_series",
-    metadata,
-    Column("series_id", Integer, primary_key=True, autoincrement=True),
-    Column("run_id", String, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("rank", Integer, nullable=False),
-    Column("name", String, nullable=False, index=True),
-    Column("num_points", BigInteger, nullable=False),
-    Column("num_nan", BigInteger, nullable=False),
-    Column("first_step", BigInteger, nullable=False),
-    Column("last_step", BigInteger, nullable=False),
-    Column("last_value", Float),
-    Column("minimum", Float),
-    Column("maximum", Float),
-    Column("bucket_points", BigInteger, nullable=False),
-    Column("overview", LargeBinary, nullable=False),
-    UniqueConstraint("run_id", "attempt", "rank", "name"),
+    {"series_id": SERIAL},
+    {
+        "run_id": STRING,
+        "attempt": INTEGER,
+        "rank": INTEGER,
+        "name": STRING,
+        "num_points": BIGINT,
+        "num_nan": BIGINT,
+        "first_step": BIGINT,
+        "last_step": BIGINT,
+        "last_value": FLOAT,
+        "minimum": FLOAT,
+        "maximum": FLOAT,
+        "bucket_points": BIGINT,
+        "overview": BYTES,
+    },
+    indexed="name",
+    unique=("run_id", "attempt", "rank", "name"),
+    nullable=("last_value", "minimum", "maximum"),
 )
 """One metric of one rank of one attempt. `overview`: the lowest and the highest point of each bucket of
 `bucket_points` points, so that any number of runs is drawn without reading their chunks."""
 
-metric_chunks = _table(
+metric_chunks = LedgerTable(
     "metric_chunks",
-    {"series_id": Integer, "chunk_index": Integer},
-    first_step=BigInteger,
-    last_step=BigInteger,
-    points=LargeBinary,
+    {"series_id": INTEGER, "chunk_index": INTEGER},
+    {"first_step": BIGINT, "last_step": BIGINT, "points": BYTES},
 )
+
+TABLES = (
+    layout, runs, attempts, failures, notices, launches, log_entries, phase_seconds, evaluations,
+    benchmark_results, comparisons, audits, remarks, campaigns, decisions,
+    metric_segments, metric_events, metric_series, metric_chunks,
+)  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Self, TypeVar
 
 from assay.base.errors import AssayError, StoreError
 from assay.store.home import Home
-from assay.store.ledger.database import ledger_url
+from assay.store.ledger.database import shown_url
 from assay.store.ledger.ledger import Ledger
 
 Facts = Callable[[Ledger], object]
@@ -207,4 +207,4 @@ def _mark(home: Home, subject: str) -> Path:
 
 
 def _name(home: Home) -> str:
-    return ledger_url(home.ledger).render_as_string(hide_password=True)
+    return shown_url(home.ledger)

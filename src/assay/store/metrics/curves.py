@@ -5,14 +5,12 @@ is kept, but belongs to no curve unless asked for (`lost=True`).
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import func, select
-from sqlalchemy.engine import Connection
 
-from assay.store.ledger import tables
+from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.extremes import (
     AT_S,
@@ -24,7 +22,7 @@ from assay.store.metrics.extremes import (
     no_points,
     without_repeats,
 )
-from assay.store.metrics.fold import decoded_points
+from assay.store.metrics.fold import SeriesRow, decoded_points, series_rows
 from assay.store.metrics.segment import attempt_and_rank
 
 
@@ -77,10 +75,9 @@ def metric_series(
     """
     with ledger.reading() as connection:
         kept_up_to = _kept_up_to(connection, run_id)
-        table = tables.metric_series
-        ours = (table.c.run_id == run_id, table.c.rank == rank, table.c.name == name)
+        ours = {"run_id": run_id, "rank": rank, "name": name}
         parts = []
-        for series in connection.execute(select(table).where(*ours).order_by(table.c.attempt)):
+        for series in series_rows(connection, order="attempt", **ours):
             limit = kept_up_to[series.attempt]
             low, high = (limit + 1, np.inf) if lost else (-np.inf, limit)
             low, high = max(low, -np.inf if x0 is None else x0), min(high, np.inf if x1 is None else x1)
@@ -90,11 +87,9 @@ def metric_series(
 
 def metric_summaries(ledger: Ledger, run_id: str) -> list[MetricSummary]:
     """Each metric's last value and range on rank 0, by name. Ranges include points that were rolled back."""
-    table = tables.metric_series
-    query = select(table).where(table.c.run_id == run_id, table.c.rank == 0)
-    by_name: dict[str, list[Any]] = {}
+    by_name: dict[str, list[SeriesRow]] = {}
     with ledger.reading() as connection:
-        for row in connection.execute(query.order_by(table.c.name, table.c.attempt)):
+        for row in series_rows(connection, order="name, attempt", run_id=run_id, rank=0):
             by_name.setdefault(row.name, []).append(row)
     return [
         MetricSummary(
@@ -112,29 +107,25 @@ def metric_summaries(ledger: Ledger, run_id: str) -> list[MetricSummary]:
 
 def last_steps(ledger: Ledger, run_id: str, name: str) -> dict[int, int]:
     """Attempt -> the last step at which its rank 0 logged the metric, be that rolled back or not."""
-    table = tables.metric_series
-    query = select(table.c.attempt, table.c.last_step).where(
-        table.c.run_id == run_id, table.c.rank == 0, table.c.name == name
-    )
+    query = "SELECT attempt, last_step FROM metric_series WHERE run_id = :run_id AND rank = 0 AND name = :name"
     with ledger.reading() as connection:
-        return {attempt: step for attempt, step in connection.execute(query)}  # noqa: C416
+        return dict(connection.execute(query, {"run_id": run_id, "name": name}))
 
 
 def events(ledger: Ledger, run_id: str) -> list[RankEvent]:
     """What the ranks of a run wrote down, in the order in which it happened."""
-    table = tables.metric_events
-    query = select(table.c.at_s, table.c.path, table.c.text).where(table.c.run_id == run_id)
+    query = "SELECT at_s, path, text FROM metric_events WHERE run_id = :run_id ORDER BY at_s, path, event_index"
     with ledger.reading() as connection:
-        rows = connection.execute(query.order_by(table.c.at_s, table.c.path, table.c.event_index)).all()
+        rows = connection.execute(query, {"run_id": run_id})
     return [RankEvent(at_s, *attempt_and_rank(Path(path)), text) for at_s, path, text in rows]
 
 
 def last_sign_of_life_s(ledger: Ledger, run_id: str) -> float | None:
     """When a rank of the run was last heard of, seconds since the epoch; None where none ever was."""
-    table = tables.metric_segments
-    query = select(table.c.last_at_s).where(table.c.run_id == run_id, table.c.last_at_s > 0)
+    query = "SELECT MAX(last_at_s) FROM metric_segments WHERE run_id = :run_id AND last_at_s > 0"
     with ledger.reading() as connection:
-        return max(connection.execute(query).scalars(), default=None)
+        ((seen_s,),) = connection.execute(query, {"run_id": run_id})
+    return None if seen_s is None else float(seen_s)
 
 
 def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
@@ -143,12 +134,11 @@ def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
     An attempt begins where its record says, or else (a ledger that was built from segments alone) a step before
     the first that it logged.
     """
-    series, attempts = tables.metric_series.c, tables.attempts.c
-    logged = select(series.attempt, func.min(series.first_step) - 1).where(series.run_id == run_id)
-    recorded = select(attempts.attempt, attempts.start_step).where(attempts.run_id == run_id)
+    logged = "SELECT attempt, MIN(first_step) - 1 FROM metric_series WHERE run_id = :run_id GROUP BY attempt"
+    recorded = "SELECT attempt, start_step FROM attempts WHERE run_id = :run_id"
     begins: dict[int, int] = {}
-    for query in (logged.group_by(series.attempt), recorded):
-        begins.update((attempt, step) for attempt, step in connection.execute(query))
+    for query in (logged, recorded):
+        begins.update(connection.execute(query, {"run_id": run_id}))
     kept_up_to: dict[int, float] = {}
     limit = np.inf
     for attempt in sorted(begins, reverse=True):
@@ -157,7 +147,9 @@ def _kept_up_to(connection: Connection, run_id: str) -> dict[int, float]:
     return kept_up_to
 
 
-def _points_between(connection: Connection, series: Any, low: float, high: float, max_points: int) -> Table:
+def _points_between(
+    connection: Connection, series: SeriesRow, low: float, high: float, max_points: int
+) -> Table:
     """Points with steps in [low, high]: from the overview where it is fine enough, else from chunks."""
     if series.first_step > high or series.last_step < low:
         return no_points()
@@ -165,14 +157,13 @@ def _points_between(connection: Connection, series: Any, low: float, high: float
     if series.bucket_points == 1 or (is_whole and max_points <= MAX_BUCKETS):
         points = without_repeats(decoded_points(series.overview))
     else:
-        table = tables.metric_chunks
-        query = select(table.c.points).where(table.c.series_id == series.series_id)
-        if np.isfinite(low):
-            query = query.where(table.c.last_step >= int(low))
-        if np.isfinite(high):
-            query = query.where(table.c.first_step <= int(high))
-        blobs = connection.execute(query.order_by(table.c.chunk_index)).scalars()
-        points = np.concatenate([no_points(), *map(decoded_points, blobs)])
+        first, last = max(low, series.first_step), min(high, series.last_step)
+        blobs = connection.execute(
+            "SELECT points FROM metric_chunks WHERE series_id = :series_id AND last_step >= :first "
+            "AND first_step <= :last ORDER BY chunk_index",
+            {"series_id": series.series_id, "first": int(first), "last": int(last)},
+        )
+        points = np.concatenate([no_points(), *(decoded_points(blob) for (blob,) in blobs)])
     steps = points[:, STEP]
     return points[(steps >= low) & (steps <= high)]
 

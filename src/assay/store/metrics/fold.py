@@ -8,15 +8,14 @@ Folding is idempotent and may stop anywhere: points and position become visible 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from sqlalchemy import select
-from sqlalchemy.engine import Connection
 
 from assay.records.run import Run
 from assay.store.ledger import tables
-from assay.store.ledger.ledger import Ledger, insert_into, upsert
+from assay.store.ledger.database import Connection
+from assay.store.ledger.ledger import Ledger, insertion, upsert
 from assay.store.metrics.extremes import STEP, VALUE, Overview, Table, no_points
 from assay.store.metrics.segment import (
     Points,
@@ -31,16 +30,39 @@ CHUNK_POINTS = 1024
 """Points of one series that lie in one row of the ledger."""
 
 
+class SeriesRow(NamedTuple):
+    """A row of `tables.metric_series`: one metric of one rank of one attempt."""
+
+    series_id: int
+    attempt: int
+    name: str
+    num_points: int
+    num_nan: int
+    first_step: int
+    last_step: int
+    last_value: float | None
+    minimum: float | None
+    maximum: float | None
+    bucket_points: int
+    overview: bytes
+
+
+class _SegmentRow(NamedTuple):
+    position: str
+    num_bytes: int
+    num_events: int
+    last_at_s: float
+
+
 def fold_run(ledger: Ledger, run: Run) -> int:
     """Bring the ledger up to date with the run's segments on this machine; cheap where nothing is new.
 
     Returns the number of new points.
     """
     folder = Path(run.run_dir) / "metrics"
-    table = tables.metric_segments
+    query = "SELECT path, num_bytes FROM metric_segments WHERE run_id = :run_id"
     with ledger.reading() as connection:
-        rows = connection.execute(select(table.c.path, table.c.num_bytes).where(table.c.run_id == run.run_id))
-        folded_bytes = {row.path: row.num_bytes for row in rows}
+        folded_bytes = dict(connection.execute(query, {"run_id": run.run_id}))
     num_points = 0
     for path in segment_paths(Path(run.run_dir)):
         name = path.relative_to(folder).as_posix()
@@ -69,38 +91,52 @@ def _fold_segment(ledger: Ledger, run_id: str, path: Path, name: str) -> int:
     return sum(len(points.steps) for points in data.metrics.values())
 
 
-def _claim(connection: Connection, run_id: str, name: str) -> Any:
+def _claim(connection: Connection, run_id: str, name: str) -> "_SegmentRow":
     """The segment's row, made if there is none; nobody else folds it until this transaction ends."""
-    table = tables.metric_segments
-    insert = insert_into(connection, table)
     first = {"position": Position().to_json(), "num_bytes": 0, "num_events": 0, "last_at_s": 0.0}
-    connection.execute(insert.on_conflict_do_nothing(), {"run_id": run_id, "path": name, **first})
-    query = select(table).where(table.c.run_id == run_id, table.c.path == name).with_for_update()
-    return connection.execute(query).one()
+    row = {"run_id": run_id, "path": name, **first}
+    columns = ", ".join(_SegmentRow._fields)
+    # Written again where it is there, as it is: that makes others wait, in PostgreSQL too.
+    ((*found,),) = connection.execute(
+        f"{insertion(tables.metric_segments, row)} ON CONFLICT (run_id, path) "
+        f"DO UPDATE SET num_bytes = metric_segments.num_bytes RETURNING {columns}",
+        row,
+    )
+    return _SegmentRow(*found)
+
+
+def series_rows(connection: Connection, *, order: str = "series_id", **ours: object) -> "list[SeriesRow]":
+    """The series of which these columns have these values."""
+    where = " AND ".join(f"{column} = :{column}" for column in ours)
+    columns = ", ".join(SeriesRow._fields)
+    rows = connection.execute(f"SELECT {columns} FROM metric_series WHERE {where} ORDER BY {order}", ours)
+    return [SeriesRow(*row) for row in rows]
 
 
 def _append_series(
     connection: Connection, run_id: str, header: SegmentHeader, metrics: dict[str, Points]
 ) -> None:
     table = tables.metric_series
-    ours = (table.c.run_id == run_id, table.c.attempt == header.attempt, table.c.rank == header.rank)
-    known: dict[str, Any] = {row.name: row for row in connection.execute(select(table).where(*ours))}
+    ours: dict[str, Any] = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank}
+    known = {row.name: row for row in series_rows(connection, **ours)}
     for logged_name, points in metrics.items():
         name = logged_name.replace("\x00", "�")  # which PostgreSQL cannot store
         new = np.stack([points.steps.astype(float), header.wall_of(points.at_s), points.values], axis=1)
         row = known.get(name)
         summary = _summary_with(row, new)
         if row is None:
-            fields = {"run_id": run_id, "attempt": header.attempt, "rank": header.rank, "name": name}
-            query = table.insert().values(**fields, **summary).returning(table.c.series_id)
-            series_id, num_before = connection.execute(query).scalar_one(), 0
+            fields = {**ours, "name": name, **summary}
+            ((series_id,),) = connection.execute(f"{insertion(table, fields)} RETURNING series_id", fields)
+            num_before = 0
         else:
             series_id, num_before = row.series_id, row.num_points
-            connection.execute(table.update().where(table.c.series_id == series_id).values(**summary))
+            changes = ", ".join(f"{column} = :{column}" for column in summary)
+            values = {**summary, "series_id": series_id}
+            connection.execute(f"UPDATE metric_series SET {changes} WHERE series_id = :series_id", values)
         _append_chunks(connection, series_id, num_before, new)
 
 
-def _summary_with(row: Any, new: Table) -> dict[str, Any]:
+def _summary_with(row: "SeriesRow | None", new: Table) -> dict[str, Any]:
     """The series' columns after `new` is appended; `row` is None for a new series."""
     before = (
         Overview() if row is None else Overview(row.num_points, row.bucket_points, decoded_points(row.overview))
@@ -127,8 +163,10 @@ def _append_chunks(connection: Connection, series_id: int, num_before: int, new:
     first_index = num_before // CHUNK_POINTS
     kept = no_points()
     if num_before % CHUNK_POINTS:
-        is_last = (table.c.series_id == series_id, table.c.chunk_index == first_index)
-        kept = decoded_points(connection.execute(select(table.c.points).where(*is_last)).scalar_one())
+        last = {"series_id": series_id, "chunk_index": first_index}
+        query = "SELECT points FROM metric_chunks WHERE series_id = :series_id AND chunk_index = :chunk_index"
+        ((points_before,),) = connection.execute(query, last)
+        kept = decoded_points(points_before)
     points = np.concatenate([kept, new])
     rows = [
         {

@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from assay.records.run import Attempt, Run
-from assay.store.ledger import tables
 from assay.store.ledger.ledger import Ledger, open_ledger
 from assay.store.metrics.curves import (
     events,
@@ -18,17 +17,17 @@ from assay.store.metrics.curves import (
 )
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
+from ledger_rows import drop_tables
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     is_sqlite = request.param == "sqlite"
-    with open_ledger(
-        f"sqlite:///{tmp_path}/l.db" if is_sqlite else request.getfixturevalue("postgres_url")
-    ) as ledger:
+    url = f"sqlite:///{tmp_path}/l.db" if is_sqlite else request.getfixturevalue("postgres_url")
+    with open_ledger(url) as ledger:
         yield ledger
-        with ledger.writing() as connection:
-            tables.metadata.drop_all(connection)
+    if not is_sqlite:
+        drop_tables(url)
 
 
 def run_in(folder: Path, run_id: str = "a") -> Run:
