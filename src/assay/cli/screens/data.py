@@ -45,6 +45,8 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         f"{_counted(len(manifest.shards), 'shard')} and {_counted(manifest.num_row_groups, 'row group')} under "
         f"{escape(manifest.source_url)}"
     )
+    if manifest.format not in (None, "labelled"):
+        console.print(f"rows for a language model, of the format '{manifest.format}'")
     if manifest.label_counts:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)

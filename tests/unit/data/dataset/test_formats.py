@@ -31,6 +31,7 @@ from assay.data.dataset.split import whole_view
 from assay.data.dataset.tokens import train_tokenizer
 from assay.data.loader.config import LoaderConfig, PackedLayout
 from assay.data.loader.loader import Loader
+from assay.data.loader.receipts import receipt
 from assay.records.cursor import Cursor
 from assay.records.dataset import Format
 
@@ -431,6 +432,9 @@ def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, toke
                 assert batch.columns["prompt_tokens"][line].as_py() == whole["prompt_tokens"]
                 seen.append(row)
     assert sorted(seen) == list(range(len(kept)))
+    windows = range(loader.geometry.num_windows)
+    expected = [loader.rows_of_window(0, lane, window) for lane in range(2) for window in windows]
+    assert receipt(np.array(seen, np.uint64)) == receipt(np.concatenate(expected))
     with pytest.raises(ConfigError, match="pairs are not packed"):
         packed = config.model_copy(update={"layout": PackedLayout(type="packed", sequence_tokens=64)})
         Loader(whole_view(dataset), packed, ("rejected_ids",))
