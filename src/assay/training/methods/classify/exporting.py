@@ -14,6 +14,10 @@ MODULE_FILE = "modeling_assay.py"
 """What `portable.py` is called beside the weights."""
 
 
+_PLACE = "_name_or_path"
+"""Where a pretrained encoder lay on this machine, which is nobody else's business."""
+
+
 def save_portable(network: ClassifierNetwork, config: ClassifyConfig, folder: Path) -> None:
     """Write `model.safetensors`, `config.json` and the module that reads them."""
     with torch.device("meta"):
@@ -37,7 +41,7 @@ def _portable_config(network: ClassifierNetwork, config: ClassifyConfig) -> Assa
     buckets = {"number": NUMERIC_BUCKETS, "category": config.category_buckets + 1}
     module = MODULE_FILE.removesuffix(".py")
     return AssayClassifierConfig(
-        encoder=network.encoder.config.to_dict(),
+        encoder={key: value for key, value in network.encoder.config.to_dict().items() if key != _PLACE},
         metadata=[{"name": name, "kind": kind, "buckets": buckets[kind]} for name, kind in kinds.items()],
         **_labels(config.label),
         architectures=[AssayClassifier.__name__],
