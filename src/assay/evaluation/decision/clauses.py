@@ -373,7 +373,7 @@ def budget_clause(facts: Facts) -> Clause:
         seen=device_time_text(facts.spent_s),
         value=facts.spent_s / 3600,
         bound=facts.budget_s / 3600,
-        reason="It cost what was agreed." if is_met else "It cost more than was agreed.",
+        reason="It cost no more than was agreed." if is_met else "It cost more than was agreed.",
         more=None if is_met else MoreEvidence(what="agree on a larger budget (budget_device_hours)"),
     )
 

@@ -20,7 +20,12 @@ def memo_figures(memo: Memo) -> Iterator[Figure]:
     yield _gains(memo)
     units = {effect.unit: None for decision in memo.decisions for effect in decision.effects}
     for place, unit in enumerate(units):
-        yield _benchmarks(memo, unit, caption=BENCHMARKS_CAPTION if place == 0 else f"Likewise, in {unit}.")
+        yield _benchmarks(memo, unit, caption=_caption(unit, is_first=place == 0))
+
+
+def _caption(unit: str, *, is_first: bool) -> str:
+    measured = "as a share of the items" if unit == "share" else f"in {unit}"
+    return BENCHMARKS_CAPTION if is_first else f"The same of what is measured {measured}."
 
 
 def _gains(memo: Memo) -> Figure:

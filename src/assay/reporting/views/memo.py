@@ -133,7 +133,7 @@ def next_text(decision: Decision) -> str:
     if decision.recommendation == "stop":
         return "nothing more is spent on it"
     if decision.recommendation == "scale":
-        return "its recipe is the new known-good one; the plan prices the scaled run"
+        return "its recipe is the new known-good one; a plan says what scaling it costs"
     return more_text(decision.cheapest) if decision.cheapest else "people's work; see the open clauses"
 
 
