@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: demo test test-slow test-sinks check format soak mutants agreement bench clean
+.PHONY: demo test test-slow test-sinks test-lora check format soak mutants agreement bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,13 @@ endef
 test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),mlflow,wandb .venv-sinks/bin/python -m pytest tests/integration/test_sinks.py
 
+.venv-lora/.installed: $(VENV)/.installed
+	$(call on_top_of_ours,.venv-lora,lora)
+	touch $@
+
+test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/training/model/test_lora.py tests/integration/test_lora.py
+
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
 # package asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.
 .venv-bench-%/.installed: $(VENV)/.installed
@@ -76,4 +83,4 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers si
 	$(BIN)/python benchmarks/commands.py
 
 clean:
-	rm -rf $(VENV) .venv-sinks .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build
+	rm -rf $(VENV) .venv-sinks .venv-lora .venv-bench-* .mypy_cache .pytest_cache .ruff_cache build

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DamagedDataError, TrainingError
@@ -25,10 +24,12 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import first_problem
 from assay.store.objects import ObjectStore
+from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
 from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
+from assay.training.trainer.step import initial_model
 
 SMALLEST_PROBABILITY = 2.0**-52
 """A sure mistake costs 36 nats, not infinity."""
@@ -40,11 +41,13 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. It is not evaluated."
         )
-    model = method_of(recipe_of(run).method).build_model()
-    state = {"model": get_model_state_dict(model)}
+    recipe = recipe_of(run)
+    # What is not trained is drawn, or loaded, as it was when the run began.
+    model = initial_model(method_of(recipe.method), seed=recipe.seed, device=torch.device("cpu"))
+    state = {MODEL: model_state(model)}
     read_commit(state, store, commit)
-    set_model_state_dict(model, state["model"])
-    if (found := weights_digest(model.state_dict())) != commit.weights_digest:
+    restore_model(model, state[MODEL])
+    if (found := weights_digest(model_state(model))) != commit.weights_digest:
         raise TrainingError(
             f"commit at step {commit.step} of '{run.run_id}': its weights have digest {found[:12]}…, the "
             f"commit says {commit.weights_digest[:12]}…. Was it made by another version of assay?"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
@@ -46,10 +47,21 @@ class _Part(NamedTuple):
     restore: Callable[[State], Any]
 
 
+def model_state(model: nn.Module) -> State:
+    """What a commit holds of a model: buffers, and the weights that are trained."""
+    return get_model_state_dict(model, options=StateDictOptions(ignore_frozen_params=True))
+
+
+def restore_model(model: nn.Module, state: State) -> None:
+    """Put back what `model_state` gave."""
+    is_whole = all(parameter.requires_grad for parameter in model.parameters())
+    set_model_state_dict(model, state, options=StateDictOptions(strict=is_whole))
+
+
 def training_parts(model: nn.Module, optimizer: Optimizer) -> Mapping[str, StatefulPart]:
     """What every training run commits."""
     return {
-        MODEL: _Part(partial(get_model_state_dict, model), partial(set_model_state_dict, model)),
+        MODEL: _Part(partial(model_state, model), partial(restore_model, model)),
         "optimizer": _Part(
             partial(get_optimizer_state_dict, model, optimizer),
             partial(set_optimizer_state_dict, model, optimizer),

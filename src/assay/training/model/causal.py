@@ -15,6 +15,7 @@ from assay.data.dataset.tokens import load_tokenizer
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
 from assay.training.model.encoder import from_folder
+from assay.training.model.lora import attach_adapters
 
 CAUSAL = "a causal language model"
 
@@ -50,10 +51,14 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
     """
     kind = AutoModelForCausalLM if with_head else AutoModel
     if isinstance(config, NewCausalConfig):
-        return kind.from_config(_architecture(config), attn_implementation="sdpa")
-    hf_logging.disable_progress_bar()
-    options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
-    return from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
+        network = kind.from_config(_architecture(config), attn_implementation="sdpa")
+    else:
+        hf_logging.disable_progress_bar()
+        options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
+        network = from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
+    if config.lora is not None:
+        attach_adapters(network, config.lora)
+    return network
 
 
 def _architecture(config: NewCausalConfig) -> Any:

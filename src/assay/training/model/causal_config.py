@@ -5,18 +5,62 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
+from assay.base.installed import installed_path
 from assay.records.dataset import DatasetManifest
-from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path
+from assay.training.model.config import (
+    NewEncoderConfig,
+    PretrainedEncoderConfig,
+    checkpoint_path,
+    weight_shapes,
+)
 
 Architecture = Literal["llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2"]
 """What transformers calls them (`model_type`)."""
 
 PACKS = frozenset({"llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2", "gemma", "gpt_neox", "smollm3"})
 """Architectures whose attention stops at the borders that position ids draw, each seen to do so by a test."""
+
+
+class LoraConfig(FrozenConfig):
+    """Low-rank adapters (Hu et al. 2021): a matrix W becomes W + alpha / rank * B A; only A and B are trained.
+
+    By PEFT (`pip install 'assay[lora]'`). Commits hold what is trained, and the digest of what is not.
+    """
+
+    also_called: ClassVar = {
+        "r": "rank",
+        "lora_r": "rank",
+        "lora_alpha": "alpha",
+        "lora_dropout": "dropout",
+        "target_modules": "targets",
+    }
+
+    rank: PositiveInt = 16
+    """Columns of B; more learn more."""
+
+    alpha: PositiveFloat = 32.0
+    """By which, over the rank, what the adapters say is scaled."""
+
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Of what goes into an adapter."""
+
+    targets: tuple[str, ...] = ()
+    """Names of matrices as the model has them (`q_proj`); none: those of attention and feed-forward layers."""
+
+    def reaches(self, name: str) -> bool:
+        """Whether a matrix of this name has an adapter."""
+        return any(name == each or name.endswith(f".{each}") for each in self.targets or USUAL_TARGETS)
+
+
+USUAL_TARGETS = (
+    "q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "gate_proj", "up_proj", "gate_up_proj", "down_proj",
+    "c_attn", "c_fc", "c_proj", "query_key_value", "attention.dense", "dense_h_to_4h", "dense_4h_to_h",
+)  # fmt: skip
+"""What architectures call the matrices of attention and of the feed-forward layers."""
 
 
 class CausalShape(NamedTuple):
@@ -65,6 +109,9 @@ class NewCausalConfig(FrozenConfig):
     tie_embeddings: bool = False
     """One matrix for the tokens that come in and those that are predicted."""
 
+    lora: LoraConfig | None = None
+    """Train adapters, and nothing else; null trains all weights."""
+
     @property
     def kv_heads(self) -> int:
         """Heads of keys and values."""
@@ -79,8 +126,21 @@ class NewCausalConfig(FrozenConfig):
         """What its rows must fit."""
         return CausalShape(self.vocab_size, self.max_tokens)
 
+    def linear_sizes(self) -> dict[str, int]:
+        """The matrices that adapters can stand beside, in a layer: numbers that go in and come out together."""
+        width, wide = self.hidden_size, self.intermediate_size
+        if self.architecture == "gpt2":
+            of_attention = {"attn.c_attn": 4 * width, "attn.c_proj": 2 * width}
+            return of_attention | dict.fromkeys(("mlp.c_fc", "mlp.c_proj"), width + wide)
+        kv = self.kv_heads * (width // self.num_heads)
+        of_attention = {"q_proj": 2 * width, "k_proj": width + kv, "v_proj": width + kv, "o_proj": 2 * width}
+        return of_attention | dict.fromkeys(("gate_proj", "up_proj", "down_proj"), width + wide)
+
     def num_parameters(self) -> int:
         """All trained numbers; an embedding that is also the head counts once."""
+        if self.lora is not None:
+            adapted = [size for name, size in self.linear_sizes().items() if self.lora.reaches(name)]
+            return self.num_layers * self.lora.rank * sum(adapted)
         width, wide, layers = self.hidden_size, self.intermediate_size, self.num_layers
         kv = self.kv_heads * (width // self.num_heads)
         embeddings = self.vocab_size * width * (1 if self.tie_embeddings else 2)
@@ -107,6 +167,10 @@ class NewCausalConfig(FrozenConfig):
             raise ValueError("architecture=gpt2 has no num_kv_heads. Leave it out, or use llama")
         return self
 
+    def matrices(self) -> list[str]:
+        """Names that adapters can be beside."""
+        return list(self.linear_sizes())
+
 
 class PretrainedCausalConfig(FrozenConfig):
     """A checkpoint folder as `save_pretrained` writes it."""
@@ -117,10 +181,14 @@ class PretrainedCausalConfig(FrozenConfig):
     """Folder with `config.json` and the weights; `package:NAME/FOLDER` is a folder inside an installed Python
     package."""
 
+    lora: LoraConfig | None = None
+    """Train adapters, and nothing else; null trains all weights."""
+
     @property
     def packs(self) -> bool:
-        """Whether rows may share a sequence, as far as is known."""
-        return self._tree().get("model_type") in PACKS
+        """Whether rows may share a sequence; where the folder is gone, that was known when the run began."""
+        folder = installed_path(self.path)
+        return not (folder / "config.json").is_file() or self._tree().get("model_type") in PACKS
 
     def shape(self) -> CausalShape | None:
         """What its rows must fit; None where its folder has other words for it."""
@@ -130,8 +198,21 @@ class PretrainedCausalConfig(FrozenConfig):
         return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
 
     def num_parameters(self) -> int | None:
-        """Of the weights in its folder; None where they are no single file of safetensors."""
-        return PretrainedEncoderConfig(type="pretrained", path=self.path).num_parameters()
+        """Trained numbers; None where the weights in its folder are no single file of safetensors."""
+        if self.lora is None:
+            return PretrainedEncoderConfig(type="pretrained", path=self.path).num_parameters()
+        shapes = weight_shapes(self.path)
+        if shapes is None:
+            return None
+        adapted = [shape for name, shape in shapes.items() if self.lora.reaches(name.removesuffix(".weight"))]
+        return self.lora.rank * sum(map(sum, adapted))
+
+    def matrices(self) -> list[str] | None:
+        """Names that adapters can be beside; None where the weights are no single file of safetensors."""
+        shapes = weight_shapes(self.path)
+        if shapes is None:
+            return None
+        return [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
 
     def _tree(self) -> dict[str, Any]:
         return _read(checkpoint_path(self.path) / "config.json")
@@ -145,7 +226,8 @@ CausalConfig = Annotated[NewCausalConfig | PretrainedCausalConfig, Field(discrim
 
 
 def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
-    """Refuse rows that the model cannot take; `where` is the key that holds the model."""
+    """Refuse rows that the model cannot take, and adapters of nothing; `where` is the model's key."""
+    _check_targets(model, where)
     shape = model.shape()
     if shape is None:
         return
@@ -170,6 +252,20 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
                 else "Build the dataset with the model's own tokenizer."
             )
         )
+
+
+def _check_targets(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
+    names = model.matrices() if model.lora else None
+    if model.lora is None or names is None:
+        return
+    reached = [name for name in names if model.lora.reaches(name)]
+    for target in model.lora.targets or USUAL_TARGETS:
+        if any(name == target or name.endswith(f".{target}") for name in reached):
+            continue
+        if model.lora.targets or not reached:
+            ends = sorted({name.rpartition(".")[2] for name in names})
+            what = f"no matrix is called '{target}'" if model.lora.targets else "no matrix has a usual name"
+            raise ConfigError(f"{where}.lora.targets: {what}. There are {', '.join(ends[:20])}.")
 
 
 @lru_cache(maxsize=8)

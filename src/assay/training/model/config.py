@@ -110,13 +110,10 @@ class PretrainedEncoderConfig(FrozenConfig):
 
     def num_parameters(self) -> int | None:
         """Of the weights in its folder, but for a pooling layer; None where they are no safetensors."""
-        try:
-            with (checkpoint_path(self.path) / "model.safetensors").open("rb") as file:
-                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        except (OSError, ValueError):
+        shapes = weight_shapes(self.path)
+        if shapes is None:
             return None
-        shapes = [each["shape"] for name, each in header.items() if "shape" in each and "pooler" not in name]
-        return sum(int(math.prod(shape)) for shape in shapes)
+        return sum(math.prod(shape) for name, shape in shapes.items() if "pooler" not in name)
 
 
 _SIZES = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"), ("intermediate_size", "hidden_dim"))
@@ -124,6 +121,16 @@ _SIZES = (("hidden_size", "dim"), ("num_hidden_layers", "n_layers"), ("intermedi
 
 
 EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(discriminator="type")]
+
+
+def weight_shapes(path: str) -> dict[str, list[int]] | None:
+    """Of the weights in a checkpoint folder, by name; None where they are no single file of safetensors."""
+    try:
+        with (checkpoint_path(path) / "model.safetensors").open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    except (OSError, ValueError):
+        return None
+    return {name: each["shape"] for name, each in header.items() if "shape" in each}
 
 
 def checkpoint_path(path: str) -> Path:

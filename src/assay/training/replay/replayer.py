@@ -18,7 +18,7 @@ from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
-from assay.training.checkpoint.parts import training_parts
+from assay.training.checkpoint.parts import model_state, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver, weights_digest
 from assay.training.parallel.lane_sum import LaneSum
@@ -116,4 +116,4 @@ class Replayer:
 
     def weights_digest(self) -> str:
         """The digest of the weights as they are, as commits record it."""
-        return weights_digest(self.model.state_dict(), self._ranks.saving)
+        return weights_digest(model_state(self.model), self._ranks.saving)

@@ -1,6 +1,7 @@
 """Joins direct preference optimisation to the trainer's protocol."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from assay.training.methods.dpo.config import (
 )
 from assay.training.methods.dpo.loss import pair_losses
 from assay.training.model.causal_config import PretrainedCausalConfig
+from assay.training.model.lora import adapters_off
 from assay.training.model.pairs import pairs_of
 from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import Helpers, Loss, MetricSum
@@ -63,8 +65,10 @@ class DpoMethod:
         return CausalNetwork(self.config.model)
 
     def build_helpers(self) -> Helpers:
-        """The reference, if it is asked in every step."""
-        return {} if isinstance(self.config.reference, ColumnReference) else {REFERENCE: self._reference}
+        """The reference, if it is asked in every step and is not the model below its adapters."""
+        if isinstance(self.config.reference, ColumnReference) or self._is_base:
+            return {}
+        return {REFERENCE: self._reference}
 
     def weight(self, micro_batch: MicroBatch) -> int:
         """Pairs."""
@@ -107,10 +111,10 @@ class DpoMethod:
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "pair"]]:
         """Each pair's scores, and both of its rewards."""
-        reference = None
-        if not isinstance(self.config.reference, ColumnReference):
-            reference = self._reference.to(tensors["input_ids"].device).eval()
-        scores = self._scores(model, tensors, reference)
+        helpers = {
+            name: each.to(tensors["input_ids"].device).eval() for name, each in self.build_helpers().items()
+        }
+        scores = self._scores(model, tensors, helpers.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.double(), scores.rejected_rewards.double()
         return {
             ACCURACY.name: (chosen > rejected).double(),
@@ -121,6 +125,13 @@ class DpoMethod:
             "chosen_reward": chosen,
             "rejected_reward": rejected,
         }
+
+    @property
+    def _is_base(self) -> bool:
+        """The reference is the model with its adapters switched off."""
+        reference = self.config.reference
+        is_frozen = not isinstance(reference, ColumnReference) and reference.path is None
+        return is_frozen and self.config.model.lora is not None
 
     @cached_property
     def _reference(self) -> nn.Module:
@@ -133,12 +144,12 @@ class DpoMethod:
     def _scores(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], reference: nn.Module | None
     ) -> Scores:
-        log_probs = _of_completions(model, tensors)
-        if reference is None:
+        if isinstance(self.config.reference, ColumnReference):
             said = tensors[REFERENCE]
         else:
-            with torch.no_grad():
-                said = _of_completions(reference, tensors)
+            with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
+                said = _of_completions(reference or model, tensors)
+        log_probs = _of_completions(model, tensors)
         num_tokens = tensors["scored"].sum(dim=1)
         log_ratios = log_probs - said
         if self.config.loss.type in ("ipo", "sigmoid_norm"):
