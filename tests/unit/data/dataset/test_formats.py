@@ -285,6 +285,8 @@ def test_the_words_of_trl_and_of_openai_for_a_pair_make_one_dataset(tmp_path: Pa
     ways = {
         "explicit.jsonl": explicit,
         "whole.jsonl": {"chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD], "margin": 2},
+        "said-twice.jsonl": {"prompt": "?", "chosen": [*ASK, *GOOD], "rejected": [*ASK, *BAD], "margin": 2},
+        "of-text.jsonl": {"prompt": ASK[0]["content"], "chosen": GOOD, "rejected": BAD, "margin": 2},
         "openai.jsonl": {**openai, "margin": "2"},
         "openai.parquet": {**openai, "margin": 2.0},
     }

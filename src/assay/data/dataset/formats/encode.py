@@ -71,6 +71,9 @@ class Encoder:
     firsts: dict[str, str] = field(default_factory=dict)
     """Of the rows that were left out, by the reason."""
 
+    def __post_init__(self) -> None:
+        self._ones = np.ones(self.max_tokens, np.int8)
+
     def rows(self, kept: Iterator[KeptRow], batch_rows: int) -> Iterator[EncodedRow]:
         """So many at a time are tokenised together."""
         encode: Callable[..., list[dict[str, Any]]] = getattr(self, f"_{self.format}")
@@ -84,10 +87,14 @@ class Encoder:
                         raise
                     self._leave("unusable", str(error))
                     continue
-                if any(len(each.get(name, ())) > self.max_tokens for each in found for name in SEQUENCES):
+                if self._is_long(found[0]):
                     self._leave("long", row.where)
                     continue
                 yield from (EncodedRow(row, columns) for columns in found)
+
+    def _is_long(self, columns: Mapping[str, Any]) -> bool:
+        """Only what is never cut can be."""
+        return any(len(columns[name]) > self.max_tokens for name in SEQUENCES if name in columns)
 
     def _leave(self, reason: str, what: str) -> None:
         self.counts[reason] += 1
@@ -113,7 +120,7 @@ class Encoder:
         return found
 
     def _refuse_no_tokens(self, kept: KeptRow, encodings: Sequence[Encoding]) -> None:
-        if not all(map(len, encodings)):
+        if not all(encodings):
             what = f"'{self.text_field}' has" if self.format in ("labelled", "text") else "it has"
             raise DataError(
                 f"{kept.where}: {what} no tokens by this tokenizer. Drop or mend the row, or use another."
@@ -124,7 +131,7 @@ class Encoder:
             around = self.tokenizer.num_special_tokens_to_add(False)
             self.counts["cut_rows"] += 1
             self.counts["cut_tokens"] += sum(len(each) - around for each in beyond)
-        return [{TOKENS: _ids(encoding), MASK: np.ones(len(encoding), np.int8)}]
+        return [{TOKENS: _ids(encoding), MASK: self._ones[: len(encoding)]}]
 
     def _text(self, _: KeptRow, encoding: Encoding) -> list[dict[str, Any]]:
         ids = _ids(encoding)

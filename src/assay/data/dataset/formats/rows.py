@@ -6,8 +6,9 @@
               {input: {messages}, preferred_output, non_preferred_output};  with a `margin`, if they like
     prompts   {prompt, ...} or {messages, ...}; what else there is, is the item for graders
 
-A prompt and what follows are two texts, which are put together as they are, or two lists of messages, which a
-chat template renders. Every problem is a `DataError` that names the row.
+A prompt and what follows are two texts, which are put together as they are, or two lists of messages, which
+a chat template renders. A prompt of text before messages is the user's first, or left aside where the messages
+say it again. Every problem is a `DataError` that names the row.
 """
 
 import difflib
@@ -131,7 +132,7 @@ class RowReader:
         if chosen is None and rejected is None:
             return None
         prompt, context = row.get("prompt"), _context(row, where)
-        if prompt is None:
+        if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
             raise DataError(f"{where}: chosen and rejected are the same. Drop the row: it prefers nothing.")
@@ -176,7 +177,7 @@ class RowReader:
             begin, text = _checked(prompt, "prompt", where), self._ended(_checked(answer, name, where))
             return Rendered(begin + text, ((len(begin), len(begin) + len(text)),)), False, begin.strip() or text
         if isinstance(prompt, str):
-            prompt = [{"role": "user", "content": prompt}] if prompt else []
+            prompt = [{"role": "user", "content": prompt}] if prompt and not _is_whole(answer) else []
         if isinstance(answer, Mapping):
             answer = [answer]
         messages, answers = _messages(prompt, "prompt", where), _messages(answer, name, where)
@@ -338,6 +339,12 @@ def _joined(parts: Sequence[Any], where: str) -> str:
 
 def _without_weight(message: Message) -> Message:
     return {key: value for key, value in message.items() if key != "weight"}
+
+
+def _is_whole(answer: Any) -> bool:
+    """A conversation that begins before the assistant speaks: a prompt beside it is said in it once more."""
+    first = answer[0] if isinstance(answer, list) and answer else None
+    return isinstance(first, Mapping) and first.get("role") in ("system", "developer", "user")
 
 
 def _context(row: Row, where: str) -> dict[str, Any]:
