@@ -4,9 +4,10 @@ At every call, one at a time and in random pairs: the run ends with what each ro
 happens, or with exit code 75 and everything intact, so that the next start ends so. Time is simulated.
 """
 
+import itertools
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,7 @@ from assay.records.suspect import WrongArithmeticError
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.objects import ObjectStore, PatientStore, open_store
+from assay.store.patience import HURRIED_S
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver
@@ -38,7 +40,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import TrainingPosition
 from clocks import HandClock
-from failing_store import OUTAGE_S, TROUBLES, FailingStore, Trouble, patient, said
+from failing_store import OUTAGE_S, TROUBLES, Answer, FailingStore, Trouble, patient, said
 from simulation.test_power_cuts import (
     Memory,
     RememberingStepper,
@@ -325,3 +327,61 @@ def test_a_run_survives_two_troubles_of_its_store(
     for _ in range(50):
         troubles = {rng.randrange(num_calls): rng.choice(TROUBLES) for _ in range(2)}
         check(troubles, rng.choice([OUTAGE_S, 1e6]), ranks, next(folders))
+
+
+class AskedToStop(FailingStore):
+    """SIGTERM comes with the first trouble."""
+
+    supervisor: Supervisor | None = None
+    asked_at_s: float | None = None
+
+    def _in_trouble(self, trouble: Trouble | None, call: Callable[[], Answer]) -> Answer:
+        if trouble is not None and self.asked_at_s is None and self.supervisor is not None:
+            self.asked_at_s = self._clock.at_s
+            self.supervisor.ask_to_stop()
+        return super()._in_trouble(trouble, call)
+
+
+def heeds_sigterm(trouble: Trouble, number: int, ranks: Ranks, folder: Path) -> bool:
+    """Whether SIGTERM at a call of the supervisor's, that is in trouble for good, was heeded in time; False
+    where it makes no such call."""
+    inner, run, clock = open_store("memory:"), run_in(folder), HandClock()
+    failing = AskedToStop(inner, {number: trouble}, clock, outage_s=1e9)
+    store = patient(failing, clock)
+    failing.supervisor = Supervisor(
+        run,
+        CommitLog(store),
+        policy=RestartPolicy(max_restarts=0),
+        watchers=[],
+        clock=clock,
+        nodes=NodesHere(patient(inner, clock), ranks, RanksHere),
+        patience=store.patience,
+    )
+    try:
+        failing.supervisor.run(1)
+    except StoreAwayError as error:
+        assert error.exit_code == 75
+    if failing.asked_at_s is None:
+        return False
+    took_s = clock.at_s - failing.asked_at_s
+    assert took_s <= SLOW_ANSWER_S[trouble] + LEAVE_S, (trouble, number, took_s)
+    drive(inner, run, ranks, {})
+    assert is_whole(inner, ranks), (trouble, number)
+    return True
+
+
+SLOW_ANSWER_S: Mapping[Trouble, float] = {trouble: 60.0 if trouble == "slow" else 0.0 for trouble in TROUBLES}
+"""What was asked before is waited for, if an answer comes."""
+LEAVE_S = 2 * HURRIED_S
+"""One call that was under way, and one more."""
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    ["hang", *(pytest.param(each, marks=pytest.mark.slow) for each in TROUBLES if each != "hang")],
+)
+def test_sigterm_is_heeded_in_time_at_every_call_of_the_supervisor_that_is_in_trouble(
+    trouble: Trouble, ranks: Ranks, folders: Iterator[Path]
+) -> None:
+    numbers = itertools.takewhile(lambda number: heeds_sigterm(trouble, number, ranks, next(folders)), count())
+    assert sum(1 for _ in numbers) > 5
