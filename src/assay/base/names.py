@@ -11,12 +11,15 @@ from pydantic import AfterValidator
 
 from assay.base.errors import ConfigError
 
+LONGEST = 240
+"""Bytes: file systems take 255, and names beside it are longer."""
+
 
 def _one_folder(text: str) -> str:
-    if text in ("", ".", "..") or "/" in text or not text.isprintable():
+    if text in ("", ".", "..") or "/" in text or not text.isprintable() or len(text.encode()) > LONGEST:
         raise ValueError(
             f"{text!r:.80} is no name: it must be that of one folder, without '/', line breaks or other signs "
-            "that cannot be seen"
+            f"that cannot be seen, and of {LONGEST} bytes at most"
         )
     return text
 

@@ -11,17 +11,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any, cast
 
+from assay.base.written_out import OBEYED, written_out
+
 _COLOUR = r"(?:[0-4]|7|2[2-9]|[349][0-79]|10[0-7]|[34]8;5;\d{1,3}|[34]8(?:;\d{1,3}){4})"
-_OBEYED = re.compile(
+_NOT_SHOWN = re.compile(
     rf"(?P<colours>\x1b\[(?:{_COLOUR}(?:;{_COLOUR})*)?m)"
     r"|(?P<return>\A\r)"  # a line of progress that is written over
-    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+    rf"|{OBEYED}"
 )
 
 
 def visible(text: str) -> str:
     """The text with everything written out that a terminal would obey."""
-    return _OBEYED.sub(lambda found: found[0] if found.lastgroup else f"\\u{ord(found[0]):04x}", text)
+    return _NOT_SHOWN.sub(lambda found: found[0] if found.lastgroup else written_out(found[0]), text)
 
 
 class _Visible:

@@ -18,6 +18,7 @@ from jaxtyping import UInt64
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
+from assay.base.names import checked_name
 from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json
 from assay.store.objects import open_store
 
@@ -33,7 +34,8 @@ PREDICTED = ("predicted", "prediction")
 
 def evaluation_folder(run_dir: Path, *, step: int, split: str) -> Path:
     """Where the evaluation of one step on one split lies."""
-    return run_dir / "evaluations" / f"{step:08d}-{split}"
+    name = checked_name(f"{step:08d}-{split}", of="the split that was evaluated")
+    return run_dir / "evaluations" / name
 
 
 def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from assay.base.written_out import written_out
+
 FONT_WIDTH = 6.2
 """Mean advance of a character at the plots' font size, in pixels: for space beside an axis."""
 
@@ -24,12 +26,12 @@ def tag(name: str, /, *children: str, **attributes: str | float | None) -> str:
 
 def text(content: str, x: float, y: float, **attributes: str | float | None) -> str:
     """A line of text; `content` is escaped."""
-    return tag("text", escape(content), x=x, y=y, **attributes)
+    return tag("text", escape(written_out(content)), x=x, y=y, **attributes)
 
 
 def title(content: str) -> str:
     """What the pointer shows over the element that holds it; `content` is escaped."""
-    return tag("title", escape(content))
+    return tag("title", escape(written_out(content)))
 
 
 def path(xs: Sequence[float], ys: Sequence[float], **attributes: str | float | None) -> str:
@@ -50,7 +52,7 @@ def drawing(*children: str, width: float, height: float, label: str) -> str:
         *children,
         viewBox=f"0 0 {_number(width)} {_number(height)}",
         role="img",
-        aria_label=escape(label, quote=True),
+        aria_label=escape(written_out(label)),
         xmlns="http://www.w3.org/2000/svg",
     )
 

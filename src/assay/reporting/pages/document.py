@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
+from assay.base.written_out import written_out
 from assay.reporting.figures.figure import Fact, Figure, Table
 from assay.reporting.views.verdict import Tile, Verdict
 
@@ -113,4 +114,4 @@ def markdown_table(table: Table) -> Iterator[str]:
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    return written_out(cell).replace("|", "\\|").replace("\n", " ")

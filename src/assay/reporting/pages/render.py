@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError, StoreError
+from assay.base.written_out import written_out
 from assay.reporting.figures.comparison_figures import (
     changes_table,
     cost_table,
@@ -165,6 +166,7 @@ def _environment() -> Environment:
         loader=PackageLoader("assay.reporting"),
         autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined,
+        finalize=lambda value: written_out(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -1,0 +1,198 @@
+"""Texts that strangers wrote into records, on every screen and page: shown, and obeyed in nothing.
+
+Every free text of a golden record ("the FIELD") is replaced, and the records are those of one run and of one
+campaign. A page must be built of the same tags and attributes as with harmless texts.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import AssayError
+from assay.cli.main import main
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.records.record import Record
+from assay.store.home import Home
+from golden.records.write_missing import golden_record
+from record_kinds import record_kinds
+from tiny_recipe import tiny_recipe
+
+HARMLESS = "a text"
+NAME = "\"'><img src=x onerror=alert(1)>[bold]&lt;"
+"""What may be the name of a run, too."""
+HOSTILE = (
+    f"{NAME}[/nothing]<script>alert(2)</script></style></svg><a href='javascript:alert(3)'>x</a>"
+    "javascript:alert(4)"
+    "\x1b]0;title\x07\x1b[2J\x9b2J\x1b[1A\x08\u202eevil\u2066\u200e\r| a | b |\n# head\n" + "long" * 2000
+)
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+COLOURS = re.compile("\x1b\\[[0-9;]*m")
+SCREENS = (
+    "runs", "show r", "diff r s", "goodput", "goodput r s", "campaign list", "eval history r",
+    "runs --json", "show r --json", "diff r s --json", "eval history r --json",
+)  # fmt: skip
+PAGES = ("report r", "report --live", "report --campaigns")
+
+
+def planted(tree: Any, text: str) -> Any:
+    """A golden tree with a text in place of each of its own."""
+    if isinstance(tree, dict):
+        return {
+            planted(key, text) if str(key).startswith("the ") else key: planted(value, text)
+            for key, value in tree.items()
+        }
+    if isinstance(tree, list):
+        return [planted(each, text) for each in tree]
+    return text if isinstance(tree, str) and tree.startswith("the ") else tree
+
+
+def record(kind: str, text: str, **facts: Any) -> Any:
+    """A golden record with a text wherever one may be; a name's where only a name may be."""
+    record_class: type[Record] = record_kinds()[kind]
+    golden = golden_record(record_class).to_tree()
+    for each in (text, NAME if text == HOSTILE else text):
+        try:
+            return record_class.from_tree(planted(golden, each) | facts, source=kind)
+        except AssayError as error:
+            problem = error
+    raise problem
+
+
+def predicted(run_dir: Path, text: str) -> str:
+    """The digest of a run's predictions, whose metadata is such a text."""
+    path = evaluation_folder(run_dir, step=3, split="validation") / PREDICTIONS_FILE
+    path.parent.mkdir(parents=True)
+    rows = range(40)
+    columns = {
+        "row_id": pa.array(rows, pa.uint64()),
+        "label": pa.array([row % 2 for row in rows], pa.int8()),
+        "probability": pa.array([row / 40 for row in rows]),
+        text: pa.array([text] * 40),
+    }
+    pq.write_table(pa.table(columns), path)
+    return sha256_of_bytes(path.read_bytes())
+
+
+def filled(folder: Path, text: str) -> Home:
+    """A home whose ledger holds two runs and a campaign, with a text wherever one may be."""
+    home = Home.at(folder)
+    with home.open_ledger() as ledger:
+        for run_id in ("r", "s"):
+            of_run, place = {"run_id": run_id}, str(folder / run_id)
+            recipe = tiny_recipe() | {"name": NAME if text == HOSTILE else text}
+            of_attempt = {
+                **of_run,
+                "attempt": 1,
+                "world_size": 1,
+                "end_step": 3,
+                "started_s": 1.0,
+                "ended_s": 9.0,
+            }
+            failure = record("failure", text, run_id=run_id, attempt=1).model_dump(mode="json")
+            ledger.record_run(
+                record(
+                    "run",
+                    text,
+                    **of_run,
+                    run_dir=place,
+                    store_url=place,
+                    recipe=recipe,
+                    num_steps=3,
+                    made_by_drill=False,
+                )
+            )
+            ledger.record_attempt(
+                record("attempt", text, **of_attempt, failure=failure, hosts=[text], devices=[text])
+            )
+            ledger.record_launch(record("launch", text, **of_run, number=1))
+            ledger.record_notices(run_id, {0: record("notice", text, **of_run)})
+            ledger.record_log_entries(
+                run_id,
+                {
+                    n: record(kind, text, attempt=1)
+                    for n, kind in enumerate(("attempt_began", "commit", "commit_quarantined", "run_finished"))
+                },
+            )
+            ledger.record_phase_seconds(record("phase_seconds", text, **of_run, attempt=1, rank=0))
+            of_rows = {"split": "validation", "predictions_sha256": predicted(folder / run_id, text)}
+            ledger.record_evaluation(record("classifier_evaluation", text, **of_run, **of_rows))
+            ledger.record_benchmark_result(record("benchmark_result", text, **of_run))
+            ledger.record_audit(record("audit_report", text, **of_run))
+            ledger.record_remarks(record("remarks", text, **of_run))
+        ledger.record_comparison(record("auc_comparison", text, baseline_run_id="r", candidate_run_id="s"))
+        ledger.record_campaign(record("campaign", text, name="c"))
+        ledger.record_decision(record("decision", text, campaign="c"))
+    return home
+
+
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Home]:
+    return {text: filled(tmp_path_factory.mktemp("home"), text) for text in (HARMLESS, HOSTILE)}
+
+
+def run(home: Home, command: str, patch: pytest.MonkeyPatch) -> int:
+    patch.setenv("ASSAY_HOME", str(home.folder))
+    patch.delenv("ASSAY_LEDGER", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        main(command.split())
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize("command", SCREENS)
+def test_a_screen_shows_hostile_texts_and_obeys_none(
+    homes: dict[str, Home], command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = run(homes[HOSTILE], command, monkeypatch)
+    said = capfd.readouterr()
+    assert code == 0, said.err
+    assert not OBEYED.findall(COLOURS.sub("", said.out + said.err))
+    if command.startswith("show"):
+        assert "[/nothing]" in said.out.replace("\n", "")
+    if "--json" in command:
+        json.loads(said.out)
+
+
+class Structure(HTMLParser):
+    """The tags of a page, each with the names of its attributes; and where its links lead."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: set[tuple[str, frozenset[str]]] = set()
+        self.links: set[str] = set()
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add((tag, frozenset(name for name, _ in attrs)))
+        self.links |= {value or "" for name, value in attrs if name in ("href", "src", "xlink:href", "action")}
+
+
+def is_harmless(page: str, like: str) -> bool:
+    """Whether a page has no tags or attributes but those that it has with harmless texts, and leads nowhere."""
+    found, known = Structure(page), Structure(like)
+    assert found.tags <= known.tags, found.tags - known.tags
+    assert not [link for link in found.links if not re.match(r"#|data:,$|[\w./-]*$", link)], found.links
+    assert not OBEYED.findall(page), "a browser obeys some of these, and shows none"
+    return True
+
+
+def pages(command: str, homes: dict[str, Home], patch: pytest.MonkeyPatch) -> Iterator[str]:
+    for home in (homes[HOSTILE], homes[HARMLESS]):
+        out = home.folder / "page.html"
+        assert run(home, f"{command} --out {out}", patch) == 0
+        yield out.read_text()
+
+
+@pytest.mark.parametrize("command", PAGES)
+def test_a_page_shows_hostile_texts_and_obeys_none(
+    homes: dict[str, Home], command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_harmless(*pages(command, homes, monkeypatch))
