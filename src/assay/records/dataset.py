@@ -128,11 +128,21 @@ class DatasetManifest(Record):
     """What became of the rows that it was built from; None where shards were adopted."""
     format: Format | None = None
     """What the rows are trained for, as their columns say; None where an older assay wrote it."""
+    num_trained_tokens: NonNegativeInt | None = None
+    """Of `num_tokens`, those that a language model learns to write: in spans, or behind the prompt of a pair.
+    None where an older assay wrote it, and of labelled rows and prompts."""
     tokenizer_config_sha256: str | None = None
     """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""
     chat_template_sha256: str | None = None
     """SHA-256 of the `chat_template.jinja` that rendered the messages."""
 
     added: ClassVar = frozenset(
-        {"build", "source_beside", "format", "tokenizer_config_sha256", "chat_template_sha256"}
+        {
+            "build",
+            "source_beside",
+            "format",
+            "num_trained_tokens",
+            "tokenizer_config_sha256",
+            "chat_template_sha256",
+        }
     )

@@ -214,7 +214,7 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
     assert code == 0
     assert "left out 1 row of which nothing can be learned. The first: chat.jsonl: line 10" in built
-    assert "of the format 'chat'" in built
+    assert "of the format 'chat'; " in built and "% of the tokens are trained" in built
     code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
     assert code == 0
     assert (

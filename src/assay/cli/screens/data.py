@@ -46,7 +46,9 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         f"{escape(manifest.source_url)}"
     )
     if manifest.format not in (None, "labelled"):
-        console.print(f"rows for a language model, of the format '{manifest.format}'")
+        trained = manifest.num_trained_tokens
+        share = f"; {trained / manifest.num_tokens:.1%} of the tokens are trained" if trained else ""
+        console.print(f"rows for a language model, of the format '{manifest.format}'{share}")
     if manifest.label_counts:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)

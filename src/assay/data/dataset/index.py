@@ -101,6 +101,7 @@ class ShardScan(NamedTuple):
     max_token_id: int
     label_counts: Counter[str]
     columns: dict[str, ColumnCounts]
+    num_trained_tokens: int | None
 
 
 def index_dataset(
@@ -174,7 +175,7 @@ def _scan(
     schema = pa.schema([*in_file, *from_path])
     groups = []
     rows_of_length = np.zeros(0, np.int64)
-    max_token_id = 0
+    max_token_id, num_trained = 0, 0
     labels: Counter[str] = Counter()
     format = format_of(schema)
     sequences = SEQUENCES if format == "pairs" else (TOKENS,)
@@ -197,9 +198,11 @@ def _scan(
         rows_of_length = added(rows_of_length, np.bincount(np.minimum(longest, MAX_LENGTH)))
         max_token_id = max(max_token_id, *(_max_token_id(table[name], where, name) for name in sequences))
         if format == "chat":
-            _check_chat(table, lengths, where)
+            num_trained += _checked_chat(table, lengths, where)
         if format == "pairs":
-            _check_pairs(table, lengths, where)
+            num_trained += _checked_pairs(table, lengths, where)
+        if format == "text":
+            num_trained += int(lengths.sum())
         if MASK in schema.names:
             _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
@@ -215,7 +218,8 @@ def _scan(
         num_row_groups=metadata.num_row_groups,
         sha256=sha256_of_bytes(data),
     )
-    return ShardScan(shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns)
+    trained = num_trained if format in ("text", "chat", "pairs") else None
+    return ShardScan(shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns, trained)
 
 
 def _decoded(
@@ -297,8 +301,9 @@ def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
     return {}
 
 
-def _check_chat(table: pa.Table, lengths: Lengths, where: str) -> None:
-    """Spans are pairs of places in their row, one after the other; each row has one at least."""
+def _checked_chat(table: pa.Table, lengths: Lengths, where: str) -> int:
+    """The number of tokens that are trained. Spans are pairs of places in their row, one after the other; each
+    row has one at least."""
     counts, values = _lists_of(table[SPANS], where, SPANS)
     rows = np.repeat(np.arange(len(counts)), counts)
     begins_row = np.concatenate([[True], rows[1:] != rows[:-1]]) if len(rows) else np.zeros(0, bool)
@@ -313,10 +318,11 @@ def _check_chat(table: pa.Table, lengths: Lengths, where: str) -> None:
             f"{lengths[int(wrong.argmax())]} tokens, one after the other. Mend the column, or build the "
             "dataset from the messages with 'assay data build --format chat'."
         )
+    return int((values[1::2] - values[::2]).sum())
 
 
-def _check_pairs(table: pa.Table, lengths: Lengths, where: str) -> None:
-    """Both sequences go beyond the prompt, which is the same in both."""
+def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
+    """The number of tokens behind the prompts, which are the same in both sequences."""
     if PROMPT_TOKENS not in table.column_names:
         raise DataError(
             f"{where}: column '{PROMPT_TOKENS}' is missing, and there is '{REJECTED}': how many tokens of both "
@@ -338,6 +344,7 @@ def _check_pairs(table: pa.Table, lengths: Lengths, where: str) -> None:
             f"{PROMPT_TOKENS} says. Mend the column, or build the dataset with 'assay data build --format "
             "pairs'."
         )
+    return int((lengths + rejected - 2 * shared).sum())
 
 
 def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:
@@ -409,6 +416,9 @@ def _write(
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
         build=build,
         format=format_of(schema),
+        num_trained_tokens=sum(scan.num_trained_tokens for scan in scans if scan.num_trained_tokens is not None)
+        if scans[0].num_trained_tokens is not None
+        else None,
         **kept._asdict(),
     )
     folder = open_store(str(out))

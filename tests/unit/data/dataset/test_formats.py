@@ -343,6 +343,12 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokeniz
     assert summary is not None
     assert (dataset.manifest.num_rows, summary.num_long, summary.num_read) == (1, 2, 3)
     assert "line 2" in summary.first_long
+    again = build(tmp_path, rows, tokenizer, "chat", max_tokens=40, rows_per_shard=2)
+    assert again.manifest == dataset.manifest
+    other = tmp_path / "other.jinja"
+    other.write_text(SHIPPED["chatml"].replace("assistant\\n", "assistant: "))
+    another = build(tmp_path, rows, tokenizer, "chat", max_tokens=40, chat_template=str(other))
+    assert another.fingerprint != dataset.fingerprint and another.manifest.num_rows == 1
     with pytest.raises(DataError, match="no row is left: 3 are longer than 8 tokens"):
         build(tmp_path, rows, tokenizer, "chat", max_tokens=8)
 
@@ -418,6 +424,8 @@ def test_the_loader_serves_every_pair_once_with_its_columns(tmp_path: Path, toke
     lengths = [(len(row["input_ids"]), len(row["rejected_ids"])) for row in kept]
     assert dataset.manifest.num_tokens == sum(map(sum, lengths))
     assert dataset.manifest.lengths.max == max(map(max, lengths))
+    trained = dataset.manifest.num_trained_tokens
+    assert trained == sum(map(sum, lengths)) - 2 * sum(row["prompt_tokens"] for row in kept)
     config = LoaderConfig(lanes=2, global_batch_size=8, window_rows=16, max_micro_batch_tokens=budget)
     loader = Loader(whole_view(dataset), config, ("rejected_ids", "prompt_tokens", "margin"))
     seen = []
@@ -457,6 +465,8 @@ def test_spans_of_a_chat_come_ragged_packed_or_not(tmp_path: Path, tokenizer: Pa
                 for line, row in enumerate(batch.row_ids.tolist()):
                     served[row] = spans.values[line, : spans.lengths[line]].tolist()
         assert served == {row: kept[row]["trained_spans"] for row in range(12)}
+    pieces = [np.array(row["trained_spans"]).reshape(-1, 2) for row in kept]
+    assert dataset.manifest.num_trained_tokens == sum(int(np.diff(each).sum()) for each in pieces)
 
 
 WRONG_SPANS = [[0], [0, 0], [2, 1], [0, 2, 1, 3], [0, 9], [], [-1, 1]]
