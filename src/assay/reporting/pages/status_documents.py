@@ -96,7 +96,10 @@ def recommended(program: Program, progress: Progress) -> str | None:
 
 def _today(found: ProgramForecast) -> str:
     moment = found.program.calendar.date_of(round(found.now_h))
-    return f"{moment.day} {moment:%B %Y}, day {found.now_h / 24 + 1:.0f}, week {int(found.now_h // 168) + 1}"
+    day = f"{moment.day} {moment:%B %Y}"
+    if found.now_h < 0:
+        return f"{day}, before its first day"
+    return f"{day}, day {found.now_h / 24 + 1:.0f}, week {int(found.now_h // 168) + 1}"
 
 
 def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:

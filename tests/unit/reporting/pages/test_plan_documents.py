@@ -128,6 +128,11 @@ def test_a_forecast_that_does_not_learn_from_the_verdicts_says_so(dossier):
     assert "does not learn from the verdicts" not in told(dossier)
 
 
+def test_a_program_that_has_not_begun_has_no_day_and_no_week(dossier):
+    assert "1 December 2026, before its first day" in told(dossier, now="2026-12-01", activities={})
+    assert ", day 18, week 3" in told(dossier)
+
+
 def test_a_status_names_the_stops_that_it_does_not_watch(dossier):
     text = told(dossier).partition("not by this status")[2].partition("##")[0]
     assert "The gain's interval lies below the least that matters (gain): Research lead" in text
