@@ -40,8 +40,10 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
     slow = "{type: slow, step: 8, extra_s: 3, num_steps: 1}"  # so that it is pressed while it trains
     plan = recipe.with_name("faults.yaml")
     plan.write_text(f"faults: [{slow}]")
+    folder, told = recipe.parent / "home" / "pressed", recipe.parent / "told"
+    folder.parent.mkdir(exist_ok=True)
+    (folder.parent / "settings.yaml").write_text(f"on_event: 'echo \"$ASSAY_EVENT $ASSAY_STEP\" >> {told}'")
     first = started("train", recipe, "--run-id", "pressed", "--workers", 2, "--faults", plan)
-    folder = recipe.parent / "home" / "pressed"
     log = CommitLog(open_store(str(folder)))
     wait_until(lambda: folder.exists() and log.commits(), "a first commit")
     for _ in range(times):
@@ -53,6 +55,8 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
     assert log.finished() is None
     (attempt,) = _attempts("pressed")
     assert (attempt.outcome, attempt.end_step) == ("preempted", log.commits()[-1].step)
+    wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "the command to be told")
+    assert told.read_text() == f"stopped {attempt.end_step}\n"
 
     again = started("train", "--resume", "pressed")
     said, _ = again.communicate(timeout=120)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError, StoreAwayError
+from assay.base.errors import AssayError, Interrupted, StoreAwayError
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.bookkeeping import Bookkeeper
@@ -85,6 +85,10 @@ def drive(
         )
     except StoreAwayError as error:
         events.tell("failed", step=None, text=str(error))
+        raise
+    except Interrupted:
+        last = next(reversed(saved_attempts(Path(run.run_dir))), None)
+        events.tell("stopped", step=last.end_step if last else None, text=last.reason if last else "")
         raise
     last = result.last_attempt
     text = str(result.error) if result.error else (last.reason if last else "")

@@ -1,6 +1,7 @@
 """The account of device time, read off the ledger: every second of every attempt is in exactly one phase."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from assay.base.commit_interval import optimal_commit_interval_s
 from assay.records.commit import Commit, LogEntry, RunFinished
@@ -74,7 +75,7 @@ def _interruptions(
         return sum(rank.seconds.get(phase, 0.0) for rank in seconds if rank.attempt == attempt)
 
     found = []
-    for attempt, after in zip(attempts, [*attempts[1:], None], strict=True):
+    for attempt, after in zip_longest(attempts, attempts[1:]):
         if attempt.outcome in ("running", "succeeded"):
             continue
         if finished_by is not None and attempt.attempt >= finished_by:

@@ -57,6 +57,14 @@ def test_an_interruption_costs_no_more_than_was_held_however_long_nobody_went_on
     assert found.interruptions_device_s() <= found.held_device_s
 
 
+def test_a_run_without_an_attempt_yet_is_counted_beside_the_others(ledger):
+    unbegun, run = run_of("unbegun"), run_of("r")
+    lived(ledger, unbegun)
+    lived(ledger, run, "succeeded")
+    assert goodput_of(ledger, [unbegun]).held_device_s == 0.0
+    assert goodput_of(ledger, [unbegun, run]).held_device_s == 20.0
+
+
 def test_what_ends_after_the_last_step_interrupted_nothing(ledger):
     """Killed while it was evaluated, and gone on with: nothing is left to train."""
     run = run_of("r")
