@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from assay.base.units import duration_text
-from assay.cli.screens.terminal import RECOMMENDATION_STYLES, name, number, stdout, table_of
+from assay.cli.screens.terminal import RECOMMENDATION_STYLES, name, number, print_list
 from assay.cli.screens.words import minute_text
 from assay.evaluation.decision.words import interval_words
 from assay.records.evaluation import Estimate
@@ -14,7 +14,7 @@ from assay.reporting.views.campaign_list import CampaignLine
 
 def print_campaigns(lines: Sequence[CampaignLine]) -> None:
     """A line for each candidate; all but the campaign is empty before the first look."""
-    table = table_of(
+    print_list(
         lines,
         (name("campaign"), lambda line: line.campaign),
         (name("candidate"), lambda line: line.candidate or ""),
@@ -26,8 +26,8 @@ def print_campaigns(lines: Sequence[CampaignLine]) -> None:
             lambda line: "" if line.device_hours is None else duration_text(3600.0 * line.device_hours),
         ),
         (number("declared (UTC)"), lambda line: minute_text(line.created)),
+        dispensable=("declared (UTC)", "device time", "seeds", "effect"),
     )
-    stdout().print(table)
 
 
 def _decision(line: CampaignLine) -> str | Text:

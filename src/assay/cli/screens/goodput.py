@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 
+from rich.table import Column
+
 from assay.base.clock import utc_text
 from assay.base.units import duration_text, number_of
-from assay.cli.screens.terminal import name, number, stdout, table_of
+from assay.cli.screens.terminal import name, number, print_list, stdout, table_of
 from assay.records.goodput import Goodput, Interruption
 from assay.store.settings import Money
 
@@ -32,8 +34,8 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
     )
     screen.print(phases)
     if parts:
-        by_part = table_of(
-            parts.items(),
+        print_list(
+            list(parts.items()),
             (name(of), lambda part: part[0]),
             *([(number("runs"), lambda part: str(len(part[1].run_ids)))] if of == "activity" else []),
             (number("device-hours"), lambda part: f"{part[1].held_device_s / 3600:.4f}"),
@@ -42,20 +44,20 @@ def print_goodput(found: Goodput, parts: Mapping[str, Goodput], *, of: str) -> N
             (number("ETTR"), lambda part: f"{part[1].ettr():.1%}" if part[1].held_device_s else "-"),
             (number("interruptions"), lambda part: str(len(part[1].interruptions))),
             (number("their cost"), lambda part: _hours(part[1].interruptions_device_s())),
+            dispensable=("ETTR", "cost", "their cost", "runs"),
         )
-        screen.print(by_part)
     if found.interruptions:
-        interruptions = table_of(
+        print_list(
             found.interruptions,
-            ("interruption", lambda each: f"{utc_text(each.at_s)}  {_what_happened(each)}"),
-            ("attempt", lambda each: f"{each.run_id} {each.attempt}"),
-            ("cost", lambda each: _hours(each.cost_device_s())),
-            ("lost", lambda each: duration_text(each.lost_device_s)),
-            ("stalled", lambda each: duration_text(each.stalled_device_s)),
-            ("restart", lambda each: duration_text(each.startup_device_s)),
-            ("waited", lambda each: duration_text(each.waited_device_s)),
+            (Column("interruption"), lambda each: f"{utc_text(each.at_s)}  {_what_happened(each)}"),
+            (name("attempt"), lambda each: f"{each.run_id} {each.attempt}"),
+            (number("cost"), lambda each: _hours(each.cost_device_s())),
+            (number("lost"), lambda each: duration_text(each.lost_device_s)),
+            (number("stalled"), lambda each: duration_text(each.stalled_device_s)),
+            (number("restart"), lambda each: duration_text(each.startup_device_s)),
+            (number("waited"), lambda each: duration_text(each.waited_device_s)),
+            dispensable=("waited", "restart", "stalled", "lost"),
         )
-        screen.print(interruptions)
     screen.print(_advice(found))
 
 

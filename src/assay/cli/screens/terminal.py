@@ -1,7 +1,7 @@
 """How facts look on a terminal: colours, words, tables."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import click
@@ -19,6 +19,9 @@ TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns where stdout is no terminal, so that ids are not cut in a pipe."""
+
+_ENDLESS = 100_000
+"""Columns of a terminal that has room for everything."""
 
 _BAR = 40
 
@@ -46,10 +49,34 @@ def name(heading: str) -> Column:
 
 def table_of(facts: Iterable[Fact], *columns: tuple[str | Column, Callable[[Fact], str | Text]]) -> Table:
     """A row for each fact; a column is its heading and what it says of a fact."""
-    table = Table(*(heading for heading, _ in columns), box=None, pad_edge=False, header_style="bold")
+    # A column of rich holds its cells, so each table has its own.
+    headings = (heading.copy() if isinstance(heading, Column) else heading for heading, _ in columns)
+    table = Table(*headings, box=None, pad_edge=False, header_style="bold")
     for fact in facts:
         table.add_row(*(cell(fact) for _, cell in columns))
     return table
+
+
+def print_list(
+    facts: Sequence[Fact], *columns: tuple[Column, Callable[[Fact], str | Text]], dispensable: Sequence[str]
+) -> None:
+    """A table whose cells are whole: columns that a terminal has no room for are left out, the first of
+    `dispensable` before the others, and named."""
+    screen, left_out = stdout(), list[str]()
+    wide = screen.options.update(max_width=_ENDLESS)
+    while True:
+        table = table_of(facts, *(each for each in columns if each[0].header not in left_out))
+        width = screen.measure(table, options=wide).maximum
+        if not screen.is_terminal:
+            screen.width = max(screen.width, width)
+        rest = [each for each in dispensable if each not in left_out]
+        if width <= screen.width or not rest:
+            break
+        left_out.append(rest[0])
+    screen.print(table)
+    left_out = [each for each in left_out if each in (column.header for column, _ in columns)]
+    if left_out:
+        screen.print(f"no room for: {', '.join(left_out)} (a wider terminal, or a pipe, has them)", style="dim")
 
 
 def print_table(found: figure.Table) -> None:

@@ -1,8 +1,13 @@
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
+from assay.cli.screens import terminal
+from assay.cli.screens.campaign_list import print_campaigns
 from assay.cli.screens.drawing import PHASE_STYLES, phase_bar, sparkline
 from assay.cli.screens.words import device_hours_text, world_sizes_text
+from assay.reporting.views.campaign_list import CampaignLine
 
 
 @settings(max_examples=100, deadline=None)
@@ -29,3 +34,25 @@ def test_world_sizes_show_the_changes_only() -> None:
 def test_device_time_is_hours_from_one_hour_on() -> None:
     assert device_hours_text(7_200) == "2.0 device-h"
     assert device_hours_text(75) == "1 min 15 s"
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_list_shows_whole_cells_however_narrow_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, width: int, is_terminal: bool
+) -> None:
+    line = CampaignLine(
+        campaign="preferences", created=1_800_000_000.0, candidate="faster", recommendation="narrow",
+        is_final=False, seeds=12, effect=0.1065, low=-0.6582, high=0.8712, confidence=0.95, unit="share",
+        device_hours=0.25,
+    )  # fmt: skip
+    screen = Console(record=True, width=width, force_terminal=is_terminal, highlight=False, markup=False)
+    monkeypatch.setattr(terminal, "stdout", lambda: screen)
+    print_campaigns([line])
+    table, _, left_out = screen.export_text().partition("no room for: ")
+    assert len(table.rstrip("\n").splitlines()) == 2 and "…" not in table
+    assert "preferences  faster     narrow, open" in table
+    cells = {"effect": "-65.82", "seeds": " 12 ", "device time": "15 min 00 s", "declared (UTC)": "08:00"}
+    for column, cell in cells.items():
+        assert (column in table) == (cell in table) != (column in " ".join(left_out.split()))
+    assert is_terminal or not left_out
