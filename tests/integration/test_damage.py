@@ -16,28 +16,38 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.evaluation.suite.config import read_suite
 from assay.launch.bookkeeping import writer_of
+from assay.launch.capsules import save_capsule
 from assay.launch.drive import drive
+from assay.launch.evaluation.queue import Queue, work
+from assay.launch.places.background import launched_here
 from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.run import existing_run, new_run
 from assay.records.commit import Commit
+from assay.records.run import Run
+from assay.store import commit_log
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.missing_log import refuse_missing_log
 from assay.store.objects import open_store
+from assay.store.remarks import tag
 from assay.training.audit import audit_run
-from assay.training.recipe import recipe_of
+from assay.training.recipe import EvaluationConfig, recipe_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 KINDS = {
     r"run/run\.json": "`run.json`",
     r"run/attempts/.*": "`attempts/*.json`",
-    r"run/.*": "accounts: metrics, notices, predictions, findings",
+    r"run/.*": "accounts: launches, metrics, notices, predictions, findings, remarks",
     r"store/log/.*": "`log/*.json`",
+    r"store/log-summaries/.*": "`log-summaries/*.json`",
+    r"store/(benchmarks|capsules)/.*": "`benchmarks/**`, `capsules/**`",
     r"store/checkpoints/.*/receipts\.npz": "receipts",
     r"store/LAST/.*": "weights of the last commit",
     r"store/checkpoints/.*": "weights of an earlier commit",
@@ -48,7 +58,14 @@ KINDS = {
 }
 NOTHING_RESTS_ON = {
     KINDS[name]
-    for name in (r"run/.*", r"store/checkpoints/.*", r"dataset/splits/.*", r"dataset/tokenizer\.json")
+    for name in (
+        r"run/.*",
+        r"store/log-summaries/.*",
+        r"store/(benchmarks|capsules)/.*",
+        r"store/checkpoints/.*",
+        r"dataset/splits/.*",
+        r"dataset/tokenizer\.json",
+    )
 }
 """Of what the verdict says; the report says so, and splits are made anew."""
 DAMAGES = ("flipped", "truncated", "emptied", "swapped", "deleted", "joined by a stray")
@@ -96,8 +113,25 @@ def trained(
             result = drive(home, run, writer, world_size=1, policy=RestartPolicy())
         assert result.audit is not None and result.audit.verdict == "pass"
         log = CommitLog(open_store(run.store_url))
+        leave_more(home, run, log, folder / "suite.yaml", patch)
         places = {"run": Path(run.run_dir), "store": folder / "store", "dataset": dataset}
         yield Trained(home, run.run_id, places, rows_of(home, "damaged"), log.commits()[-1].folder)
+
+
+def leave_more(home: Home, run: Run, log: CommitLog, suite: Path, patch: pytest.MonkeyPatch) -> None:
+    """What longer runs leave, and people: a log's summary, scores of a suite, a capsule, a launch, a tag."""
+    with patch.context() as soon:
+        soon.setattr(commit_log, "SUMMARY_EVERY", 1)
+        log.summary()
+        log._summarize()
+    suite.write_text("name: s\nbenchmarks: [{type: classification, name: validation, chunk_items: 32}]\n")
+    wanted = EvaluationConfig(suite=str(suite), every_steps=10**12)
+    queue = Queue(run, wanted, read_suite(suite), "0" * 64, log.store, log)
+    with writer_of(home, run) as writer:
+        work(queue, writer, clock=SystemClock(), follow=False)
+    save_capsule(run, log, step=6, reason="a test")
+    launched_here(run, world_size=1)
+    tag(run, add=["kept"], remove=())
 
 
 def rows_of(home: Home, run_id: str) -> bytes:
