@@ -142,6 +142,7 @@ def test_a_page_or_a_report_replaces_a_link_that_has_its_name(
     assert page.is_file() and not page.is_symlink()
 
 
+@pytest.mark.slow
 def test_the_memo_of_a_campaign_replaces_a_link_that_has_its_name(
     stranger: Path, ours: Path, assay: Assay
 ) -> None:

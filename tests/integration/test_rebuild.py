@@ -10,9 +10,10 @@ import yaml
 from assay.cli.main import main
 from assay.launch.rebuild import SOURCES, rebuild_all
 from assay.store.home import Home
-from assay.store.ledger import tables
+from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger
-from ledger_rows import Rows, all_rows, copy, empty
+from assay.store.ledger.writer import missed_subjects
+from ledger_rows import Rows, all_rows, copy, empty, locked
 from older_home import unpack_home
 
 DATABASES = ["sqlite", "postgres"]
@@ -141,3 +142,56 @@ def test_what_commands_wrote_is_there_again_row_by_row(lived_in: Home, other_led
     after = all_rows(other_ledger)
     for name, rows in before.items():
         assert after[name] == rows, name
+
+
+class Killed(BaseException):
+    """SIGKILL: nothing is said, and nothing is marked."""
+
+
+@pytest.mark.parametrize(
+    ("command", "fact", "table"),
+    [
+        pytest.param("compare candidate finished", "record_comparison", "comparisons", marks=pytest.mark.slow),
+        ("runs tag finished kept", "record_remarks", "remarks"),
+        ("audit finished", "record_audit", "audits"),
+        pytest.param("decide small", "record_decision", "decisions", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_command_that_was_killed_had_put_into_a_folder_only_is_found_by_a_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, fact: str, table: str
+) -> None:
+    home = Home.at(unpack_home(tmp_path, "ec8e02d"))
+    monkeypatch.setenv("ASSAY_HOME", str(home.folder))
+    with home.open_ledger() as ledger, ledger.writing() as connection:
+        connection.execute(f"DELETE FROM {table}")
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, fact, killed)
+        with pytest.raises(Killed):
+            main(command.split())
+    assert not missed_subjects(home)
+    with home.open_ledger() as ledger:
+        assert not all_rows(ledger)[table]
+    run("runs", "--rebuild")
+    with home.open_ledger() as ledger:
+        assert all_rows(ledger)[table]
+
+
+@pytest.mark.slow
+def test_a_campaign_whose_ledger_is_away_tries_again_later_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Home.at(unpack_home(tmp_path, "ec8e02d"))
+    monkeypatch.setenv("ASSAY_HOME", str(home.folder))
+    monkeypatch.setattr(database, "LOCKED_S", 0.05)
+    attempts = sorted(home.folder.glob("small-*/attempts/*"))
+    with locked(home), pytest.raises(SystemExit) as ended:
+        main(["campaign", "run", str(tmp_path / "campaign.yaml")])
+    said = capsys.readouterr().err
+    assert (ended.value.code, said.count("error: ")) == (75, 1)
+    assert "Another process has held it" in said
+    run("campaign", "run", tmp_path / "campaign.yaml")
+    assert sorted(home.folder.glob("small-*/attempts/*")) == attempts
