@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from agreement.cases import CASES
 from agreement.measured import Measured, apart
-from agreement.pair_cases import CASES
 
 GOLDEN = Path(__file__).parent / "golden"
 
