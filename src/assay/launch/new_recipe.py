@@ -49,15 +49,19 @@ class _Columns(NamedTuple):
     left_out: list[str]
 
 
+_METHODS = {"text": "method.type: sft", "chat": "method.type: sft", "pairs": "method.type: reward or dpo"}
+"""What learns from rows of a format."""
+
+
 def new_recipe(folder: Path, *, name: str | None, encoder: str | None, epochs: int | None) -> str:
     """YAML with an explanation on each line; `ConfigError` where the dataset cannot be trained on."""
     dataset = Dataset.open(folder)
     manifest = dataset.manifest
     if LABEL not in manifest.columns:
+        wanted = _METHODS.get(manifest.format or "")
+        cure = f"Write one with {wanted} (docs/recipe.md)." if wanted else "Build the dataset with --label."
         raise ConfigError(
-            f"{folder}: the rows have no '{LABEL}', and what is trained today learns one. Build the dataset "
-            "with "
-            "--label."
+            f"{folder}: the rows have no '{LABEL}', and a recipe is written for rows that have one. {cure}"
         )
     split, train = _split(dataset)
     sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=encoder is not None)
