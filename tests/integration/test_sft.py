@@ -27,6 +27,7 @@ KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 32}}
 WAYS: dict[str, dict[str, Any]] = {
     "packed, in spans": {"loader": PACKED, "method": {"train_on": "spans"}},
+    "checkpointed": {"method": {"model": small_model(checkpoint_activations=True)}},
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
     "tied, gpt2": {
         "method": {"model": small_model(architecture="gpt2", tie_embeddings=True, num_kv_heads=None)}

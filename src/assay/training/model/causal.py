@@ -58,6 +58,10 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
         network = from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
     if config.lora is not None:
         attach_adapters(network, config.lora)
+    if config.checkpoint_activations:
+        name = "activation_checkpointing_enable"  # older transformers have it under another name
+        enable = getattr(network, name, None) or network.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
     return network
 
 

@@ -112,6 +112,10 @@ class NewCausalConfig(FrozenConfig):
     lora: LoraConfig | None = None
     """Train adapters, and nothing else; null trains all weights."""
 
+    checkpoint_activations: bool = False
+    """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
+    third more time. The same bits on a CPU."""
+
     @property
     def kv_heads(self) -> int:
         """Heads of keys and values."""
@@ -183,6 +187,10 @@ class PretrainedCausalConfig(FrozenConfig):
 
     lora: LoraConfig | None = None
     """Train adapters, and nothing else; null trains all weights."""
+
+    checkpoint_activations: bool = False
+    """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
+    third more time. The same bits on a CPU."""
 
     @property
     def packs(self) -> bool:

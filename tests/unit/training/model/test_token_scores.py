@@ -116,6 +116,28 @@ def test_a_configuration_knows_how_many_numbers_are_trained(architecture: str, t
     assert config.num_parameters() == sum(each.numel() for each in build_causal(config).parameters())
 
 
+def test_layers_that_are_computed_twice_give_the_same_bits_and_keep_less() -> None:
+    ids = rows(32)[0][None]
+    plain, kept_plain = gradients_and_kept(network(), ids)
+    twice, kept_twice = gradients_and_kept(network(checkpoint_activations=True), ids)
+    assert all(torch.equal(one, other) for one, other in zip(plain, twice, strict=True))
+    assert 2 * kept_twice < kept_plain
+
+
+def gradients_and_kept(model: CausalNetwork, ids: Tensor) -> tuple[list[Tensor], int]:
+    """And how many numbers the forward pass keeps for the backward pass."""
+    kept: list[int] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = model(ids).log_probs.sum()
+    num_kept = sum(kept)
+    return gradients(model, loss), num_kept
+
+
 def test_a_saved_folder_has_the_same_scores(tmp_path: Path) -> None:
     model = network()
     model.network.save_pretrained(tmp_path)
