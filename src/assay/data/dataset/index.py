@@ -322,7 +322,7 @@ def _checked_chat(table: pa.Table, lengths: Lengths, where: str) -> int:
 
 
 def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
-    """The number of tokens behind the prompts, which are the same in both sequences."""
+    """The number of tokens behind the prompts; both sequences begin with them, go beyond, and differ there."""
     if PROMPT_TOKENS not in table.column_names:
         raise DataError(
             f"{where}: column '{PROMPT_TOKENS}' is missing, and there is '{REJECTED}': how many tokens of both "
@@ -332,19 +332,26 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
     if prompts.null_count or not pa.types.is_integer(prompts.type):
         raise DataError(f"{where}: {PROMPT_TOKENS} is not a whole number in every row. Mend the column.")
     shared = prompts.to_numpy().astype(np.int64)
-    wrong = (shared < 0) | (shared > np.minimum(lengths, rejected))
-    if not wrong.any():
-        wrong = _differ(
-            _lists_of(table[TOKENS], where, TOKENS), _lists_of(table[REJECTED], where, REJECTED), shared
-        )
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise DataError(
-            f"{where}: row {row}: {TOKENS} and {REJECTED} do not begin with the same {shared[row]} tokens, as "
-            f"{PROMPT_TOKENS} says. Mend the column, or build the dataset with 'assay data build --format "
-            "pairs'."
-        )
+    _refuse_pair(
+        (shared < 0) | (shared >= np.minimum(lengths, rejected)),
+        where,
+        f"{PROMPT_TOKENS} is not less than the tokens of both sequences, so that a completion is empty",
+    )
+    lists = [_lists_of(table[name], where, name) for name in SEQUENCES]
+    _refuse_pair(
+        _differ(*lists, shared), where, f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}"
+    )
+    comparable = np.where(lengths == rejected, lengths, 0)
+    _refuse_pair((comparable > 0) & ~_differ(*lists, comparable), where, "what was chosen is what was rejected")
     return int((lengths + rejected - 2 * shared).sum())
+
+
+def _refuse_pair(wrong: npt.NDArray[np.bool_], where: str, what: str) -> None:
+    if wrong.any():
+        raise DataError(
+            f"{where}: row {int(wrong.argmax())}: {what}. Mend or drop the row, or build the dataset with "
+            "'assay data build --format pairs'."
+        )
 
 
 def _differ(one: Lists, other: Lists, shared: Lengths) -> npt.NDArray[np.bool_]:

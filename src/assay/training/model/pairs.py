@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int32, Int64
 
-from assay.base.errors import DataError
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED
 from assay.data.loader.batch import MicroBatch
 
@@ -30,18 +29,10 @@ class Pairs(NamedTuple):
 
 
 def pairs_of(batch: MicroBatch) -> Pairs:
-    """The rows' pairs; `DataError` names a row that has no completion to prefer."""
+    """The rows' pairs."""
     sides, num_rows = (batch.tokens, batch.ragged[REJECTED]), len(batch.row_ids)
-    lines = np.zeros((2 * num_rows, max(2, *(side.values.shape[1] for side in sides))), np.int64)
+    lines = np.zeros((2 * num_rows, max(side.values.shape[1] for side in sides)), np.int64)
     for first, side in zip((0, num_rows), sides, strict=True):
         lines[first : first + num_rows, : side.values.shape[1]] = side.values
     prompts = np.tile(batch.columns[PROMPT_TOKENS].to_numpy(zero_copy_only=False), 2).astype(np.int32)
-    pairs = Pairs(lines, np.concatenate([side.lengths for side in sides]), prompts)
-    empty = ~pairs.in_completion().any(axis=1)
-    if empty.any():
-        row = int(empty.argmax()) % num_rows
-        raise DataError(
-            f"row {batch.row_ids[row]}: a completion of it has no token ({PROMPT_TOKENS} is {prompts[row]}, "
-            f"the sequences have {pairs.lengths[row]} and {pairs.lengths[num_rows + row]}). Drop the row."
-        )
-    return pairs
+    return Pairs(lines, np.concatenate([side.lengths for side in sides]), prompts)

@@ -484,8 +484,11 @@ def test_adopted_spans_that_are_none_are_named(tmp_path: Path, spans: list[int])
 @pytest.mark.parametrize(
     ("rejected", "shared", "says"),
     [
-        ([[1, 9], [4, 5]], [1, 3], "row 1: .* do not begin with the same 3 tokens"),
-        ([[1, 9], [5, 5]], [1, 1], "row 1: .* do not begin with the same 1 tokens"),
+        ([[1, 9], [4, 5]], [1, 2], "row 1: .* so that a completion is empty"),
+        ([[1, 9], [4, 5, 6, 7]], [1, 3], "row 1: .* so that a completion is empty"),
+        ([[1, 9], [4, 5, 7]], [1, -1], "row 1: .* so that a completion is empty"),
+        ([[1, 9], [5, 5]], [1, 1], "row 1: .* do not begin with the same prompt_tokens"),
+        ([[1, 9], [4, 5, 6]], [1, 1], "row 1: what was chosen is what was rejected"),
         ([[1, 9], []], [1, 0], "row 1 has no tokens in rejected_ids"),
         ([[1, 9], [4, None]], [1, 1], "tokens in rejected_ids are null"),
         ([[1, 9], [4]], None, "column 'prompt_tokens' is missing"),

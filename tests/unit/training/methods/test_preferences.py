@@ -22,7 +22,6 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.measured import Measured, apart, measured
 from agreement.micro_batches import micro_batch
 from agreement.tiny_models import VOCABULARY, save_tiny
-from assay.base.errors import DataError
 from assay.data.loader.batch import MicroBatch
 from assay.training.methods.registry import AnyMethodConfig, method_of
 
@@ -224,11 +223,12 @@ def test_a_model_that_is_its_own_reference_loses_log_2_and_has_no_rewards(folder
     assert float(loss.metrics["chosen_reward"].sum) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_a_row_without_a_completion_is_named(folders: tuple[Path, Path]) -> None:
-    method, *_ = made("reward", folders)
-    batch = micro_batch([PAIRS[0], {**PAIRS[1], "prompt_tokens": 3}])
-    with pytest.raises(DataError, match=r"row 1: a completion of it has no token .*have 3 and 5"):
-        method.tensors(batch, CPU)
+def test_a_first_token_that_nothing_stands_before_is_worth_nothing(folders: tuple[Path, Path]) -> None:
+    row = {"input_ids": [5], "rejected_ids": [7], "prompt_tokens": 0, "margin": 0.0}
+    for name, expected in {"sigmoid": math.log(2), "sigmoid_norm": math.log(2), "ipo": 6.25}.items():
+        method, model, helpers = made(name, folders)
+        loss = method.loss(model, method.tensors(micro_batch([row]), CPU), helpers)
+        assert loss.sum.item() == pytest.approx(expected)
 
 
 def test_a_blank_is_a_pair(folders: tuple[Path, Path]) -> None:

@@ -150,7 +150,8 @@ class DpoMethod:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
                 said = _of_completions(reference or model, tensors)
         log_probs = _of_completions(model, tensors)
-        num_tokens = tensors["scored"].sum(dim=1)
+        # One where a row has nothing but its first token, which nothing stands before: its sums are zero.
+        num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
         log_ratios = log_probs - said
         if self.config.loss.type in ("ipo", "sigmoid_norm"):
             log_ratios = log_ratios / num_tokens
