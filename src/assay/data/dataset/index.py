@@ -337,12 +337,16 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
         where,
         f"{PROMPT_TOKENS} is not less than the tokens of both sequences, so that a completion is empty",
     )
-    lists = [_lists_of(table[name], where, name) for name in SEQUENCES]
+    one, other = (_lists_of(table[name], where, name) for name in SEQUENCES)
     _refuse_pair(
-        _differ(*lists, shared), where, f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}"
+        _differ(one, other, shared),
+        where,
+        f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}",
     )
     comparable = np.where(lengths == rejected, lengths, 0)
-    _refuse_pair((comparable > 0) & ~_differ(*lists, comparable), where, "what was chosen is what was rejected")
+    _refuse_pair(
+        (comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected"
+    )
     return int((lengths + rejected - 2 * shared).sum())
 
 

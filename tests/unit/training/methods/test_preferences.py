@@ -241,3 +241,9 @@ def test_random_weights_are_no_reference() -> None:
     tree = {"type": "dpo", "model": {"type": "new", "vocab_size": 32}}
     with pytest.raises(ValueError, match="random weights"):
         TypeAdapter(AnyMethodConfig).validate_python(tree)
+
+
+def test_a_loss_or_a_reference_need_not_be_named_to_be_changed() -> None:
+    tree = {"type": "dpo", "model": {"type": "pretrained", "path": "base"}, "loss": {"beta": 0.7}}
+    method: Any = TypeAdapter(AnyMethodConfig).validate_python({**tree, "reference": {"path": "other"}})
+    assert (method.loss.type, method.loss.beta, method.reference.type) == ("sigmoid", 0.7, "frozen")

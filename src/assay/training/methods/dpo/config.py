@@ -1,14 +1,21 @@
 """What a user chooses about direct preference optimisation."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, Metric
-from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows
+from assay.training.model.causal_config import (
+    CausalConfig,
+    NewCausalConfig,
+    PretrainedCausalConfig,
+    check_rows,
+)
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
@@ -75,6 +82,23 @@ class ColumnReference(FrozenConfig):
     type: Literal["columns"]
 
 
+def _with_type(tree: Any, *, usual: str) -> Any:
+    """`method.loss.beta=0.2` need not say which loss."""
+    return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
+
+
+DpoLoss = Annotated[
+    SigmoidLoss | RobustLoss | IpoLoss,
+    Field(discriminator="type"),
+    BeforeValidator(partial(_with_type, usual="sigmoid")),
+]
+Reference = Annotated[
+    FrozenReference | ColumnReference,
+    Field(discriminator="type"),
+    BeforeValidator(partial(_with_type, usual="frozen")),
+]
+
+
 class DpoConfig(MethodConfig):
     """A causal language model learns to find what was chosen likelier than what was rejected."""
 
@@ -93,10 +117,10 @@ class DpoConfig(MethodConfig):
     model: CausalConfig
     """The language model that is trained, as it is before the first step."""
 
-    loss: Annotated[SigmoidLoss | RobustLoss | IpoLoss, Field(discriminator="type")] = SigmoidLoss()
+    loss: DpoLoss = SigmoidLoss()
     """What is made of how much more the model prefers a chosen completion than the reference does."""
 
-    reference: Annotated[FrozenReference | ColumnReference, Field(discriminator="type")] = FrozenReference()
+    reference: Reference = FrozenReference()
     """Whom the model is held to."""
 
     sft_weight: float = Field(default=0.0, ge=0.0)
@@ -119,6 +143,9 @@ class DpoConfig(MethodConfig):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
+        if isinstance(self.reference, FrozenReference) and self.reference.path is not None:
+            reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
+            check_rows(reference, manifest, "method.reference")
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
