@@ -29,7 +29,7 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
     assert run("train", recipe, "trainer.max_steps=500", "trainer.evaluate_every=8", *checks) == 0
     said = capfd.readouterr().out
     for part in (
-        "steps        20: 1 times an epoch of 20 steps",
+        "steps        20: 1 epoch of 20 steps",
         "commits      every 5 steps, and at every evaluation, and at the end: 6",
         "evaluations  every 8 steps and at the end: 3",
         "a rank, float32, beside Python and its libraries: parameters",

@@ -88,7 +88,9 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
 ) -> None:
     folder = tmp_path / "model"
     assert run("export", "tiny", "--to", folder, "--json") == 0
-    exported = json.loads(capfd.readouterr().out)
+    out, err = capfd.readouterr()
+    assert not err, "nothing but what was asked for"
+    exported = json.loads(out)
     assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
     assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
     rows, expected = zip(*validated_rows, strict=True)
@@ -151,7 +153,9 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
     outs = []
     for model in ("tiny@10", tmp_path / "model"):
         assert run("predict", model, source) == 0
-        outs.append(capfd.readouterr().out)
+        out, err = capfd.readouterr()
+        assert not err, "nothing but the answers"
+        outs.append(out)
     assert outs[0] == outs[1]
     with (tmp_path / "model" / "modeling_assay.py").open("a") as file:
         file.write("\nraise SystemExit('run')\n")
@@ -168,7 +172,11 @@ def test_a_run_and_its_export_answer_alike_and_the_exports_module_is_not_run(
             ["--missing", "language"],
             "line 2: 'text' is no text but 3",
         ),
-        ([{"words": "alpha"}], [], "line 1: no column 'text'; it has words. Name that of the text"),
+        (
+            [{"id": "7", "words": "alpha"}],
+            [],
+            "line 1: no column 'text'; it has id, words. Name that of the text: --text words",
+        ),
         (
             [{"text": "a", "language": "en", "turns": "two"}],
             [],

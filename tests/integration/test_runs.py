@@ -1,6 +1,7 @@
 """Many runs: found by what they are and what people said of them, set side by side, and deleted."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,16 @@ def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, ca
     assert outcome["step"]["before"] == outcome["step"]["after"] == 5
     assert outcome["device_seconds"]["before"] > 0
     assert assay("diff", "slow", "fast") == 0
-    assert "the loss differs from step 2 on" in capfd.readouterr().out
+    said = capfd.readouterr().out
+    assert "the loss differs from step 2 on" in said
+    assert "trainer.optimizer.learning_rate" in said, "a key as it is typed"
+    assert "device time" in said and "currency" not in said, "no price is known: no line says nothing"
+    (home.folder / "settings.yaml").write_text("currency: EUR\ndevice_hour_prices: {cpu: 0.04}")
+    assert assay("diff", "slow", "fast") == 0
+    said = capfd.readouterr().out
+    assert re.search(r"currency +EUR", said) and not re.search(r"\.\d{9}", said)
+    assert assay("eval", "run", "slow", "--suite", home.folder / "settings.yaml") == 2
+    assert "assay eval work slow --suite" in capfd.readouterr().err
     assert assay("diff", "slow", "slow") == 0
     assert "equal, bit for bit" in capfd.readouterr().out
 

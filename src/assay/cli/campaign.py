@@ -63,6 +63,7 @@ def run(
     go on, and when it is run again it waits for those that it finds, wherever they were started.
     """
     from assay.cli.screens.progress import RunProgress
+    from assay.evaluation.decision.words import device_time_text
     from assay.launch.campaign.arms import absent_files, check_arms
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
@@ -87,8 +88,8 @@ def run(
     if check:
         click.echo(
             f"campaign {config.name}: at most {number_of(num_runs, 'run')}, looks at "
-            f"{', '.join(map(str, config.all_looks))} seeds, budget {config.budget_device_hours:g} "
-            "device-hours. Nothing was started."
+            f"{', '.join(map(str, config.all_looks))} seeds, budget "
+            f"{device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
         for line in power_lines(power):
             click.echo(line)

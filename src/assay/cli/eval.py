@@ -81,6 +81,11 @@ def run(
     from assay.scoring.http_sampler import HttpSampler
     from assay.store.ledger.writer import FINISH_S
 
+    home = given_home()
+    if endpoint is None and not Path(model).is_dir() and home.has_run(model):
+        raise ConfigError(
+            f"{model} is a run: its commits are asked by 'assay eval work {model} --suite {suite}'."
+        )
     run_id = run_id or Path(model).name
     tools = _tools(read_suite(suite), judge, judge_model)
     if endpoint is not None:
@@ -92,7 +97,6 @@ def run(
         local, digest = wiring.local_model(model)
         scorers = wiring.scorers_of_model(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)
-    home = given_home()
     with _writer(home, run_id) as writer:
         results = wiring.evaluate_model(home, checkpoint, scorers, writer, on_chunk=show_progress)
         writer.wait(FINISH_S)

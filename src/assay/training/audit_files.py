@@ -59,7 +59,8 @@ def check_files(run: Run, log: CommitLog, commits: Sequence[Commit], weights: We
             problems.append(f"the commit of step {commit.step} is not what it was: {problem}")
     not_checked = [ACCOUNTS]
     if left := [str(commit.step) for commit in kept if commit not in read]:
-        not_checked.append(f"the weights of the commits at steps {', '.join(left)} (--deep reads them)")
+        commits_of = "commit of step" if len(left) == 1 else "commits of steps"
+        not_checked.append(f"the weights of the {commits_of} {', '.join(left)} (--deep reads them)")
     return FileFindings(problems, not_checked, list(_strays(log)))
 
 

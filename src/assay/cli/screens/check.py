@@ -15,7 +15,7 @@ def check_lines(
     """`measured`: None where nothing was."""
     epochs = found.num_steps / found.steps_per_epoch
     epoch = f"{found.steps_per_epoch:,} steps over {found.num_rows:,} rows"
-    yield f"steps        {found.num_steps:,}: {epochs:.3g} times an epoch of {epoch}"
+    yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
     parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
     yield f"parameters   {parameters}"
     a_step = count_text(found.num_tokens / found.num_steps)

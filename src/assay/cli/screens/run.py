@@ -127,7 +127,7 @@ def _audit_text(run: RunView) -> RenderableType:
         (audit.verdict, VERDICT_STYLES[audit.verdict]),
         f": {audit.rows_learned:,} of {audit.rows_expected:,} rows learned once",
         f", {audit.rows_quarantined:,} quarantined" if audit.rows_quarantined else "",
-        f"; {problems} problems ('assay audit {run.run_id}' names them)" if problems else "",
+        f"; {number_of(problems, 'problem')} ('assay audit {run.run_id}' names them)" if problems else "",
     )
 
 

@@ -1,9 +1,9 @@
 """Two runs on one screen: what was done otherwise, then what came of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from assay.base.units import count_text, percent_text
+from assay.base.units import count_text, number_of, percent_text
 from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.cli.screens.words import device_hours_text
 from assay.reporting.views.run_diff import DifferenceView, RunDiffView
@@ -15,7 +15,7 @@ def print_diff(found: RunDiffView) -> None:
     screen.print(f"from {found.before} to {found.after}", style="bold")
     for title, differences in (("recipe", found.recipe), ("environment", found.environment)):
         if differences:
-            screen.print("", table_of_differences(title, differences))
+            screen.print("", table_of_differences(title, differences, str))
         else:
             screen.print(f"\n{title}: the same")
     screen.print(f"\ndata: {_data_text(found)}")
@@ -31,17 +31,24 @@ def print_diff(found: RunDiffView) -> None:
             (number("difference"), lambda each: f"{each.after - each.before:+.4f}"),
         )
         screen.print(losses)
-    screen.print("", table_of_differences("outcome", found.outcome))
+    known = [each for each in found.outcome if not (each.before is None and each.after is None)]
+    screen.print("", table_of_differences("outcome", known, _outcome_name))
 
 
-def table_of_differences(title: str, differences: Sequence[DifferenceView]) -> Any:
+def table_of_differences(
+    title: str, differences: Sequence[DifferenceView], name_of: Callable[[str], str]
+) -> Any:
     """Name, before, after."""
     return table_of(
         differences,
-        (name(title), lambda each: each.name.replace("_", " ")),
+        (name(title), lambda each: name_of(each.name)),
         ("before", lambda each: _value_text(each.name, each.before)),
         ("after", lambda each: _value_text(each.name, each.after)),
     )
+
+
+def _outcome_name(key: str) -> str:
+    return "device time" if key == "device_seconds" else key.replace("_", " ")
 
 
 def _data_text(found: RunDiffView) -> str:
@@ -51,8 +58,8 @@ def _data_text(found: RunDiffView) -> str:
         return "another dataset; one of the two is not here, so no more can be said"
     shards = len(data.shards_added) + len(data.shards_removed) + len(data.shards_changed)
     return (
-        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; {shards:,} shards differ "
-        "('assay data diff' says how)"
+        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; of another content: "
+        f"{number_of(shards, 'shard')} ('assay data diff' says how)"
     )
 
 
@@ -67,10 +74,12 @@ def _curve_text(found: RunDiffView) -> str:
 def _value_text(key: str, value: Any) -> str:
     if value is None:
         return "—"
+    if value == "":
+        return '""'
     if key == "device_seconds":
         return device_hours_text(value)
     if key == "goodput":
         return percent_text(value)
     if key == "tokens_per_s":
         return count_text(value)
-    return f"{value:,.4g}" if isinstance(value, float) and key == "value" else str(value)
+    return f"{value:,.4g}" if isinstance(value, float) and key in ("value", "cost") else str(value)

@@ -52,7 +52,8 @@ def rate_text(rate: float) -> str:
 def device_time_text(seconds: float) -> str:
     """`7_200` -> `2 device-hours`; below an hour as a duration: `12 min 30 s of device time`."""
     if seconds >= 3600:
-        return f"{seconds / 3600:,.4g} device-hours"
+        hours = f"{seconds / 3600:,.4g}"
+        return f"{hours} device-hour{'' if hours == '1' else 's'}"
     return f"{duration_text(seconds)} of device time"
 
 

@@ -114,8 +114,10 @@ def _answered(
 
 def _text_of(row: Row, name: str, where: str) -> str:
     if name not in row:
+        texts = [column for column, value in row.items() if isinstance(value, str)]
+        longest = max(texts, key=lambda column: len(row[column]), default="NAME")
         raise DataError(
-            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text NAME."
+            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {longest}."
         )
     if not isinstance(row[name], str):
         raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")

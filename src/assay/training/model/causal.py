@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
-from transformers.utils import logging as hf_logging
 
 from assay.data.dataset.tokens import load_tokenizer
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
@@ -33,7 +32,6 @@ class CausalModel(NamedTuple):
 def load_causal(path: str) -> CausalModel:
     """The model in a checkpoint folder, ready to be asked; `package:NAME/FOLDER` is one in a Python package."""
     folder = checkpoint_path(path)
-    hf_logging.disable_progress_bar()
     config = from_folder(AutoConfig, folder, CAUSAL)
     network = from_folder(AutoModelForCausalLM, folder, CAUSAL, config=config)
     tokenizer = load_tokenizer(folder)
@@ -53,7 +51,6 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
     if isinstance(config, NewCausalConfig):
         network = kind.from_config(_architecture(config), attn_implementation="sdpa")
     else:
-        hf_logging.disable_progress_bar()
         options = {"dtype": torch.float32, "attn_implementation": "sdpa"}
         network = from_folder(kind, checkpoint_path(config.path), CAUSAL, **options)
     if config.lora is not None:

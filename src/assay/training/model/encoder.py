@@ -7,6 +7,7 @@ from typing import Any
 from transformers import AutoConfig, AutoModel
 from transformers.models.bert.configuration_bert import BertConfig
 from transformers.models.bert.modeling_bert import BertModel
+from transformers.utils import logging as hf_logging
 
 from assay.base.errors import ConfigError
 from assay.training.model.config import NewEncoderConfig, PretrainedEncoderConfig, checkpoint_path
@@ -36,6 +37,7 @@ def build_encoder(config: NewEncoderConfig | PretrainedEncoderConfig) -> Any:
 
 def from_folder(kind: Any, folder: Path, what: str, **options: Any) -> Any:
     """One of transformers' Auto classes from a checkpoint folder, of which no code is run, whoever wrote it."""
+    hf_logging.disable_progress_bar()
     try:
         return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
     except (OSError, ValueError, UnpicklingError) as error:

@@ -34,4 +34,5 @@ def test_a_chance_is_never_rounded_to_certainty(chance, text):
 
 def test_device_time_is_hours_or_a_duration():
     assert device_time_text(7200) == "2 device-hours"
+    assert device_time_text(3600) == "1 device-hour"
     assert device_time_text(75) == "1 min 15 s of device time"

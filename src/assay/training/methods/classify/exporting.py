@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils import logging as hf_logging
 
 from assay.training.methods.classify.config import NUMERIC_BUCKETS, ClassifyConfig
 from assay.training.methods.classify.label_config import BinaryLabel, ClassesLabel, NumberLabel
@@ -23,6 +24,7 @@ def save_portable(network: ClassifierNetwork, config: ClassifyConfig, folder: Pa
     with torch.device("meta"):
         model = AssayClassifier(_portable_config(network, config))
     model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
+    hf_logging.disable_progress_bar()
     model.save_pretrained(folder)
     source = Path(__file__).with_name("portable.py")
     (folder / MODULE_FILE).write_bytes(source.read_bytes())
@@ -30,6 +32,7 @@ def save_portable(network: ClassifierNetwork, config: ClassifyConfig, folder: Pa
 
 def load_portable(folder: Path) -> ClassifierNetwork:
     """The network behind such files, by our own copy of the module: no code of the folder is run."""
+    hf_logging.disable_progress_bar()
     model = AssayClassifier.from_pretrained(folder, local_files_only=True, use_safetensors=True)
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
 
