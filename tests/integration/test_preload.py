@@ -15,10 +15,22 @@ import assay.launch.ranks.preload
 from one_rank import train_one_rank  # what tests need besides is imported with it
 before = set(sys.modules)
 train_one_rank(json.loads(sys.argv[1]), Path(sys.argv[2]))
-print(json.dumps(sorted(set(sys.modules) - before)))
+print(json.dumps([sorted(set(sys.modules) - before), sorted(before)]))
 """
 _WHEN_FIRST_USED = ("assay.evaluation.evidence.", "torch.")
 """What the end of a run needs, and what torch imports at its first step and its first commit."""
+_OF_NO_USE = {
+    "duckdb",
+    "matplotlib",
+    "ortools",
+    "pandas",
+    "rich",
+    "scipy.stats",
+    "sklearn",
+    "sqlalchemy",
+    "statsmodels",
+}
+"""Each would put off every first step."""
 
 
 def test_all_that_a_rank_imports_has_been_imported_before_the_fork(tiny_dataset: Path, tmp_path: Path) -> None:
@@ -28,5 +40,6 @@ def test_all_that_a_rank_imports_has_been_imported_before_the_fork(tiny_dataset:
     said = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
     ).stdout
-    imported = json.loads(said.splitlines()[-1])
+    imported, preloaded = json.loads(said.splitlines()[-1])
     assert [name for name in imported if not name.startswith(_WHEN_FIRST_USED)] == []
+    assert _OF_NO_USE & set(preloaded) == set()

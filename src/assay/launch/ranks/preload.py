@@ -1,30 +1,43 @@
 """What a rank imports, imported once by the fork server so that each rank starts with it done.
 
 Imports only: no thread may exist and no device be touched before a fork. Methods are imported when they are
-asked for, which for a rank is too late: a restart would take three times as long; and scipy by an evaluation.
-pandas is what
-pyarrow imports, where it is installed, as soon as it makes an array.
+asked for, which for a rank is too late: a restart would take three times as long.
 
 What is imported stays, so nothing is to be collected meanwhile (a seventh of the time), nor in the ranks later.
 """
 
 import gc
-from contextlib import suppress
+import sys
 
 gc.disable()
 
-import scipy.stats  # noqa: E402
+
+class _NoPandas:
+    """pyarrow looks for pandas once, as soon as it makes an array, and imports it where it is installed.
+
+    Ranks have no use for it: half a second before every first step.
+    """
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError("ranks do without")
+
+
+sys.meta_path.insert(0, _NoPandas)
+import pyarrow.dataset  # noqa: E402
+import pyarrow.pandas_compat  # noqa: E402
+import pyarrow.parquet  # noqa: E402
+
+pyarrow.array([0])
+sys.meta_path.remove(_NoPandas)
 
 import assay.launch.ranks.wiring  # noqa: E402
 from assay.training.methods.registry import import_all_methods  # noqa: E402
 
 import_all_methods()
-with suppress(ImportError):
-    import pandas  # noqa: F401
-    import pyarrow.pandas_compat
-    import pyarrow.vendored.version  # noqa: F401
 
 gc.freeze()
 gc.enable()
 
-__all__ = ["assay", "scipy"]
+__all__ = ["assay"]

@@ -16,8 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float64
-from scipy.special import expit, logit
-from scipy.stats import rankdata
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
 from assay.evaluation.evidence.interval import normal_quantile, symmetric
@@ -40,11 +38,19 @@ def placements(rows: ScoredRows) -> Placements:
     """Placements of all rows in three sorts. Needs both classes."""
     positives, negatives = rows.probabilities[rows.is_positive], rows.probabilities[~rows.is_positive]
     assert positives.size and negatives.size, "an AUC needs both classes"
-    midranks = rankdata(rows.probabilities)
+    among_all = midranks(rows.probabilities)
     return Placements(
-        (midranks[rows.is_positive] - rankdata(positives)) / negatives.size,
-        1.0 - (midranks[~rows.is_positive] - rankdata(negatives)) / positives.size,
+        (among_all[rows.is_positive] - midranks(positives)) / negatives.size,
+        1.0 - (among_all[~rows.is_positive] - midranks(negatives)) / positives.size,
     )
+
+
+def midranks(values: Float64[np.ndarray, " value"]) -> Float64[np.ndarray, " value"]:
+    """Ranks from 1; equal values share the mean of theirs. By NumPy alone: who trains computes AUCs, too."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    shared: Float64[np.ndarray, " value"] = (last - (counts - 1) / 2)[place]
+    return shared
 
 
 def auc(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
@@ -90,6 +96,8 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
 
 def on_logit_scale(share: float, variance: float, *, method: str) -> Estimate:
     """A share strictly inside (0, 1) with its interval, symmetric on the logit scale."""
+    from scipy.special import expit, logit  # here, for ranks compute AUCs, too
+
     margin = normal_quantile() * np.sqrt(variance) / (share * (1.0 - share))
     low, high = float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
     return Estimate(value=share, low=low, high=high, method=method)
