@@ -3,6 +3,7 @@
 offer --> what drives it, what each risk costs, what each stage teaches, what each reading of a rule costs
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from assay.planning.risk.drivers import DRIVER_WORLDS, Driver, RegisterLine, register, tornado
@@ -50,21 +51,26 @@ def make_dossier(
     """
     program, outcome, seed = offered.program, offered.outcome, offered.offer.seed
     baseline = baseline_of(offered.offer.plan)
-    say("moving each driver to its ends")
     few = min(num_worlds, DRIVER_WORLDS)
-    drivers = tornado(program, baseline, num_worlds=few, seed=seed)
-    say("trying each mitigation")
-    lines = register(program, sketch, num_worlds=few, seed=seed)
-    say("weighing stages, seeds and rungs")
-    stages, rungs = stages_information(outcome), ladder(outcome)
-    seeds = seeds_table(program, baseline, num_worlds=few, seed=seed)
     asked: tuple[AnsweredQuestion, ...] = ()
     read: tuple[AnsweredQuestion, ...] = ()
-    if questions:
-        say("asking what if")
-        asked = played(answers(program, solver=offered.solver), num_worlds=num_worlds, seed=seed)
-        say("reading the cluster's rule in every way")
-        read = played(readings(program, solver=offered.solver), num_worlds=few, seed=seed)
+    # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
+    with ThreadPoolExecutor(1) as beside:
+        solving = [
+            beside.submit(solve, program, solver=offered.solver) for solve in (answers, readings) if questions
+        ]
+        say("moving each driver to its ends")
+        drivers = tornado(program, baseline, num_worlds=few, seed=seed)
+        say("trying each mitigation")
+        lines = register(program, sketch, num_worlds=few, seed=seed)
+        say("weighing stages, seeds and rungs")
+        stages, rungs = stages_information(outcome), ladder(outcome)
+        seeds = seeds_table(program, baseline, num_worlds=few, seed=seed)
+        if questions:
+            say("asking what if")
+            asked = played(solving[0].result(), num_worlds=num_worlds, seed=seed)
+            say("reading the cluster's rule in every way")
+            read = played(solving[1].result(), num_worlds=few, seed=seed)
     return Dossier(
         offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), asked, read
     )

@@ -90,7 +90,7 @@ class Luck(NamedTuple):
         return Luck(self.draws.worlds(chosen), self.gain[chosen], _worlds(self.gates, chosen))
 
 
-@lru_cache(maxsize=2)  # that of the gates and that of everything else, which many a schedule is played under
+@lru_cache(maxsize=4)  # of the gates and of everything else; those of few worlds are asked for in between
 def _sobol_points(num_worlds: int, seed: int, num_axes: int) -> Float[np.ndarray, "axis world"]:
     from scipy.stats import qmc
 

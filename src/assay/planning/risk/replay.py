@@ -25,7 +25,7 @@ _WAITING, _PENDING, _BLOCKED, _RUNNING, _DONE, _CANCELLED = range(6)
 _TOLERANCE = 1e-9
 """How exactly capacities are compared: a tenth of a person ten times is one person."""
 
-_WORLDS_AT_ONCE = 8_192
+_WORLDS_AT_ONCE = 16_384
 """Worlds of one block: each event costs the same few hundred calls however many there are, and a row of numbers
 of each activity should lie in a core's cache."""
 
