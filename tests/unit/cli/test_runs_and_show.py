@@ -262,6 +262,26 @@ def test_a_run_that_is_alive_shows_its_steps_and_costs(home: Path, capsys: pytes
     }
     assert call("show", "tiny-1") == 0
     assert "not evaluated yet" in capsys.readouterr().out
+    assert call("runs", "--json") == 0
+    (listed,) = json.loads(capsys.readouterr().out)
+    assert listed["device_hours"] == pytest.approx(20 / 3600), "what show says of it"
+
+
+def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+        ledger.record_attempt(
+            Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+        )
+    path = segment_path(Path(run.run_dir), 1, 0)
+    writer = SegmentWriter(path, run_id=run.run_id, attempt=1, rank=0, clock=FakeClock(BEGAN_S))
+    writer.log(10, {"loss": 0.5, "validation_auc": 0.7})
+    writer.close()
+    assert call("show", "tiny-1") == 0
+    screen = capsys.readouterr().out
+    assert "not evaluated yet" not in screen and "not at its end yet: 0.7000 on the way" in screen
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:

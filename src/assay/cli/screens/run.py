@@ -66,7 +66,12 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     if run.commits:
         yield "commits", _commits_text(run.commits)
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
-    yield title, _headline_text(run.evaluation)
+    looks = (each.last for name, each in run.metrics.items() if name.startswith("validation_"))
+    on_the_way = [last for last in looks if last is not None]
+    if run.evaluation is None and on_the_way:
+        yield title, f"not at its end yet: {on_the_way[0]:.4f} on the way"
+    else:
+        yield title, _headline_text(run.evaluation)
     yield "rows", _audit_text(run)
     mark = model_mark(run)
     yield (

@@ -49,7 +49,7 @@ class RunLine(RunHead):
     auc: float | None
     """The same where the metric is the AUC; else null."""
     device_hours: float
-    """Device-hours of all attempts that have ended, over all ranks."""
+    """Device-hours over all ranks; of an attempt that has not ended, until its last sign of life."""
     started: str | None
     """Where it was started last: `Slurm job 12`, `process 345 on node7`; null where nobody wrote it down."""
     forked_from: str | None

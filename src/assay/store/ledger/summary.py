@@ -32,7 +32,7 @@ class RunSummary(NamedTuple):
     value: float | None
     """The value of that metric, in the last evaluation."""
     device_s: float
-    """Device time of all attempts that have ended, over all ranks."""
+    """Device time over all ranks; of an attempt that has not ended, until its last sign of life."""
     launch: Launch | None
     """Where it was started last; None where nobody wrote it down."""
     last_seen_s: float | None
@@ -100,12 +100,19 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
-            device_s=device_s.get(run.run_id, 0.0),
+            device_s=device_s.get(run.run_id, 0.0)
+            + _held_so_far_s(attempts.get(run.run_id, ()), last_seen_s.get(run.run_id)),
             launch=launches.get(run.run_id),
             last_seen_s=last_seen_s.get(run.run_id) or None,
         )
         for run in runs
     ]
+
+
+def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> float:
+    """Of attempts that have no end, and so no account, yet."""
+    still = [attempt for attempt in attempts if attempt.ended_s is None]
+    return sum(max(0.0, (last_seen_s or 0.0) - each.started_s) * each.world_size for each in still)
 
 
 def total_steps_of(run: Run) -> int | None:
