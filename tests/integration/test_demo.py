@@ -1,0 +1,41 @@
+"""`assay demo`, as its first user meets it: what it says, and what it leaves to look at."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)  # fifteen runs, one of them killed; three minutes on an idle machine
+def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path: Path) -> None:
+    environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "runs")}
+
+    def assay(*arguments: str) -> str:
+        command = [sys.executable, "-m", "assay", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    said = assay("demo", "trainer.max_steps=40")  # of the two that are compared; the campaign is whole
+    for words in ("the same, bit for bit", "one worker was killed with SIGKILL", "0 missing, 0 repeated"):
+        assert words in said
+    assert "Scale faster: it gains +" in said and "Stop dropout: " in said
+    pages = [Path(word) for word in said.split() if word.endswith(".html")]
+    assert len(pages) == 3 and all((tmp_path / page).is_file() for page in pages)
+
+    (campaign,) = (tmp_path / "runs" / "campaigns").iterdir()
+    decisions = json.loads(assay("campaign", "show", campaign.name, "--json"))
+    assert {each["candidate"]: each["recommendation"] for each in decisions} == {
+        "faster": "scale",
+        "dropout": "stop",
+    }
+    assert not [warning for each in decisions for warning in each["warnings"]]
+    memo = (campaign / "memo.md").read_text()
+    assert "✓ rows: " in memo and "✓ models: no warning" in memo
+
+    by_hand = str(tmp_path / "runs" / "demo" / "campaign.yaml")
+    assert "Nothing was started." in assay("campaign", "run", by_hand, "--check")
