@@ -201,6 +201,16 @@ def test_markup_in_values_is_shown_as_it_is(corpus: Path, capsys) -> None:
     assert "[red] 25.0%" in out
 
 
+def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path, capsys) -> None:
+    labels = ["good", "bad", "N/A", ""]
+    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 4]}\n" for n in range(40)))
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    code, built, _ = run(capsys, *command)
+    assert code == 0
+    assert "left out 10 rows without a label" in built
+    assert "label 'N/A' (10 rows) is learned as a class" in built and "label 'good' (" not in built
+
+
 def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsys) -> None:
     rows = [{"prompt": f"say {n}", "completion": f"it is {n}"} for n in range(9)]
     Path("chat.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"prompt": "say 9", "completion": ""}])))

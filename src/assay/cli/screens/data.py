@@ -61,6 +61,10 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     console.print(_column_table(manifest.column_profiles, manifest.num_rows))
 
 
+_UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unknown", "missing"})
+"""Labels with which people say, in small letters, that there is none."""
+
+
 def print_build(manifest: DatasetManifest, dataset: Path) -> None:
     """What became of the rows that were read, and what can be done about it."""
     if (build := manifest.build) is None:
@@ -108,6 +112,12 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
             "trained "
             "on at once, where groups are held out (--drop doubled, or another --group-by)"
         )
+    lines += [
+        f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
+        "known, leave it empty, and these rows are left out"
+        for label, rows in manifest.label_counts.items()
+        if label.casefold() in _UNKNOWN
+    ]
     print("\n" + "\n".join(lines))
     if "label" in manifest.columns:
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
