@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _VERSION_3 = 0x20080522
@@ -27,13 +27,15 @@ def permissions_hold() -> Iterator[None]:
 @contextmanager
 def read_only(folder: Path) -> Iterator[None]:
     """Within, nobody may write to a folder, or to anything in it."""
-    paths = [folder, *folder.rglob("*")]
-    modes = {path: path.stat().st_mode for path in paths if not path.is_symlink()}
-    for path, mode in modes.items():
-        path.chmod(mode & ~0o222)
+    modes = {}
+    for path in [folder, *folder.rglob("*")]:
+        with suppress(FileNotFoundError):  # what SQLite reads with goes when it is closed
+            modes[path] = path.lstat().st_mode
+            path.chmod(modes[path] & ~0o222)
     try:
         with permissions_hold():
             yield
     finally:
         for path, mode in modes.items():
-            path.chmod(mode)
+            with suppress(FileNotFoundError):
+                path.chmod(mode)
