@@ -1,11 +1,17 @@
 """Reward models and DPO with real processes: killed, resized, sharded, by the commands; and what they learn."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
@@ -25,6 +31,7 @@ from preference_rows import (
     FIRST_DIGIT,
     SEPARATOR,
     VOCABULARY,
+    pair_row,
     preference_dataset,
     preference_recipe,
     small_model,
@@ -78,6 +85,101 @@ def test_killed_resized_and_sharded_the_weights_are_the_same(
         faults=FaultPlan.model_validate({"faults": kills}),
     )
     assert digest(tree, "eventful", eventful) == digest(tree, "undisturbed", RestartPolicy())
+
+
+Assay = Callable[..., Any]
+
+
+@pytest.fixture
+def assay(tmp_path: Path) -> Assay:
+    """Runs a command: `assay("show", RUN)` is what it prints as JSON; `code` its exit code."""
+
+    def run(*arguments: object, code: int = 0, as_json: bool = True) -> Any:
+        environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "home")}
+        command = [sys.executable, "-m", "assay", *map(str, arguments), *(["--json"] if as_json else [])]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert code in (None, done.returncode), (
+            f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+        )
+        return json.loads(done.stdout) if as_json else done.stdout + done.stderr
+
+    return run
+
+
+def recipe_file(folder: Path, tree: dict[str, Any]) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("method", "override", "said"),
+    [
+        (
+            "reward",
+            "loader.layout={type: packed, sequence_tokens: 64}",
+            "packed: method 'reward' takes one row",
+        ),
+        ("dpo", "loader.layout={type: packed, sequence_tokens: 64}", "packed: method 'dpo' takes one row"),
+        ("reward", "method.model.max_tokens=9", "it takes 9 tokens, but the longest row"),
+        ("reward", "method.margin_column=gain", "column 'gain' (in method) is not in dataset"),
+        ("dpo", "method.reference={type: columns}", "column 'ref_chosen_logps' (in method) is not in dataset"),
+        ("dpo", "method.loss.label_smoothing=0.5", "less than 0.5"),
+        ("dpo", "method.model={type: new, vocab_size: 16}", "random weights"),
+        ("dpo", "method.beta=0.2", "Perhaps you meant 'method.loss'"),
+        ("dpo", "method.reference.path=/nowhere", "/nowhere: no config.json there"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    method: str,
+    override: str,
+    said: str,
+    preferences: Path,
+    methods: dict[str, Any],
+    assay: Assay,
+    tmp_path: Path,
+) -> None:
+    recipe = recipe_file(tmp_path, preference_recipe(preferences, methods[method]))
+    assert said in assay("train", recipe, override, code=2, as_json=False)
+    assert not list((tmp_path / "home").glob("*/run.json"))
+
+
+STRANGE = 20
+"""A token that no row has, but those that are made to."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_pairs_that_make_a_loss_not_finite_are_named(
+    methods: dict[str, Any], assay: Assay, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(1)
+    rows = [pair_row(rng, 4) for _ in range(240)]
+    bad = {37, 120, 201}
+    for row in bad:
+        rows[row]["rejected_ids"][-2] = STRANGE
+    dataset = write_pairs(tmp_path / "data", rows)
+    poisoned = LlamaForCausalLM.from_pretrained(methods["dpo"]["model"]["path"])
+    poisoned.model.embed_tokens.weight.data[STRANGE] = float("nan")
+    poisoned.save_pretrained(tmp_path / "poisoned")
+    tree = preference_recipe(
+        dataset,
+        {
+            "type": "dpo",
+            "model": {"type": "pretrained", "path": str(tmp_path / "poisoned")},
+            "reference": {"type": "frozen", "path": methods["dpo"]["model"]["path"]},
+        },
+        data={"split": {"type": "hash", "validation_fraction": 0.05}},
+        trainer={"max_steps": 14},
+    )
+    said = assay("train", recipe_file(tmp_path, tree), "--run-id", "dies", code=1, as_json=False)
+    step = int(said.split("All that step ")[1].split()[0])
+    report = assay("replay", "dies", "--step", step, "--bisect", "--watch", code=1)
+    assert report["rows"]["rows"] and {row["row_id"] for row in report["rows"]["rows"]} <= bad
+    found = report["operators"]["finding"]
+    assert (found["operator"], found["module"]) == ("aten.embedding.default", "network.model.embed_tokens")
 
 
 @pytest.mark.slow
