@@ -231,8 +231,8 @@ def main() -> None:
     parser.add_argument("--home", type=Path, default=CHECKOUT / "build" / "commands")
     arguments = parser.parse_args()
     began_s = time.monotonic()
-    demo = demo_home(arguments.home)
-    large = large_home(arguments.home, demo)
+    demo = demo_home(arguments.home.resolve())
+    large = large_home(arguments.home.resolve(), demo)
     found: dict[str, list[float]] = {name: [] for name in LIMITS_S}
 
     def measure(kind: str, command: str, home: Path, exit_codes: Sequence[int] = (0,)) -> None:

@@ -51,7 +51,7 @@ def moved_along(path: str, was: Path, now: Path, inside: str = "") -> str:
     """A path in or beside a folder that lay at `was`: the same of the folder `now`, if `inside` is there."""
     if Path(path).is_relative_to(was):
         return str(now / Path(path).relative_to(was))
-    if not Path(path).is_absolute() or os.path.commonpath((path, was)) == os.sep:
+    if not (Path(path).is_absolute() and was.is_absolute()) or os.path.commonpath((path, was)) == os.sep:
         return path
     moved = os.path.normpath(now / os.path.relpath(path, was))
     return moved if (Path(moved) / inside).exists() else path

@@ -11,7 +11,7 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.attempts import save_attempt
 from assay.store.home import Home
-from assay.store.place import refuse_copy, refuse_links
+from assay.store.place import opened_in, refuse_copy, refuse_links
 
 
 @pytest.fixture
@@ -53,6 +53,12 @@ def test_a_run_that_was_moved_lies_where_it_is_opened_with_all_that_moved_along(
     assert run.recipe["data"]["dataset"] == str(there / "data")
     assert run.recipe["evaluation"]["suite"] == str(there / "suite.yaml")
     refuse_copy(run)
+
+
+def test_a_record_whose_folder_is_no_whole_path_can_be_read(project: Path) -> None:
+    home = moved(project)
+    record = home.run("r").model_copy(update={"run_dir": "runs/r", "store_url": "runs/r"})
+    assert opened_in(record, Path("/elsewhere/runs/r")).recipe["data"] == record.recipe["data"]
 
 
 def test_the_ledger_says_where_a_run_lies_now(project: Path) -> None:
