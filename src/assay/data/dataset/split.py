@@ -210,14 +210,22 @@ def _decide(column: pa.ChunkedArray, config: HashSplit | TimeSplit, *, where: st
 
 
 def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_]:
-    if config.column == TOKENS:
-        return _is_held_out(digests_of(column), config)
+    return _is_held_out(digests_of(column) if config.column == TOKENS else key_hashes(column), config)
+
+
+def key_hashes(column: pa.ChunkedArray) -> Keys:
+    """Of each row's value as text; null has one of its own."""
     encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
     names = [*encoded.dictionary.to_pylist(), None]
     hashes = np.array([xxhash.xxh3_64_intdigest(repr(name).encode()) for name in names], np.uint64)
     indices = encoded.indices.fill_null(len(names) - 1).to_numpy(zero_copy_only=False)
-    decided: npt.NDArray[np.bool_] = _is_held_out(hashes, config)[indices]
-    return decided
+    found: Keys = hashes[indices]
+    return found
+
+
+def key_column(config: HashSplit | TimeSplit) -> str | None:
+    """The column of metadata whose rows were kept together; None where rows were split one by one."""
+    return config.column if config.type == "hash" and config.column != TOKENS else None
 
 
 def _is_held_out(hashes: Keys, config: HashSplit) -> npt.NDArray[np.bool_]:

@@ -38,6 +38,7 @@ from scipy.special import ndtri
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
+from assay.evaluation.evidence.clusters import clustered_variance
 from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
 from assay.records.evaluation import Estimate
 
@@ -179,31 +180,6 @@ def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -
         )
     shares: np.ndarray = given / given.sum()
     return shares
-
-
-def cluster_sums(
-    values: Float64[np.ndarray, "*leading item"], clusters: Shaped[np.ndarray, "item"] | None
-) -> Float64[np.ndarray, "*leading cluster"]:
-    """Sums of [..., item] over the items of each cluster: [..., cluster]; unchanged without clusters."""
-    if clusters is None:
-        return values
-    assert clusters.shape == values.shape[-1:], f"{clusters.shape} clusters for {values.shape[-1]} items"
-    order = np.argsort(clusters, kind="stable")
-    starts = np.flatnonzero(np.append(True, clusters[order][1:] != clusters[order][:-1]))
-    return np.add.reduceat(values[..., order], starts, axis=-1)
-
-
-def clustered_variance(
-    deviations: Float64[np.ndarray, "*leading item"], clusters: Shaped[np.ndarray, "item"] | None
-) -> Float64[np.ndarray, "*leading"]:
-    """Variance of the sum of [..., item] weighted deviations, clusters being the independent draws; infinite
-    with one."""
-    sums = cluster_sums(deviations, clusters)
-    count = sums.shape[-1]
-    if count < 2:
-        return np.full(deviations.shape[:-1], np.inf)
-    variance: np.ndarray = np.einsum("...c,...c->...", sums, sums) * (count / (count - 1.0))
-    return variance
 
 
 def _over_seeds(

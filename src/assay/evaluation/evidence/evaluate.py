@@ -14,6 +14,7 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
 from assay.evaluation.evidence.classifier.rows import scores_of
+from assay.evaluation.evidence.clusters import same_clusters
 from assay.evaluation.evidence.labels import class_scores, number_fit
 from assay.evaluation.evidence.mean_scores import (
     compare_score_slices,
@@ -92,6 +93,7 @@ def compare_evaluations(
     `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
     """
     before, after = predictions_of(baseline_dir, baseline), predictions_of(candidate_dir, candidate)
+    before = same_clusters(before, after)
     names: dict[str, Any] = {
         "baseline_run_id": baseline.run_id,
         "candidate_run_id": candidate.run_id,

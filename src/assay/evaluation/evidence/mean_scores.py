@@ -2,18 +2,21 @@
 
     predictions.parquet: row_id, squared_error, ..., metadata --> mean of each score +- t s / sqrt(n)
 
-A row is one draw. That two runs score the same rows takes out of their difference what makes rows easy or hard.
+A row is one draw, or the rows of one cluster are. That two runs score the same rows takes out of their
+difference what makes rows easy or hard.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 from scipy import stats
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
+from assay.evaluation.evidence.clusters import Clusters, clustered, clusters_of, one_cluster
+from assay.evaluation.evidence.failure_rate import independent_trials
+from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile, symmetric
 from assay.evaluation.evidence.predictions import PREDICTED, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import metadata_slices, slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
@@ -27,9 +30,13 @@ from assay.records.evaluation import (
 )
 
 
-def mean_estimate(values: Float64[np.ndarray, "row"]) -> Estimate:
-    """The mean with Student's interval; without one for a single row."""
+def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
+    """The mean with Student's interval; without one for a single row or cluster."""
     mean = float(values.mean())
+    if clusters is not None:
+        if (spread := clustered((values - mean) / values.size, clusters)) is None:
+            return Estimate(value=mean, method=one_cluster("normal theory (t)"))
+        return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters} clusters")
     if values.size < 2:
         return Estimate(value=mean, method="normal theory (t): undefined, one row")
     quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, values.size - 1))
@@ -38,19 +45,35 @@ def mean_estimate(values: Float64[np.ndarray, "row"]) -> Estimate:
     )
 
 
-def share_estimate(hits: Float64[np.ndarray, "row"]) -> Estimate:
-    """The share of ones among zeros and ones, with Wilson's interval: right for few rows and rows all alike."""
+def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
+    """The share of ones among zeros and ones, with Wilson's interval: right for few rows and rows all alike.
+
+    Rows in clusters count as the independent ones that they are worth (`independent_trials`, of the rarer).
+    """
+    share = float(hits.mean())
+    if clusters is not None:
+        worth = independent_trials(hits < 0.5 if share > 0.5 else hits > 0.5, clusters).number
+        z2 = normal_quantile() ** 2
+        middle, reach = (
+            share + z2 / (2 * worth),
+            np.sqrt(z2 * (share * (1 - share) / worth + z2 / (4 * worth**2))),
+        )
+        low, high = (float(end / (1 + z2 / worth)) for end in (middle - reach, middle + reach))
+        method = f"Wilson, {len(np.unique(clusters))} clusters worth {worth:.0f} rows"
+        return Estimate(value=share, low=max(low, 0.0), high=min(high, 1.0), method=method)
     found = stats.binomtest(int(hits.sum()), hits.size)
     low, high = found.proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(value=float(hits.mean()), low=float(low), high=float(high), method="Wilson")
+    return Estimate(value=share, low=float(low), high=float(high), method="Wilson")
 
 
 def score_metrics(table: Any, metrics: Sequence[Metric]) -> ScoreMetrics:
     """The mean of each metric's column."""
+    clusters = clusters_of(table)
     return ScoreMetrics(
         num_rows=len(table),
         measured=tuple(
-            Measured(metric=metric, estimate=_estimate(_scores(table, metric), metric)) for metric in metrics
+            Measured(metric=metric, estimate=_estimate(_scores(table, metric), metric, clusters))
+            for metric in metrics
         ),
     )
 
@@ -80,7 +103,7 @@ def compare_scores(
     require_same_rows(baseline, candidate, names)
     require_same_labels(baseline, candidate, names)
     before, after = _scores(baseline, metric), _scores(candidate, metric)
-    difference = _paired(after - before)
+    difference = _paired(after - before, clusters_of(baseline))
     verdict = verdict_of(difference, allowed_loss=allowed_loss, higher_is_better=metric.higher_is_better)
     return ScoreComparison(
         baseline_run_id=baseline_run_id,
@@ -102,16 +125,21 @@ def compare_score_slices(
 ) -> tuple[SliceDifference, ...]:
     """The paired difference of the first score in each slice; see `slice_differences`."""
     differences = _scores(candidate, metrics[0]) - _scores(baseline, metrics[0])
-    return slice_differences(baseline, lambda chosen: _paired(differences[chosen]), scores=_names(metrics))
+    clusters = clusters_of(baseline)
+
+    def paired(chosen: Bool[np.ndarray, "row"]) -> Estimate:
+        return _paired(differences[chosen], None if clusters is None else clusters[chosen])
+
+    return slice_differences(baseline, paired, scores=_names(metrics))
 
 
-def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric) -> Estimate:
+def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clusters | None) -> Estimate:
     is_share = metric.unit == "share" and bool(np.isin(scores, (0.0, 1.0)).all())
-    return share_estimate(scores) if is_share else mean_estimate(scores)
+    return share_estimate(scores, clusters) if is_share else mean_estimate(scores, clusters)
 
 
-def _paired(differences: Float64[np.ndarray, "row"]) -> Estimate:
-    found = mean_estimate(differences)
+def _paired(differences: Float64[np.ndarray, "row"], clusters: Clusters | None) -> Estimate:
+    found = mean_estimate(differences, clusters)
     return found.model_copy(update={"method": f"paired, {found.method}"})
 
 

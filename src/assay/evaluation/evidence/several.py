@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
 from assay.base.errors import DataError
+from assay.evaluation.evidence.clusters import clustered_variance
 from assay.evaluation.evidence.effect import (
     Effect,
-    clustered_variance,
     item_shares,
     num_clusters,
     paired_effect,

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool
 
 from assay.base.units import count_text
+from assay.evaluation.evidence.clusters import CLUSTER
 from assay.evaluation.evidence.predictions import ROW_ID
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.records.evaluation import Estimate
@@ -34,7 +35,7 @@ class Slice(NamedTuple):
 def metadata_slices(table: Any, *, scores: Collection[str]) -> Iterator[Slice]:
     """The slices of each column of metadata: those that are neither the row's id nor one of its `scores`."""
     for name in table.column_names:
-        if name != ROW_ID and name not in scores:
+        if name not in (ROW_ID, CLUSTER) and name not in scores:
             yield from slices_of(name, table[name])
 
 

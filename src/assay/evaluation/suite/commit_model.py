@@ -12,7 +12,7 @@ from torch import nn
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DamagedDataError, TrainingError
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.split import split_view
+from assay.data.dataset.split import key_column, split_view
 from assay.data.loader.batch import MicroBatch
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.benchmark_items import ItemScore
@@ -69,9 +69,8 @@ class ClassificationScorer(Scorer):
         self._method = method_of(recipe.method)
         split = recipe.data.split
         view = split_view(Dataset.open(Path(recipe.data.dataset)), split, "validation")
-        by_key = split.type == "hash"
-        columns = dict.fromkeys([*recipe.method.columns, *([split.column] if by_key else [])])
-        self._cluster_column = split.column if by_key else None
+        self._cluster_column = key_column(split)
+        columns = dict.fromkeys([*recipe.method.columns, *filter(None, [self._cluster_column])])
         self._loader = Loader(view, recipe.loader, tuple(columns))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)

@@ -9,9 +9,10 @@ from typing import Literal
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import DamagedDataError
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.split import Part, split_view
+from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
+from assay.evaluation.evidence.clusters import with_clusters
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
 from assay.launch.ranks.faults import RankFaults
@@ -187,13 +188,16 @@ def _evaluator(
 ) -> Callable[[int], float | None]:
     """Scores the validation rows with the weights as they are."""
     # Opened when it is asked for: the first step need not wait for it.
-    validation, predictions = cache(partial(_loader, recipe, "validation")), recipe.method.predictions
+    key = key_column(recipe.data.split)
+    validation = cache(partial(_loader, recipe, "validation", () if key is None else (key,)))
+    predictions = recipe.method.predictions
 
     def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; the validation metric, on rank 0 only."""
         table = predict(model, method, validation(), ranks)
         if table is None:
             return None
+        table = with_clusters(table, key, kept=key in recipe.method.columns)
         folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
         metric = validation_metric(table, predictions)
@@ -214,9 +218,11 @@ def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
     )
 
 
-def _loader(recipe: Recipe, part: Part) -> Loader:
+def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader:
+    """Of the columns that the method reads, and some besides."""
     dataset = Dataset.open(Path(recipe.data.dataset))
-    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, recipe.method.columns)
+    columns = tuple(dict.fromkeys([*recipe.method.columns, *besides]))
+    return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, columns)
 
 
 def _spot_check(

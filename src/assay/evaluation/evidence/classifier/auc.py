@@ -7,6 +7,9 @@ of DeLong's algorithm", get all placements from midranks, so 42 M rows cost thre
 
     placement of a positive = (midrank among all rows - midrank among positives) / number of negatives
 
+Rows of one cluster are one draw (Obuchowski 1997): a row's placement, less the AUC, over the number of its
+class is its influence, and influences are added within clusters.
+
 One AUC gets its interval on the logit scale, which stays inside (0, 1) and covers better near 1 than the
 plain one; a difference gets the plain, symmetric one.
 """
@@ -18,6 +21,7 @@ import numpy.typing as npt
 from jaxtyping import Float64
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
+from assay.evaluation.evidence.clusters import clustered, one_cluster
 from assay.evaluation.evidence.interval import normal_quantile, symmetric
 from assay.records.evaluation import Estimate
 
@@ -71,7 +75,13 @@ def auc_estimate(rows: ScoredRows) -> Estimate | None:
         return Estimate(value=placed.auc, method="DeLong: undefined, one row of a class")
     if placed.auc in (0.0, 1.0):
         return Estimate(value=placed.auc, method="DeLong: undefined, perfect separation")
-    return on_logit_scale(placed.auc, _variance(placed.of_positives, placed.of_negatives), method="DeLong")
+    if rows.clusters is None:
+        return on_logit_scale(placed.auc, _variance(placed.of_positives, placed.of_negatives), method="DeLong")
+    spread = clustered(_influences(rows, placed), rows.clusters)
+    if spread is None:
+        return Estimate(value=placed.auc, method=one_cluster("DeLong"))
+    method = f"DeLong, {spread.num_clusters} clusters"
+    return on_logit_scale(placed.auc, spread.variance, method=method, quantile=spread.quantile)
 
 
 def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | None:
@@ -90,17 +100,32 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
     if min(of_positives.size, of_negatives.size) < 2 and (of_positives.any() or of_negatives.any()):
         return Estimate(value=difference, method="paired DeLong: undefined, one row of a class")
     # The variance of a difference is the variance of the differences of placements: no covariance needed.
+    if baseline.clusters is not None and (of_positives.any() or of_negatives.any()):
+        spread = clustered(_influences(baseline, Placements(of_positives, of_negatives)), baseline.clusters)
+        if spread is None:
+            return Estimate(value=difference, method=one_cluster("paired DeLong"))
+        method = f"paired DeLong, {spread.num_clusters} clusters"
+        return symmetric(difference, spread.reach, method=method, lowest=-1.0, highest=1.0)
     margin = normal_quantile() * float(np.sqrt(_variance(of_positives, of_negatives)))
     return symmetric(difference, margin, method="paired DeLong", lowest=-1.0, highest=1.0)
 
 
-def on_logit_scale(share: float, variance: float, *, method: str) -> Estimate:
-    """A share strictly inside (0, 1) with its interval, symmetric on the logit scale."""
+def on_logit_scale(share: float, variance: float, *, method: str, quantile: float | None = None) -> Estimate:
+    """A share strictly inside (0, 1) with its interval, symmetric on the logit scale; `quantile` is of a 95%
+    interval, the normal law's unless given."""
     from scipy.special import expit, logit  # here, for ranks compute AUCs, too
 
-    margin = normal_quantile() * np.sqrt(variance) / (share * (1.0 - share))
+    reach = (normal_quantile() if quantile is None else quantile) * np.sqrt(variance)
+    margin = reach / (share * (1.0 - share))
     low, high = float(expit(logit(share) - margin)), float(expit(logit(share) + margin))
     return Estimate(value=share, low=low, high=high, method=method)
+
+
+def _influences(rows: ScoredRows, placed: Placements) -> Float64[np.ndarray, "row"]:
+    influences = np.empty(rows.num_rows)
+    for of_class, values in ((rows.is_positive, placed.of_positives), (~rows.is_positive, placed.of_negatives)):
+        influences[of_class] = (values - values.mean()) / values.size
+    return influences
 
 
 def _variance(

@@ -13,6 +13,7 @@ from jaxtyping import Float64, Int, Num
 
 from assay.evaluation.evidence.classifier.auc import auc_estimate, on_logit_scale
 from assay.evaluation.evidence.classifier.rows import ScoredRows
+from assay.evaluation.evidence.clusters import clustered, one_cluster
 from assay.evaluation.evidence.interval import normal_quantile, symmetric
 from assay.evaluation.evidence.predictions import BINARY_COLUMNS
 from assay.evaluation.evidence.slices import MIN_ROWS, metadata_slices
@@ -64,8 +65,13 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
     value = float(precision[ordered.is_positive].mean())
     if min(rows.num_positive, rows.num_rows - rows.num_positive) < 2 or value >= 1.0:
         return Estimate(value=value, method="infinitesimal jackknife: undefined")
-    variance = _influence_variance(ordered, last_of_tie, precision, predicted)
-    return on_logit_scale(value, variance, method="infinitesimal jackknife")
+    influences, method = _influences(ordered, last_of_tie, precision, predicted), "infinitesimal jackknife"
+    if ordered.clusters is None:
+        return on_logit_scale(value, float(influences @ influences), method=method)
+    if (spread := clustered(influences, ordered.clusters)) is None:
+        return Estimate(value=value, method=one_cluster(method))
+    method = f"{method}, {spread.num_clusters} clusters"
+    return on_logit_scale(value, spread.variance, method=method, quantile=spread.quantile)
 
 
 def log_loss(rows: ScoredRows) -> Estimate:
@@ -79,6 +85,11 @@ def log_loss(rows: ScoredRows) -> Estimate:
     value = float(losses.mean())
     if rows.num_rows < 2:
         return Estimate(value=value, method="normal: undefined, one row")
+    if rows.clusters is not None:
+        if (spread := clustered((losses - value) / rows.num_rows, rows.clusters)) is None:
+            return Estimate(value=value, method=one_cluster("normal"))
+        method = f"normal, {spread.num_clusters} clusters"
+        return symmetric(value, spread.reach, method=method, lowest=0.0)
     margin = normal_quantile() * float(losses.std(ddof=1) / np.sqrt(rows.num_rows))
     return symmetric(value, margin, method="normal", lowest=0.0)
 
@@ -108,13 +119,13 @@ def expected_calibration_error(bins: tuple[CalibrationBin, ...]) -> float:
     return sum(each.num_rows * abs(each.mean_predicted - each.observed_rate) for each in bins) / num_rows
 
 
-def _influence_variance(
+def _influences(
     ordered: ScoredRows,
     last_of_tie: Int[np.ndarray, "row"],
     precision: Float64[np.ndarray, "row"],
     predicted: Num[np.ndarray, "row"],
-) -> float:
-    """Variance of AP from its rows' influences; `ordered` by falling score.
+) -> Float64[np.ndarray, "row"]:
+    """What each row does to AP; `ordered` by falling score. The sum of their squares is its variance.
 
     With A_i positives and B_i negatives at or above positive i's score, AP = mean_i A_i / (A_i + B_i). A row
     enters every A_i (or B_i) of a positive at or below its own score, and a positive enters as a term too.
@@ -128,7 +139,9 @@ def _influence_variance(
     losses = _sum_from(by_negative)[first_of_tie][~is_positive]
     of_positives = precision[is_positive] + gains - precision[is_positive].mean()
     # Influences sum to zero over all rows, as the statistic does not change when every weight is doubled.
-    return float((np.square(of_positives).sum() + np.square(losses).sum()) / num_positive**2)
+    influences = np.empty(ordered.num_rows)
+    influences[is_positive], influences[~is_positive] = of_positives / num_positive, losses / num_positive
+    return influences
 
 
 def _sum_from(values: Float64[np.ndarray, "row"]) -> Float64[np.ndarray, "row"]:

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float64, Int
 
 from assay.base.errors import DataError
+from assay.evaluation.evidence.clusters import Clusters, clusters_of
 
 
 class ScoredRows(NamedTuple):
@@ -14,6 +15,8 @@ class ScoredRows(NamedTuple):
 
     is_positive: Bool[np.ndarray, "row"]
     probabilities: Float64[np.ndarray, "row"]
+    clusters: Clusters | None = None
+    """Rows of one number are one draw; None where each is one of its own."""
 
     @property
     def num_rows(self) -> int:
@@ -32,7 +35,8 @@ class ScoredRows(NamedTuple):
 
     def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "ScoredRows":
         """The chosen rows."""
-        return ScoredRows(self.is_positive[chosen], self.probabilities[chosen])
+        clusters = None if self.clusters is None else self.clusters[chosen]
+        return ScoredRows(self.is_positive[chosen], self.probabilities[chosen], clusters)
 
 
 def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: str) -> ScoredRows:
@@ -68,5 +72,6 @@ def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: 
 
 
 def scores_of(table: Any, *, source: str) -> ScoredRows:
-    """The checked labels and probabilities of a table of predictions."""
-    return scored_rows(table["label"].to_numpy(), table["probability"].to_numpy(), source=source)
+    """The checked labels and probabilities of a table of predictions, and which rows are one draw."""
+    rows = scored_rows(table["label"].to_numpy(), table["probability"].to_numpy(), source=source)
+    return rows._replace(clusters=clusters_of(table))
