@@ -168,7 +168,7 @@ def flip(path: Path) -> None:
 def test_the_last_commits_weights_are_audited_and_with_deep_those_of_all(finished) -> None:
     run, log, _ = finished
     *_, earlier, last = log.commits()
-    assert any(f"at steps {earlier.step}" in line for line in audit_run(run, log).not_checked)
+    assert any(f"the commit of step {earlier.step} (" in line for line in audit_run(run, log).not_checked)
     flip(Path(run.run_dir) / earlier.folder / earlier.files[0].path)
     assert audit_run(run, log).verdict == "pass"
     (problem,) = audit_run(run, log, weights="all").problems
