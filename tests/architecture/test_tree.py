@@ -1,6 +1,7 @@
 """The tree is the first document: these hold whatever is added to it."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -113,3 +114,7 @@ def test_a_command_prints_a_view_or_a_record_and_builds_no_json_of_its_own() -> 
         for name in node.names
     ]
     assert not [each for each in imports if each[1] == "json"]
+
+
+def test_a_docstring_says_what_a_thing_is_and_not_only_of_what() -> None:
+    assert not [path for path in MODULES if re.search(r'^\s*"""Of ', path.read_text(), re.MULTILINE)]

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from assay.base.nested_models import models_in
 
 LEAST_LIKENESS = 0.7
-"""Of two spellings; 1 where they are equal."""
+"""The least likeness of two spellings; 1 where they are equal."""
 
 
 def written_key(root: type[BaseModel], place: Sequence[str | int]) -> str:

@@ -40,7 +40,7 @@ class Calibration(NamedTuple):
     commit_s: float
     """For which a rank was held up by the last commit, at the most."""
     peak_bytes: int
-    """Of the host's memory, by the rank that held most."""
+    """Bytes of the host's memory, by the rank that held most."""
 
 
 def calibrate(
@@ -106,7 +106,7 @@ class _Stopwatch:
         """What it left is read by `found`."""
 
     def found(self, attempt: Attempt) -> Calibration:
-        """Of an attempt that has ended."""
+        """The calibration of an attempt that has ended."""
         segment = self._segment(attempt)
         if segment is None or segment.header is None or len(segment.step_ends.at_s) < 2:
             raise TrainingError(

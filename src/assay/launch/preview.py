@@ -21,7 +21,7 @@ FLOAT_BYTES = 4
 MOMENTS = 2
 """AdamW's, for each parameter."""
 FORWARD_SHARE = 1 / 3
-"""Of a training step, that a forward pass alone takes: backward is two of them."""
+"""The share of a training step, that a forward pass alone takes: backward is two of them."""
 
 
 class RankMemory(NamedTuple):
@@ -35,18 +35,18 @@ class RankMemory(NamedTuple):
     commit: int
     """Parameters and moments again, while they are written."""
     activations: int
-    """Of the largest micro-batch."""
+    """Bytes of the largest micro-batch."""
     rows: int
     """The window that is read from and the next."""
 
 
 class Preview(NamedTuple):
-    """Of a whole run, but its time."""
+    """What is known beforehand of a whole run, but its time."""
 
     num_steps: int
     steps_per_epoch: int
     num_rows: int
-    """Of training, in one epoch."""
+    """Rows of training, in one epoch."""
     num_tokens: float
     """Learned in all."""
     validation_tokens: float

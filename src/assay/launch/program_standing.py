@@ -36,7 +36,7 @@ def program_standing(
     start_s: float | None,
     clock: Clock,
 ) -> ProgramStanding:
-    """Of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
+    """The standing of the program in `file`, offered in `folder`: now, or at the moment that the notes name.
 
     `hour_s` are the seconds of a program's hour; `start_s`, since the epoch, stands for its first day's date.
     """

@@ -33,7 +33,7 @@ class RunSteps(NamedTuple):
     """Optimizer steps."""
 
     planned: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     per_epoch: int
 
 
@@ -129,7 +129,7 @@ def planned_steps(run: Run) -> int:
 
 
 def steps_of(recipe: Recipe, dataset: Dataset) -> RunSteps:
-    """Of a run of this recipe."""
+    """The steps of a run of this recipe."""
     view = split_view(dataset, recipe.data.split, "train")
     per_epoch = Loader(view, recipe.loader, ()).steps_per_epoch
     everything = recipe.trainer.epochs * per_epoch

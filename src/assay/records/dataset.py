@@ -129,7 +129,7 @@ class DatasetManifest(Record):
     format: Format | None = None
     """What the rows are trained for, as their columns say; None where an older assay wrote it."""
     num_trained_tokens: NonNegativeInt | None = None
-    """Of `num_tokens`, those that a language model learns to write: in spans, or behind the prompt of a pair.
+    """Those of `num_tokens` that a language model learns to write: in spans, or behind the prompt of a pair.
     None where an older assay wrote it, and of labelled rows and prompts."""
     tokenizer_config_sha256: str | None = None
     """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""

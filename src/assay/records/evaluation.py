@@ -92,9 +92,9 @@ class ClassScore(Record):
     predicted_as: tuple[int, ...]
     """How many of them were taken for each class, in the order of `ScoreMetrics.classes`."""
     precision: float | None
-    """Of the rows that were taken for this class, the share that is; None where none was."""
+    """The share of the rows taken for this class that are of it; None where none was."""
     recall: float | None
-    """Of its rows, the share that was taken for it; None where there are none."""
+    """The share of its rows that were taken for it; None where there are none."""
     f1: float
     """The harmonic mean of both; 0 where one is missing."""
 
@@ -119,7 +119,7 @@ class NumberFit(Record):
     bias: float
     """Mean of prediction - label."""
     bins: tuple[NumberBin, ...]
-    """Of about equal counts, by prediction, lowest first."""
+    """Bins of about equal counts, by prediction, lowest first."""
 
 
 class ScoreMetrics(Record):

@@ -14,13 +14,13 @@ class ExportedModel(Record):
 
     run_id: str
     step: NonNegativeInt
-    """Of the commit."""
+    """The step of the commit."""
     weights_digest: str
     """As the run's log has it."""
     recipe: dict[str, Any]
     """Resolved. Dataset and suite are named, not where they lie."""
     recipe_sha256: str
-    """Of the run's, places and all."""
+    """The digest of the run's, places and all."""
     dataset: str
     """Its name."""
     dataset_fingerprint: str
@@ -32,7 +32,7 @@ class ExportedModel(Record):
     max_tokens: PositiveInt
     """The longest row that was trained on; what is longer is cut."""
     code_version: str
-    """Of assay, in the run's record."""
+    """The version of assay, in the run's record."""
     exported_by: str
     """Version of assay."""
     exported_s: float

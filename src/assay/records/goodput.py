@@ -41,7 +41,7 @@ class Interruption(Record):
     """Nobody held the devices between the two attempts, times the ranks of the second."""
 
     def cost_device_s(self) -> float:
-        """Of what was held: nobody paid for the waiting, which may last a week."""
+        """Device-seconds of what was held: nobody paid for the waiting, which may last a week."""
         return self.lost_device_s + self.stalled_device_s + self.startup_device_s
 
 
@@ -67,7 +67,7 @@ class Goodput(Record):
     step_s: NonNegativeFloat | None
     """Mean wall seconds of a kept step."""
     cost: NonNegativeFloat | None = None
-    """Of the held time, at the prices of the day; None where a price is not known."""
+    """The cost of the held time, at the prices of the day; None where a price is not known."""
     currency: str = ""
 
     def useful_device_s(self) -> float:

@@ -13,7 +13,7 @@ class LogSummary(Record):
 
     num_entries: NonNegativeInt = 0
     entry_sha256: str = ""
-    """Of the last of them, which holds that of the one before it, and so on to the first."""
+    """The digest of the last of them, which holds that of the one before it, and so on to the first."""
     attempt: NonNegativeInt = 0
     """The newest that began; it alone may append."""
     commits: tuple[Commit, ...] = ()

@@ -48,9 +48,9 @@ class _Known(NamedTuple):
 
     entry: LogEntry
     sha256: str
-    """Of the entry and its place."""
+    """The digest of the entry and its place."""
     previous_sha256: str | None
-    """Of the one before it, as it says; None where an older assay wrote it."""
+    """The digest of the one before it, as it says; None where an older assay wrote it."""
 
 
 class CommitLog:
@@ -65,7 +65,7 @@ class CommitLog:
         self._known: list[_Known] = []
         """The entries behind `_base`."""
         self._summary = LogSummary()
-        """Of `_base` and the entries behind it."""
+        """The summary of `_base` and the entries behind it."""
         self._num_summarized = 0
 
     def entries(self) -> list[LogEntry]:

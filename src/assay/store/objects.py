@@ -84,12 +84,14 @@ _CLIENT = {"timeout": "30s", "connect_timeout": "3s"}
 _PART_BYTES = 16 << 20
 _BLOCK_BYTES = 8 << 20
 _PARTS_AT_ONCE = 8
-"""Of a file that is written: through within their limit at 1.1 MB/s; 10,000, all that S3 takes, are 168 GB."""
+"""How many parts of a file are written at once: through within their limit at 1.1 MB/s; 10,000, all that S3
+takes, are 168 GB."""
 _RETRY: Any = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 """The driver's own tries; `Patience` makes the others."""
 _WRITER_TIMEOUT_S = 120.0
 _WRITER_RETRY_S = 300.0
-"""Of a file's parts as they are written, if the patience is no shorter: nobody else could write them again."""
+"""How long the writing of a file's parts is retried, if the patience is no shorter: nobody else could write
+them again."""
 _BACK_OFF: Any = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=10), "base": 2}
 
 

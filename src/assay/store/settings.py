@@ -21,10 +21,10 @@ CPU = "cpu"
 
 
 class Settings(FrozenConfig):
-    """Of one home."""
+    """The settings of one home."""
 
     currency: str = ""
-    """Of the prices: `EUR`, `USD`, `credits`."""
+    """The currency of the prices: `EUR`, `USD`, `credits`."""
 
     device_hour_prices: dict[str, NonNegativeFloat] = Field(default_factory=dict)
     """What one device costs for an hour, by kind: `cpu` for a rank that computes on one, else a part of the
@@ -56,7 +56,7 @@ class Settings(FrozenConfig):
         return self
 
     def price_of(self, attempt: Attempt) -> float | None:
-        """Of one device-hour of an attempt; None where it is not known."""
+        """The price of one device-hour of an attempt; None where it is not known."""
         prices = self.device_hour_prices
         if attempt.processor is None:
             on_cpu = bool(attempt.devices) and all(device in ("", CPU) for device in attempt.devices)
@@ -68,7 +68,7 @@ class Settings(FrozenConfig):
         return prices[max(fitting, key=len)] if fitting else None
 
     def planned_price(self) -> "HourPrice | None":
-        """Of a device-hour of a plan; None where it is not known."""
+        """The price of a device-hour of a plan; None where it is not known."""
         prices = self.device_hour_prices
         kind = self.planned_device or (next(iter(prices)) if len(prices) == 1 else None)
         return None if kind is None else HourPrice(kind, prices[kind], self.currency)
@@ -86,15 +86,15 @@ class Money(NamedTuple):
 
 
 class HourPrice(NamedTuple):
-    """Of one device for an hour."""
+    """The price of one device for an hour."""
 
     kind: str
-    """Of the device."""
+    """The kind of the device."""
     amount: float
     currency: str
 
     def of(self, device_hours: float) -> Money:
-        """Of so many."""
+        """The cost of so many."""
         return Money(device_hours * self.amount, self.currency)
 
     def __str__(self) -> str:
@@ -105,14 +105,14 @@ NO_SETTINGS = Settings()
 
 
 def settings_in(folder: Path) -> Settings:
-    """Of the home in a folder; what it does not say has its default."""
+    """The settings of the home in a folder; what it does not say has its default."""
     path = folder / SETTINGS_FILE
     loaded = read_config_file(path, ()) if path.is_file() else LoadedConfig({}, {})
     return validated(Settings, loaded)
 
 
 def cost_of(settings: Settings, attempts: Sequence[Attempt], parts: Sequence[PhaseSeconds]) -> Money | None:
-    """Of the device time of a run; None where no price is set, or some device has none.
+    """The cost of the device time of a run; None where no price is set, or some device has none.
 
     What is evaluated beside training is taken to run on the kind of device that trained last.
     """

@@ -159,7 +159,7 @@ class LogLines:
         """Step and moment (on the rank's clock) from which the attempt made steps; None before that."""
         self._step = self._committed_step = 0
         self._tokens = self._seconds = 0.0
-        """Of the steps since the last line."""
+        """Tokens and seconds of the steps since the last line."""
         self._loss = self._rate = self._left_s = 0.0
 
     def open(self) -> None:

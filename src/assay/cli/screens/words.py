@@ -14,7 +14,7 @@ STATUS_STYLES = {
     "preempted": "yellow",
 }
 STATUS_WORDS = {"gone": "supervisor gone", "unknown": "cannot tell"}
-"""Of those that are not their own word."""
+"""Words of those that are not their own word."""
 
 
 def device_hours_text(seconds: float) -> str:

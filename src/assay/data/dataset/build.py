@@ -217,7 +217,7 @@ def _without(text: str, special: Sequence[str]) -> str:
 
 
 def _digest_beside(config: BuildConfig, name: str) -> str | None:
-    """Of a file in the dataset's folder; None where there is none."""
+    """SHA-256 of a file in the dataset's folder; None where there is none."""
     path = Path(config.tokenizer).parent / name
     is_kept = config.format != "labelled" and path.is_file()
     return sha256_of_bytes(path.read_bytes()) if is_kept else None

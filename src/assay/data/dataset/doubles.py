@@ -29,7 +29,7 @@ class Doubles(NamedTuple):
 
 
 def find_doubles(facts: Sequence[SpanFacts], drop: Collection[str]) -> Doubles:
-    """Of all rows; `drop` as `BuildConfig.drop`."""
+    """Doubles of all rows; `drop` as `BuildConfig.drop`."""
     texts, labels, keys = (
         np.concatenate([getattr(each, name) for each in facts]) for name in ("texts", "label_digests", "keys")
     )

@@ -163,7 +163,7 @@ class Left(NamedTuple):
     """Where the first of them is."""
 
     def and_later(self, other: "Left") -> "Left":
-        """Of this stretch and of one behind it."""
+        """What was left out of this stretch and of one behind it."""
         return Left(self.num_rows + other.num_rows, self.first or other.first)
 
 

@@ -285,7 +285,7 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
 
 
 def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
-    """Of all shards; nothing where there are too many different ones to be classes."""
+    """Rows of each label, of all shards; nothing where there are too many different ones to be classes."""
     total: Counter[str] = Counter()
     for scan in scans:
         total.update(scan.label_counts)

@@ -26,7 +26,7 @@ ValueType = Literal["binary", "whole", "number", "text"]
 
 @dataclass
 class LabelFacts:
-    """Of the labels of some rows."""
+    """Counts and limits of the labels of some rows."""
 
     types: dict[ValueType, str] = field(default_factory=dict)
     """Type of value -> the first place that has it."""

@@ -37,7 +37,7 @@ class ColumnCounts:
     minimum: Any = None
     maximum: Any = None
     num_endless: int = 0
-    """Of the numbers, infinite ones: they are in the limits and not in the total."""
+    """Infinite ones among the numbers: they are in the limits and not in the total."""
     total: float = 0.0
 
     def add(self, column: pa.ChunkedArray) -> None:

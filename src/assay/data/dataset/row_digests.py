@@ -29,7 +29,7 @@ def token_digests(dataset: Dataset) -> Keys:
 
 
 def digests_of(column: pa.ChunkedArray) -> Keys:
-    """Of the lists of tokens in a column."""
+    """Digests of the lists of tokens in a column."""
     borders = np.concatenate([[0], np.cumsum(pc.list_value_length(column).to_numpy())]).tolist()
     tokens: npt.NDArray[np.int64] = pc.list_flatten(column).to_numpy().astype(np.int64)
     data = tokens.data.cast("B")

@@ -214,7 +214,7 @@ def _by_hash(column: pa.ChunkedArray, config: HashSplit) -> npt.NDArray[np.bool_
 
 
 def key_hashes(column: pa.ChunkedArray) -> Keys:
-    """Of each row's value as text; null has one of its own."""
+    """Hashes of each row's value as text; null has one of its own."""
     encoded = column.combine_chunks().cast(pa.string()).dictionary_encode()
     names = [*encoded.dictionary.to_pylist(), None]
     hashes = np.array([xxhash.xxh3_64_intdigest(repr(name).encode()) for name in names], np.uint64)

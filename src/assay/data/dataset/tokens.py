@@ -13,7 +13,7 @@ from assay.base.installed import installed_path
 
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
 END = "<|endoftext|>"
-"""Of texts, in a tokenizer that is trained on them for a language model."""
+"""The end of texts, in a tokenizer that is trained on them for a language model."""
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 """Beside the tokenizer: which of its tokens are special, and often a chat template."""

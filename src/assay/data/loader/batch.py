@@ -77,11 +77,11 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Of all sequences, without padding."""
+        """Tokens of all sequences, without padding."""
         return sum(int(self.ragged[name].lengths.sum()) for name in sequences_of(self.ragged))
 
     def places(self) -> RowPlaces:
-        """Of every row, in the order of `row_ids`: a line each, or one after another in shared ones."""
+        """Places of every row, in the order of `row_ids`: a line each, or one after another in shared ones."""
         if self.packing is None:
             return RowPlaces(np.arange(len(self.row_ids)), np.zeros(len(self.row_ids), np.intp))
         return RowPlaces(*np.nonzero((self.packing.position_ids == 0) & (self.packing.segment_ids > 0)))

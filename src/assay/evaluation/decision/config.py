@@ -62,10 +62,10 @@ class PredictionsBenchmark(FrozenConfig):
     """For the rule, the gates and the memo."""
 
     score: Literal["correct", "ranking", "log_likelihood", "own"] = "correct"
-    """Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's DeLong influence
-    value, whose mean is the AUC; `log_likelihood`: of the true class, in nats; of several classes, `correct`
-    and `log_likelihood` likewise. `own`: what runs of any other kind are compared by, with its unit and its
-    direction, e.g. an absolute error."""
+    """What a row scores. Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's
+    DeLong influence value, whose mean is the AUC; `log_likelihood`: of the true class, in nats; of several
+    classes, `correct` and `log_likelihood` likewise. `own`: what runs of any other kind are compared by, with
+    its unit and its direction, e.g. an absolute error."""
 
     where: dict[str, str | int | None] = Field(default_factory=dict)
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""

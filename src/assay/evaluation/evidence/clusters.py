@@ -60,7 +60,7 @@ def clusters_of(table: Any) -> Clusters | None:
 
 
 def clustered(influences: Float64[np.ndarray, "row"], clusters: Clusters) -> Spread | None:
-    """Of influences that sum to about 0; None where one cluster holds all rows, which cannot tell."""
+    """The spread of a sum of influences that is expected to be 0; None where one cluster holds all rows."""
     from scipy.stats import t  # here, for ranks import this module, too
 
     if (count := len(np.unique(clusters))) < 2:

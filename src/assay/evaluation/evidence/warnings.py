@@ -50,7 +50,7 @@ class Rule(NamedTuple):
     holds: str
     cure: str
     did: str = ""
-    """Of a run of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
+    """What a run did of which it holds, as a memo says it of several: `2 of 3 runs of baseline diverged`."""
 
 
 RULES: Mapping[str, Rule] = {
@@ -210,7 +210,7 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
 
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
-    """Of several classes, or of numbers; rows' own scores say nothing of the kind."""
+    """Warnings of several classes, or of numbers; rows' own scores say nothing of the kind."""
     taken_for = np.array([each.predicted_as for each in metrics.classes]).sum(axis=0)
     if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
         name = metrics.classes[int(np.argmax(taken_for))].name

@@ -33,7 +33,7 @@ ASSUMED_SEED_SD = 0.01
 
 
 class PairedNoise(NamedTuple):
-    """Of a paired difference on the primary benchmarks."""
+    """The noise of a paired difference on the primary benchmarks."""
 
     components: VarianceComponents
     num_items: int
@@ -159,7 +159,7 @@ def _assumed(config: CampaignConfig, beside: Path) -> PairedNoise | None:
 
 
 def _num_items(benchmark: Benchmark, config: CampaignConfig, beside: Path) -> int | None:
-    """Of a benchmark whose scores are shares; None for any other."""
+    """Items of a benchmark whose scores are shares; None for any other."""
     if isinstance(benchmark, PredictionsBenchmark):
         if benchmark.score not in ("correct", "ranking") or benchmark.where:
             return None

@@ -47,7 +47,7 @@ class Predictor(NamedTuple):
 
 
 def exported_predictor(folder: Path) -> Predictor:
-    """Of a folder that `assay export` wrote; none of its code is run, and a changed file is refused."""
+    """The model in a folder that `assay export` wrote; none of its code is run, a changed file is refused."""
     path = folder / EXPORT_FILE
     exported = ExportedModel.from_json(path.read_bytes(), source=path)
     for file in exported.files:
@@ -62,7 +62,7 @@ def exported_predictor(folder: Path) -> Predictor:
 
 
 def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> Predictor:
-    """Of a commit of a run."""
+    """The model of a run's commit."""
     run = existing_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     method = portable_method(recipe.method)

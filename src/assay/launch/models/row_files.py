@@ -31,7 +31,7 @@ class RowWriter(Protocol):
 
 @contextmanager
 def row_writer(path: Path | None) -> Iterator[RowWriter]:
-    """Of a file, or of stdout."""
+    """The writer of a file, or of stdout."""
     if path is None:
         yield _JsonLines(sys.stdout)
         return

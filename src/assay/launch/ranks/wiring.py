@@ -219,7 +219,7 @@ def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
 
 
 def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader:
-    """Of the columns that the method reads, and some besides."""
+    """A loader of the columns that the method reads, and some besides."""
     dataset = Dataset.open(Path(recipe.data.dataset))
     columns = tuple(dict.fromkeys([*recipe.method.columns, *besides]))
     return Loader(split_view(dataset, recipe.data.split, part), recipe.loader, columns)

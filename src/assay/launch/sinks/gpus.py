@@ -33,7 +33,7 @@ def gpu_points(step: int, at_s: float) -> list[Point]:
 
 
 def _points(line: str, step: int, at_s: float) -> Iterator[Point]:
-    """Of one GPU; what its driver cannot tell (`[N/A]`) is left out."""
+    """The points of one GPU; what its driver cannot tell (`[N/A]`) is left out."""
     index, *values = (part.strip() for part in line.split(","))
     named = {"memory_bytes": 2.0**20, "utilisation": 0.01}
     for (name, unit), value in zip(named.items(), values, strict=False):

@@ -110,7 +110,7 @@ _LOTS_AT_ONCE = 8
 
 
 def _play_lots(lots: Sequence[tuple[Simulated, Luck]], known: Sequence[Outcome]) -> Iterator[Outcome]:
-    """Of one network all."""
+    """Outcomes of lots that are of one network all."""
     network, num_worlds = lots[0][0].network, len(lots[0][1].gain)
     like = next((each for each in known if _is_like(each, network, num_worlds)), None)
     everyone = np.arange(num_worlds)

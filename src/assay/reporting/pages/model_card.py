@@ -27,9 +27,9 @@ class ModelFacts(NamedTuple):
     manifest: DatasetManifest
     attempts: tuple[Attempt, ...]
     evaluation: AnyEvaluation | None
-    """Of this commit's weights, on the run's validation rows."""
+    """The evaluation of this commit's weights, on the run's validation rows."""
     audit: AuditReport | None
-    """Of the run, the latest."""
+    """The latest audit of the run."""
 
 
 def model_card(facts: ModelFacts) -> str:

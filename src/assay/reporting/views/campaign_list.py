@@ -32,7 +32,7 @@ class CampaignLine(View):
     device_hours: float | None = None
     """Spent by then on the candidate's runs and the baseline's."""
     campaign_device_hours: float = 0.0
-    """Of all runs behind the newest decisions of the campaign; candidates share the baseline's."""
+    """Device-hours of all runs behind the newest decisions of the campaign; candidates share the baseline's."""
 
 
 def campaign_lines(ledger: Ledger) -> list[CampaignLine]:

@@ -31,7 +31,7 @@ class OrderView(View):
     """The order of a dataset's rows, with the loader's window, beside a uniform shuffle."""
 
     place_correlation: float
-    """Of a row's step in one epoch with its step in the next; 0 under a uniform shuffle."""
+    """The correlation of a row's step in one epoch with its step in the next; 0 under a uniform shuffle."""
     traits: tuple[TraitView, ...]
     """The worst first; none where there was too little to see."""
     meeting_again: float

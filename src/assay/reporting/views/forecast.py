@@ -47,9 +47,9 @@ class ForecastView(View):
     stages: tuple[StageView, ...]
     alarms: tuple[AlarmView, ...]
     spent_cost: float | None
-    """Of `spent_device_hours`, at the price of the day; null where it is not known (docs/settings.md)."""
+    """What `spent_device_hours` cost at the price of the day; null where none is set (docs/settings.md)."""
     expected_cost: float | None
-    """Of the median of the device-hours at completion."""
+    """The cost of the median of the device-hours at completion."""
     currency: str | None
     """Null where the costs are."""
 

@@ -43,7 +43,7 @@ class Memo:
     """Why the campaign ended before every candidate was decided."""
     budget_s: float
     cost: str = ""
-    """Of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
+    """The cost of all its runs, at the prices of the day: `12.40 EUR`; empty where a price is not known."""
     records: Mapping[str, str] = field(default_factory=dict)
     """Text of the records that the page names, by the path in `record_paths`: a page that is mailed takes them
     along."""
@@ -208,7 +208,7 @@ def _no_dissent(decision: Decision) -> str:
 
 
 def record_paths(memo: Memo) -> list[str]:
-    """Of every record behind a number: relative to the folder of all runs, or absolute."""
+    """Paths of every record behind a number: relative to the folder of all runs, or absolute."""
     found = [f"{home_of(memo.campaign)}/campaign.json"]
     for decision in memo.decisions:
         found.append(place_of(decision))
@@ -230,22 +230,22 @@ def home_of(campaign: str) -> str:
 
 
 def place_of(decision: Decision) -> str:
-    """Of its record."""
+    """The path of its record."""
     return f"{home_of(decision.campaign)}/{decision.place()}"
 
 
 def known_good_of(decision: Decision) -> str:
-    """Of the recipe that it made."""
+    """The path of the recipe that it made."""
     return f"{home_of(decision.campaign)}/{decision.candidate}.known_good.json"
 
 
 def run_record(run: CampaignRun) -> str:
-    """Of a run's own record."""
+    """The path of a run's own record."""
     return f"{run.run_id}/run.json"
 
 
 def anchor_of(path: str) -> str:
-    """Of a record inside the page."""
+    """The anchor of a record inside the page."""
     return f"record-{sha256(path.encode()).hexdigest()[:12]}"
 
 

@@ -29,7 +29,7 @@ NOTHING_LOST = 2**62
 """The committed step of an attempt whose end nobody knows yet: all of its work may be kept."""
 
 MOST_POINTS = 1_000_000
-"""Of a metric: all of them."""
+"""More than any metric has: all of them."""
 
 DeviceSeconds = dict[Phase, float]
 
@@ -66,7 +66,7 @@ class AttemptView(View):
     processor: str | None
     """What its ranks computed on, with the version of PyTorch; null where an older assay wrote it down."""
     code_version: str
-    """Of assay; empty where an older one wrote it down."""
+    """The version of assay; empty where an older one wrote it down."""
     suspects: tuple[Suspect, ...]
     """Devices that computed wrongly."""
     device_seconds: DeviceSeconds
@@ -185,7 +185,7 @@ class RunView(RunHead):
     device_seconds_beside: DeviceSeconds
     """The part of them that no attempt held: evaluation of commits beside training."""
     cost: float | None
-    """Of the device time, at the prices of the day; null where a price is not known (docs/settings.md)."""
+    """What the device time cost at the prices of the day; null where one is not known (docs/settings.md)."""
     currency: str | None
     """Null where the cost is."""
     goodput: float | None

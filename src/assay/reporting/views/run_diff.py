@@ -18,7 +18,7 @@ from assay.store.settings import NO_SETTINGS, Settings
 
 _ALL = 10_000_000
 SHOWN_STEPS = 5
-"""Of the curve: the first and the last that both made, and some between."""
+"""Steps of the curve: the first and the last that both made, and some between."""
 
 
 class DifferenceView(View):
@@ -49,7 +49,7 @@ class RunDiffView(View):
     before: str
     """Id of the first run."""
     after: str
-    """Of the second one."""
+    """The value of the second one."""
     recipe: tuple[DifferenceView, ...]
     """Keys with another value; where the dataset lies is none."""
     is_dataset_equal: bool
@@ -59,7 +59,7 @@ class RunDiffView(View):
     environment: tuple[DifferenceView, ...]
     """Code, PyTorch, devices, hosts and workers, as far as the records have them."""
     weights_equal: bool
-    """Of their last commits, bit for bit."""
+    """Whether the weights of their last commits are equal, bit for bit."""
     first_other_step: int | None
     """The first step of both whose loss has other bits; null where all are equal, or they share none."""
     loss: tuple[LossAtStepView, ...]

@@ -14,7 +14,7 @@ from assay.store.ledger.ledger import Ledger
 
 NOT_EVALUATED = (None, None)
 SILENT_S = 900.0
-"""Of a run whose process cannot be seen from here: one that was heard of since then is there."""
+"""The silence of a run whose process cannot be seen from here: one that was heard of since then is there."""
 
 
 class RunSummary(NamedTuple):
@@ -110,7 +110,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
 
 
 def _held_so_far_s(attempts: Sequence[Attempt], last_seen_s: float | None) -> float:
-    """Of attempts that have no end, and so no account, yet."""
+    """Device-seconds of attempts that have no end, and so no account, yet."""
     still = [attempt for attempt in attempts if attempt.ended_s is None]
     return sum(max(0.0, (last_seen_s or 0.0) - each.started_s) * each.world_size for each in still)
 

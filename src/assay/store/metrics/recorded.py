@@ -44,7 +44,7 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
 
 
 def recorded_losses(run_dir: Path) -> list[float]:
-    """Of every step that was kept, in order; of one that several attempts made, the last one's."""
+    """The loss of every step that was kept, in order; of one that several attempts made, the last one's."""
     losses: dict[int, float] = {}
     for attempt in sorted({attempt_and_rank(path)[0] for path in segment_paths(run_dir)}):
         path = segment_path(run_dir, attempt, 0)

@@ -46,7 +46,7 @@ class LoraConfig(FrozenConfig):
     """By which, over the rank, what the adapters say is scaled."""
 
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Of what goes into an adapter."""
+    """Dropout of what goes into an adapter."""
 
     targets: tuple[str, ...] = ()
     """Names of matrices as the model has them (`q_proj`); none: those of attention and feed-forward layers."""

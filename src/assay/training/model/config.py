@@ -109,7 +109,7 @@ class PretrainedEncoderConfig(FrozenConfig):
         return EncoderShape(*sizes) if len(sizes) == len(named) else None
 
     def num_parameters(self) -> int | None:
-        """Of the weights in its folder, but for a pooling layer; None where they are no safetensors."""
+        """Entries of the weights in its folder, but for a pooling layer; None where they are no safetensors."""
         shapes = weight_shapes(self.path)
         if shapes is None:
             return None
@@ -124,7 +124,7 @@ EncoderConfig = Annotated[NewEncoderConfig | PretrainedEncoderConfig, Field(disc
 
 
 def weight_shapes(path: str) -> dict[str, list[int]] | None:
-    """Of the weights in a checkpoint folder, by name; None where they are no single file of safetensors."""
+    """Shapes of the weights in a checkpoint folder by name; None where they are no single safetensors file."""
     try:
         with (checkpoint_path(path) / "model.safetensors").open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))

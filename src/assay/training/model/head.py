@@ -21,12 +21,12 @@ OTHERWISE = 1 << 27
 
 
 class HeadScores(NamedTuple):
-    """Of each target."""
+    """What the head says of each target."""
 
     log_probs: Float[Tensor, "token"]
     """In nats."""
     entropies: Float[Tensor, "token"]
-    """Of the distribution that it was drawn from, in nats."""
+    """The entropy of the distribution that it was drawn from, in nats."""
     is_likeliest: Bool[Tensor, "token"]
     """No other entry had a higher probability."""
 
@@ -121,7 +121,7 @@ def _logits(
     head: Float[Tensor, "entry width"],
     bias: Float[Tensor, "entry"] | None,
 ) -> Float[Tensor, "token entry"]:
-    """Of their own memory, and at least in float32."""
+    """In memory of their own, and at least in float32."""
     with torch.autocast(states.device.type, enabled=False):
         logits = states.to(head.dtype) @ head.T
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))

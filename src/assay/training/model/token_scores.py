@@ -22,12 +22,12 @@ TOLERANCE = 1e-3
 
 
 class TokenScores(NamedTuple):
-    """Of each token but the first, [row, token - 1]; 0 where it was not asked."""
+    """What the model says of each token but the first, [row, token - 1]; 0 where it was not asked."""
 
     log_probs: Float[Tensor, "row target"]
-    """Of the token that is there, in nats."""
+    """The log-probability of the token that is there, in nats."""
     entropies: Float[Tensor, "row target"]
-    """Of what might have been there, in nats."""
+    """The entropy of what might have been there, in nats."""
     is_likeliest: Bool[Tensor, "row target"]
     """Nothing else was more likely there."""
 
@@ -46,7 +46,7 @@ class CausalNetwork(nn.Module):
         position_ids: Int[Tensor, "row token"] | None = None,
         scored: Bool[Tensor, "row target"] | None = None,
     ) -> TokenScores:
-        """Of the tokens that `scored` marks, or of all; those that pad cost the head nothing if they are not.
+        """Scores of the tokens that `scored` marks, or of all; what pads costs the head nothing if it is not.
 
         `position_ids` are needed where rows are packed: they begin anew at every row.
         """

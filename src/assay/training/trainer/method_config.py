@@ -53,7 +53,7 @@ class NumberPredictions(NamedTuple):
     """Columns `prediction`, `absolute_error` and `squared_error`; runs are compared by the absolute error."""
 
     unit: str
-    """Of the labels; empty where it was not said."""
+    """The unit of the labels; empty where it was not said."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -69,7 +69,7 @@ class Encoder:
     counts: Counter[str] = field(default_factory=Counter)
     """`cut_rows`, `cut_tokens`, `split_texts`, `long`, `unusable`."""
     firsts: dict[str, str] = field(default_factory=dict)
-    """Of the rows that were left out, by the reason."""
+    """The first of the rows that were left out, by the reason."""
 
     def __post_init__(self) -> None:
         self._ones = np.ones(self.max_tokens, np.int8)
@@ -101,7 +101,7 @@ class Encoder:
         self.firsts.setdefault(reason, what)
 
     def _encodings(self, rows: Sequence[KeptRow]) -> list[list[Encoding]]:
-        """Of the sequences of each row."""
+        """Encodings of the sequences of each row."""
         is_fast = self.format in _WITHOUT_OFFSETS
         encode = self.tokenizer.encode_batch_fast if is_fast else self.tokenizer.encode_batch
         found: list[list[Encoding]] = [[] for _ in rows]

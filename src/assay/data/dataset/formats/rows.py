@@ -188,7 +188,7 @@ class RowReader:
     def _conversation(
         self, before: Sequence[Message], messages: Sequence[Message], context: Mapping[str, Any], where: str
     ) -> Rendered:
-        """Of `before` nothing is trained."""
+        """A conversation; of `before` nothing is trained."""
         speaks = [message["role"] == "assistant" for message in messages]
         wanted = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
         if not any(wanted):

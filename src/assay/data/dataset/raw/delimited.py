@@ -46,7 +46,7 @@ class Delimited:
         return self.header
 
     def digest(self, columns: Collection[str] = ()) -> str:  # noqa: ARG002
-        """Of the rows' bytes and the header."""
+        """SHA-256 of the rows' bytes and the header."""
         head = "\x1f".join((self.delimiter, *self.header)).encode()
         return sha256_of_parts(chain([sha256_of_bytes(head).encode()], self._blocks()))
 
@@ -73,7 +73,7 @@ class Delimited:
 
 
 def delimited_spans(source: Path, rows_per_span: int) -> Iterator[Delimited]:
-    """Of a file of CSV or TSV; `DataError` for one without rows or with a header that names no columns."""
+    """Spans of a CSV or TSV file; `DataError` for one without rows or with a header that names no columns."""
     delimiter = _delimiter_of(source)
     records = _records(source, delimiter, 0, 1)
     head = next(records, None)

@@ -28,7 +28,7 @@ _KINDS = {
     **dict.fromkeys(DELIMITERS, "CSV or TSV"),
     **dict.fromkeys(_JSON_LINES, "JSON lines"),
 }
-"""Of files that are looked for in folders."""
+"""What the files are called that are looked for in folders."""
 _READERS: dict[str, Callable[[Path, int], Iterator[RawSpan]]] = {
     PARQUET_SUFFIX: table_spans,
     **dict.fromkeys(ARROW_SUFFIXES, table_spans),

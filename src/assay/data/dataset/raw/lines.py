@@ -103,7 +103,7 @@ class Files:
 
 
 def line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
-    """Of a file of JSON lines or of text."""
+    """Spans of a file of JSON lines or of text."""
     start = end = number = 0
     with source.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -118,7 +118,7 @@ def line_spans(source: Path, rows_per_span: int) -> Iterator[Lines]:
 
 
 def file_spans(folder: Path, paths: list[str], rows_per_span: int) -> Iterator[Files]:
-    """Of files that are a row each."""
+    """Spans of files that are a row each."""
     for first in range(0, len(paths), rows_per_span):
         yield Files(folder, tuple(paths[first : first + rows_per_span]))
 

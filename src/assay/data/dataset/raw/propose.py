@@ -40,7 +40,7 @@ _LONG = 64
 _FEW_SHARE = 0.2
 """Different values of a category, as a share of the rows."""
 _LARGE_BYTES = 2_000_000
-"""Of sources whose texts deserve a vocabulary of 8,000 rather than 2,000."""
+"""The size of sources whose texts deserve a vocabulary of 8,000 rather than 2,000."""
 
 
 class Proposal(NamedTuple):

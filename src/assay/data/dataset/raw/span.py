@@ -22,11 +22,11 @@ class RawSpan(Protocol):
 
     @property
     def fields(self) -> tuple[str, ...] | None:
-        """Of every row; None where each row has its own."""
+        """Names of the fields of every row; None where each row has its own."""
         ...
 
     def digest(self, columns: Collection[str]) -> str:
-        """Of these rows: wherever the file lies, the same rows have the same name."""
+        """SHA-256 of these rows: wherever the file lies, the same rows have the same name."""
         ...
 
     def rows(self, columns: Collection[str] | None = None) -> Iterator[tuple[str, Row]]:

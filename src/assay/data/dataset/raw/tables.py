@@ -46,7 +46,7 @@ class TableRows:
             return tuple(_flat(table.schema.empty_table()).column_names)
 
     def digest(self, columns: Collection[str]) -> str:
-        """Of what these columns hold."""
+        """SHA-256 of what these columns hold."""
         batches = (batch for _, batch in self._batches(columns))
         return sha256_of_parts(part for batch in batches for part in _bytes_of(batch))
 
@@ -86,7 +86,7 @@ class TableRows:
 
 
 def table_spans(source: Path, rows_per_span: int) -> Iterator[TableRows]:
-    """Of a Parquet or an Arrow file."""
+    """Spans of a Parquet or an Arrow file."""
     with _opened(source) as table:
         num_rows = table.num_rows()
     if not num_rows:

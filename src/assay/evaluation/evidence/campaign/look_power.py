@@ -81,7 +81,7 @@ def _power(
     components: VarianceComponents,
     num_items: int,
 ) -> LookPower:
-    """Of a look with so many seeds at a level, where the last one has `end`'s."""
+    """Noise of a look with so many seeds at a level, where the last one has `end`'s."""
     (num_seeds, level), (end_seeds, end_level) = gate, end
     bounds = bounds_of_look(
         variance_scatter(components, num_seeds=num_seeds, num_items=num_items),

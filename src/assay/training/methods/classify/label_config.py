@@ -109,7 +109,7 @@ class NumberLabel(FrozenConfig):
     """About the standard deviation of the labels: what the loss counts as 1."""
 
     unit: str = ""
-    """Of the labels, for reports: `EUR`, `days`."""
+    """The unit of the labels, for reports: `EUR`, `days`."""
 
     @property
     def num_outputs(self) -> int:

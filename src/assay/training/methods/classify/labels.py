@@ -36,7 +36,7 @@ class Labels(ABC):
 
     @abstractmethod
     def targets(self, column: pa.Array) -> Num[Tensor, "row"]:
-        """Of the rows' labels as the dataset holds them."""
+        """The targets of the rows' labels as the dataset holds them."""
 
     @abstractmethod
     def blank(self, device: torch.device) -> Num[Tensor, "1"]:
@@ -44,7 +44,7 @@ class Labels(ABC):
 
     @abstractmethod
     def loss(self, outputs: Float[Tensor, "row ..."], targets: Num[Tensor, "row"]) -> Loss:
-        """Of the rows."""
+        """The loss of the rows."""
 
     @abstractmethod
     def predictions(

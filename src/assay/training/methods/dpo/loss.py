@@ -34,7 +34,7 @@ from assay.training.methods.dpo.config import IpoLoss, RobustLoss, SigmoidLoss
 def pair_losses(
     differences: Float[Tensor, "pair"], loss: SigmoidLoss | RobustLoss | IpoLoss
 ) -> Float[Tensor, "pair"]:
-    """Of pairs whose `d` is given."""
+    """The losses of pairs whose `d` is given."""
     if isinstance(loss, IpoLoss):
         return (differences - 1 / (2 * loss.beta)).square()
     right, wrong = -logsigmoid(loss.beta * differences), -logsigmoid(-loss.beta * differences)

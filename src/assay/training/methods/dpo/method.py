@@ -39,7 +39,7 @@ class Scores(NamedTuple):
     """beta times the log-ratio of model and reference, as the loss takes it: a sum over tokens, or a mean."""
     rejected_rewards: Float[Tensor, "pair"]
     chosen_log_probs: Float[Tensor, "pair"]
-    """Of whole completions."""
+    """Log-probabilities of whole completions."""
     rejected_log_probs: Float[Tensor, "pair"]
 
 
@@ -93,7 +93,7 @@ class DpoMethod:
         }
 
     def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
-        """Of the pairs."""
+        """The loss of the pairs."""
         scores = self._scores(model, tensors, helpers.get(REFERENCE))
         chosen, rejected = scores.chosen_rewards.detach(), scores.rejected_rewards.detach()
         values = {

@@ -21,6 +21,6 @@ def reward_losses(
     *,
     centring: float,
 ) -> Float[Tensor, "pair"]:
-    """Of each pair, in nats (but for the centring, which is in rewards squared)."""
+    """The loss of each pair, in nats (but for the centring, which is in rewards squared)."""
     losses = -logsigmoid(chosen - rejected - margins)
     return losses + centring * (chosen + rejected).square() if centring else losses

@@ -61,7 +61,7 @@ class RewardMethod:
         tensors: Mapping[str, Shaped[Tensor, "..."]],
         helpers: Helpers,  # noqa: ARG002
     ) -> Loss:
-        """Of the pairs."""
+        """The loss of the pairs."""
         chosen, rejected = self._rewards(model, tensors)
         losses = reward_losses(chosen, rejected, tensors["margins"], centring=self.config.centring)
         margins, num_pairs = (chosen - rejected).detach(), len(chosen)

@@ -56,7 +56,7 @@ class SftMethod:
         tensors: Mapping[str, Shaped[Tensor, "..."]],
         helpers: Helpers,  # noqa: ARG002
     ) -> Loss:
-        """Of the trained tokens."""
+        """The loss of the trained tokens."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].sum()
         return Loss(
             -scores.log_probs.sum(),
