@@ -20,7 +20,7 @@ class ExportedModel(Record):
     recipe: dict[str, Any]
     """Resolved. Dataset and suite are named, not where they lie."""
     recipe_sha256: str
-    """The digest of the run's, places and all."""
+    """The digest of the run's recipe, places and all."""
     dataset: str
     """Its name."""
     dataset_fingerprint: str

@@ -23,6 +23,7 @@ from assay.records.notice import Notice
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.reporting.views import verdict
 from assay.reporting.views.run import run_view
+from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.launches import process_key
 from assay.store.ledger.ledger import Ledger
@@ -30,6 +31,7 @@ from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.notices import append_notice
+from assay.store.objects import open_store
 
 BEGAN_S = 1_800_000_000.0
 
@@ -332,6 +334,24 @@ def test_a_run_runs_only_where_somebody_is_there_who_drives_it(
         assert words.get(status, status) in capsys.readouterr().out.lower()
     assert call("show", "tiny-1") == 0
     assert says in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_list_and_the_run_agree_on_the_last_commit_of_a_supervisor_that_was_killed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        begun_by(ledger, home, pid=2**22 - 1)
+        run = ledger.run("tiny-1").model_copy(update={"store_url": str(home / "tiny-1")})
+        ledger.record_run(run)
+        log = CommitLog(open_store(run.store_url))
+        log.begin_attempt(world_size=2, now_s=BEGAN_S)
+        for step in (15, 20):
+            log.append(commit(step, 1))
+        ledger.record_log_entries("tiny-1", dict(enumerate(log.entries()[:2])))  # the last one by nobody
+    assert call("runs", "--json") == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert call("show", "tiny-1", "--json") == 0
+    assert line["step"] == json.loads(capsys.readouterr().out)["step"] == 20
 
 
 def test_a_run_whose_attempt_died_runs_while_its_supervisor_is_there(home: Path) -> None:

@@ -1,12 +1,13 @@
 """All runs, or those that are asked for, a line each."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
 from assay.records.evaluation import AUC
-from assay.records.run import RunStatus
+from assay.records.run import Run, RunStatus
 from assay.reporting.views.view import UtcTime, View
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.summary import RunSummary, run_summaries
@@ -81,7 +82,7 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
     remarks = {each.run_id: each for each in ledger.remarks()}
     summaries = [
         each
-        for each in run_summaries(ledger)
+        for each in _summaries(ledger)
         if (selection.drills or not each.run.is_drill) and _has_values(each, selection.where)
     ]
     lines = [
@@ -106,6 +107,23 @@ def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLin
     kept = [line for line in lines if _is_asked_for(line, selection, notes.get(line.run_id, ""))]
     key = _ORDER[selection.sort]
     return sorted(kept, key=key)[: selection.limit]
+
+
+def _summaries(ledger: Ledger) -> list[RunSummary]:
+    """As the runs' folders have them, where nobody is left to write the last of it down."""
+    found = run_summaries(ledger)
+    if not (behind := [each.run for each in found if each.status == "gone" and _is_behind(ledger, each.run)]):
+        return found
+    from assay.store.catch_up import catch_up  # here, for it brings the object stores along
+
+    for run in behind:
+        catch_up(ledger, run)
+    return run_summaries(ledger)
+
+
+def _is_behind(ledger: Ledger, run: Run) -> bool:
+    log = Path(run.store_url, "log")
+    return log.is_dir() and sum(1 for _ in log.iterdir()) > len(ledger.log_entries(run.run_id))
 
 
 _ORDER: dict[str, Callable[[RunLine], Any]] = {
