@@ -14,9 +14,8 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from assay.evaluation.evidence.clusters import cluster_sums
 from assay.evaluation.evidence.effect import estimate_of, item_shares, paired_effect
-from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
+from assay.evaluation.evidence.interval import CONFIDENCE, cluster_sums, symmetric
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 2000

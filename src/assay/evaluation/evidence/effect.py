@@ -38,8 +38,7 @@ from scipy.special import ndtri
 from scipy.stats import t as student_t
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.clusters import clustered_variance
-from assay.evaluation.evidence.interval import CONFIDENCE, symmetric
+from assay.evaluation.evidence.interval import CONFIDENCE, clustered_variance, symmetric
 from assay.records.evaluation import Estimate
 
 Leading = Float64[np.ndarray, "*#leading"]

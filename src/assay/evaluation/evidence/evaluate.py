@@ -14,7 +14,6 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
 from assay.evaluation.evidence.classifier.rows import scores_of
-from assay.evaluation.evidence.clusters import same_clusters
 from assay.evaluation.evidence.labels import class_scores, number_fit
 from assay.evaluation.evidence.mean_scores import (
     compare_score_slices,
@@ -22,7 +21,7 @@ from assay.evaluation.evidence.mean_scores import (
     score_metrics,
     score_slices,
 )
-from assay.evaluation.evidence.predictions import predictions_of, read_predictions
+from assay.evaluation.evidence.predictions import predictions_of, read_predictions, same_clusters
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.records.evaluation import (
     AnyComparison,

@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int, Real
 from scipy.stats import beta, norm, t
 
-from assay.evaluation.evidence.clusters import cluster_sums
-from assay.evaluation.evidence.interval import ONE_SIDED
+from assay.evaluation.evidence.interval import ONE_SIDED, cluster_sums
 
 Counts = float | Real[np.ndarray, "*#case"]
 

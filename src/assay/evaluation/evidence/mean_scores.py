@@ -14,10 +14,16 @@ from jaxtyping import Bool, Float64
 from scipy import stats
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.clusters import Clusters, clustered, clusters_of, one_cluster
 from assay.evaluation.evidence.failure_rate import independent_trials
-from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile, symmetric
-from assay.evaluation.evidence.predictions import PREDICTED, require_same_labels, require_same_rows
+from assay.evaluation.evidence.interval import (
+    CONFIDENCE,
+    Clusters,
+    clustered,
+    normal_quantile,
+    one_cluster,
+    symmetric,
+)
+from assay.evaluation.evidence.predictions import PREDICTED, clusters_of, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import metadata_slices, slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
 from assay.records.evaluation import (

@@ -21,8 +21,8 @@ from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.clusters import cluster_sums
 from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.interval import cluster_sums
 
 POWER = 0.80
 LEVEL = 0.95

@@ -1,7 +1,8 @@
 """The file of predictions that every comparison stands on, and the record of what was found in it.
 
     run_dir/evaluations/00000400-validation/
-        predictions.parquet    row_id, what was predicted, and the metadata columns; sorted by row_id
+        predictions.parquet    row_id, what was predicted, and the metadata columns; sorted by row_id; and which
+                               rows the split kept together: they are one draw
         evaluation.json        an `Evaluation`, which names the file by its digest
 
 Sorted rows make the file a function of the model and the split, whatever the number of ranks that scored it.
@@ -19,6 +20,8 @@ from jaxtyping import UInt64
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DamagedDataError, DataError
 from assay.base.names import checked_name
+from assay.data.dataset.split import key_hashes
+from assay.evaluation.evidence.interval import Clusters
 from assay.records.evaluation import AnyEvaluation, ClassifierEvaluation, evaluation_from_json
 from assay.store.objects import open_store
 
@@ -28,6 +31,8 @@ ROW_ID = "row_id"
 BINARY_COLUMNS = {"label": pa.int8(), "probability": pa.float64()}
 """What is predicted of a row that has one of two classes."""
 LABEL = "label"
+CLUSTER = "split_cluster"
+"""The hash of each row's key; absent where rows were split without one."""
 PREDICTED = ("predicted", "prediction")
 """What was said of a row, be it a class or a number: neither its score nor metadata."""
 
@@ -74,6 +79,29 @@ def read_predictions(
     table = _with_types(table, wanted, path).sort_by(ROW_ID)
     _refuse_repeats(table[ROW_ID].to_numpy(), path)
     return table
+
+
+def with_clusters(table: pa.Table, key: str | None, *, kept: bool) -> pa.Table:
+    """Predictions with the clusters of their rows, whose key stays where it is `kept`."""
+    if key is None or key not in table.column_names:
+        return table
+    found = table.append_column(CLUSTER, pa.array(key_hashes(table[key]), pa.uint64()))
+    return found if kept else found.drop_columns(key)
+
+
+def same_clusters(table: Any, other: Any) -> Any:
+    """Predictions with the clusters of others of the same rows, where an older assay wrote these without."""
+    if CLUSTER in table.column_names or CLUSTER not in other.column_names or len(table) != len(other):
+        return table
+    return table.append_column(CLUSTER, other[CLUSTER])
+
+
+def clusters_of(table: Any) -> Clusters | None:
+    """The cluster of each row of a table of predictions; None where each row is one of its own."""
+    if CLUSTER not in table.column_names:
+        return None
+    keys, clusters = np.unique(table[CLUSTER].to_numpy(), return_inverse=True)
+    return None if len(keys) == len(clusters) else clusters.astype(np.int64)
 
 
 def save_evaluation(folder: Path, evaluation: AnyEvaluation) -> None:

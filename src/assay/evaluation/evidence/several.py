@@ -16,13 +16,13 @@ import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.clusters import clustered_variance
 from assay.evaluation.evidence.effect import (
     Effect,
     item_shares,
     num_clusters,
     paired_effect,
 )
+from assay.evaluation.evidence.interval import clustered_variance
 from assay.evaluation.evidence.shared_items import sharing_groups
 
 

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 from jaxtyping import Bool
 
 from assay.base.units import count_text
-from assay.evaluation.evidence.clusters import CLUSTER
-from assay.evaluation.evidence.predictions import ROW_ID
+from assay.evaluation.evidence.predictions import CLUSTER, ROW_ID
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.records.evaluation import Estimate
 

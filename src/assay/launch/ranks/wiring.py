@@ -12,8 +12,7 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
-from assay.evaluation.evidence.clusters import with_clusters
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, with_clusters
 from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
 from assay.launch.ranks.faults import RankFaults
 from assay.launch.ranks.recorder import RankRecorder

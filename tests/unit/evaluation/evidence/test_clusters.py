@@ -11,10 +11,15 @@ from scipy import stats
 from assay.evaluation.evidence.classifier.auc import auc_difference, auc_estimate
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.clusters import CLUSTER, clusters_of, with_clusters
 from assay.evaluation.evidence.evaluate import compare_evaluations, evaluate_predictions
 from assay.evaluation.evidence.mean_scores import mean_estimate, share_estimate
-from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
+from assay.evaluation.evidence.predictions import (
+    CLUSTER,
+    PREDICTIONS_FILE,
+    clusters_of,
+    evaluation_folder,
+    with_clusters,
+)
 from assay.records.evaluation import ClassifierEvaluation, Estimate, Metric
 from assay.training.trainer.method_config import BinaryPredictions, RowScores
 

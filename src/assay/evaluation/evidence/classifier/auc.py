@@ -21,8 +21,7 @@ import numpy.typing as npt
 from jaxtyping import Float64
 
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scored_rows
-from assay.evaluation.evidence.clusters import clustered, one_cluster
-from assay.evaluation.evidence.interval import normal_quantile, symmetric
+from assay.evaluation.evidence.interval import clustered, normal_quantile, one_cluster, symmetric
 from assay.records.evaluation import Estimate
 
 

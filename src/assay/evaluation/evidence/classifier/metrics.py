@@ -13,8 +13,7 @@ from jaxtyping import Float64, Int, Num
 
 from assay.evaluation.evidence.classifier.auc import auc_estimate, on_logit_scale
 from assay.evaluation.evidence.classifier.rows import ScoredRows
-from assay.evaluation.evidence.clusters import clustered, one_cluster
-from assay.evaluation.evidence.interval import normal_quantile, symmetric
+from assay.evaluation.evidence.interval import clustered, normal_quantile, one_cluster, symmetric
 from assay.evaluation.evidence.predictions import BINARY_COLUMNS
 from assay.evaluation.evidence.slices import MIN_ROWS, metadata_slices
 from assay.records.evaluation import CalibrationBin, ClassifierMetrics, Estimate, SliceMetrics

@@ -7,7 +7,8 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float64, Int
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.clusters import Clusters, clusters_of
+from assay.evaluation.evidence.interval import Clusters
+from assay.evaluation.evidence.predictions import clusters_of
 
 
 class ScoredRows(NamedTuple):
