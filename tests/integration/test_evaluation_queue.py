@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from assay.base.clock import SystemClock
 from assay.cli.main import main
 from assay.evaluation.evidence.benchmark_items import load_result, read_items, result_folders
+from assay.evaluation.evidence.predictions import CLUSTER, PREDICTIONS_FILE, evaluation_folder
 from assay.evaluation.suite.queue import held_seconds
 from assay.launch.bookkeeping import writer_of
 from assay.launch.drive import drive
@@ -50,6 +52,19 @@ def items_by_folder(run: Run) -> dict[str, list[tuple[str, float]]]:
     return found
 
 
+def assert_rows_are_kept_together_alike(run: Run, step: int) -> None:
+    """The run's own predictions and the suite's items of the same rows are cut into the same clusters."""
+    own = pq.read_table(
+        evaluation_folder(Path(run.run_dir), step=step, split="validation") / PREDICTIONS_FILE
+    ).to_pylist()
+    folder = result_folders(Path(run.run_dir) / "benchmarks")[0]
+    items = read_items(folder, load_result(folder)).to_pylist()
+    of_suite = {item["item_id"]: item["cluster"] for item in items}
+    pairs = {(row[CLUSTER], of_suite[str(row["row_id"])]) for row in own}
+    names, keys = {name for _, name in pairs}, {key for key, _ in pairs}
+    assert 1 < len(keys) == len(names) == len(pairs) < len(own)
+
+
 def chunks(run: Run) -> int:
     return len(list((Path(run.run_dir) / "benchmarks").rglob("chunk-*.parquet")))
 
@@ -70,6 +85,8 @@ def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_
     assert {result.num_items for result in results} == {evaluation.overall.num_rows}
     last = next(result for result in results if result.benchmark == "validation-loss" and result.step == 10)
     assert last.score.value == pytest.approx(evaluation.overall.log_loss.value, abs=1e-6)
+    assert_rows_are_kept_together_alike(run, evaluation.step)
+    assert "clusters" in evaluation.overall.log_loss.method
     (beside,) = [part for part in phases if part.attempt == 0]
     assert beside.seconds == {"evaluation": pytest.approx(held_seconds(open_store(run.store_url)))}
     assert beside.held_s > 0
