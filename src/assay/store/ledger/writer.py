@@ -98,7 +98,9 @@ class LedgerWriter:
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-        if not self.wait(LEAVE_S):
+        if self.wait(LEAVE_S):
+            self._thread.join(LEAVE_S)  # the last to close a SQLite file folds its write-ahead log into it
+        else:
             mark_missed(self._home, self._subject)
             print(
                 f"the ledger does not answer; what it missed of '{self._subject}' is in its folder, and the "

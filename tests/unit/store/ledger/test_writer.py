@@ -42,6 +42,13 @@ def test_what_is_put_is_written_when_it_is_closed(home: Home, run: Run) -> None:
     assert not missed_subjects(home)
 
 
+def test_who_closes_it_leaves_a_whole_ledger_file(home: Home, run: Run) -> None:
+    """All in one file, which can be copied, and which readers leave as it is: no write-ahead log beside it."""
+    with LedgerWriter(home, "r", again=pytest.fail) as to_ledger:
+        to_ledger.put(lambda ledger: ledger.record_run(run))
+    assert [path.name for path in Path(run.run_dir).parent.glob("ledger.*")] == ["ledger.db"]
+
+
 def test_a_question_has_an_answer_or_none_in_time(home: Home, run: Run) -> None:
     with LedgerWriter(home, "r", again=Ledger.runs) as to_ledger:
         to_ledger.put(lambda ledger: ledger.record_run(run))
