@@ -144,6 +144,10 @@ def build(
     found = propose(sources, given) if format in (None, "text") else _as_asked(given)
     if found.is_guessed:
         _agree_on(found, sources, out, {**fields, "format": format})
+    if found.label is None and fields["label_kind"] != "auto":
+        raise ConfigError(
+            f"--label-kind {fields['label_kind']} is of a label, and there is none: name it with --label."
+        )
     values = {
         "format": format or "labelled",
         "tokenizer": found.tokenizer,

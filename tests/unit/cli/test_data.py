@@ -44,6 +44,12 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 BUILD = ("data", "build", "rows.jsonl", "--tokenizer", "tokenizer.json", "--key", "key", "--workers", "1")
 
 
+def test_what_a_label_is_cannot_be_said_where_there_is_none(corpus: Path, capsys) -> None:
+    code, _, said = run(capsys, *BUILD, "--no-label", "--label-kind", "binary", "--out", "one")
+    assert code == 2 and "--label-kind binary is of a label, and there is none: name it with --label" in said
+    assert not (corpus / "one").exists()
+
+
 def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None:
     code, built, _ = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     assert code == 0

@@ -337,3 +337,14 @@ def test_fields_are_proposed_from_their_names_and_values(tmp_path: Path) -> None
     named = propose([tmp_path / "b.jsonl"], AskedFields(tokenizer="t"))
     assert (named.text, named.label, named.metadata, named.is_guessed) == ("text", "label", (), False)
     assert propose([tmp_path / "b.jsonl"], AskedFields()).is_guessed
+
+
+@pytest.mark.parametrize("labels", [["a", "a", "a"], ["a", "b", "c"], ["x" * 80, "y", "y"]])
+def test_a_field_called_label_is_the_label_whatever_it_holds(tmp_path: Path, labels: list[str]) -> None:
+    """Of one value, of many, of long ones: a build without it would throw away what somebody wrote down."""
+    source = write_csv(
+        tmp_path / "a.csv", [{"text": f"row {n}", "label": each} for n, each in enumerate(labels)]
+    )
+    for asked in (AskedFields(tokenizer="t"), AskedFields()):
+        assert propose([source], asked).label == "label"
+    assert propose([source], AskedFields(tokenizer="t", without_label=True)).label is None

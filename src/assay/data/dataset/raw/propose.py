@@ -134,7 +134,9 @@ def _text_field(columns: Mapping[str, list[Any]], sources: Sequence[Path]) -> st
 
 
 def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> str | None:
-    for name in (LABEL, *_LABEL_NAMES):
+    if LABEL in columns and text != LABEL:
+        return LABEL
+    for name in _LABEL_NAMES:
         values = columns.get(name)
         if values and name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1:
             return name
