@@ -195,6 +195,7 @@ class TestLedger:
             ("tiny", "begins the ids of 2 runs: tiny-1, tiny-2"),
             ("tinny-1", "Perhaps you meant tiny-1"),
             ("zzz", "'assay runs' lists those"),
+            ("nothing", "'assay runs' lists those"),  # shares letters with tiny-1, and is no slip of it
             ("", "no run ''"),
         ],
     )

@@ -5,6 +5,7 @@ value where it came from (the file, the command line, or a default), and answers
 key that was probably meant.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -35,6 +36,9 @@ class FrozenConfig(Versioned):
 
 ConfigT = TypeVar("ConfigT", bound=FrozenConfig)
 
+COMMAND_LINE = "command line"
+"""The origin of a value that no file gave."""
+
 
 class LoadedConfig(NamedTuple):
     """A configuration and where each of its given values came from."""
@@ -60,7 +64,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     for override in overrides:
         key, value = parse_override(override)
         set_dotted(values, key, value, where="in the file")
-        origins[key] = "command line"
+        origins[key] = COMMAND_LINE
     return LoadedConfig(values, origins)
 
 
@@ -83,7 +87,10 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
         problems = "\n".join(
             f"  {problem}" for problem in _problems(config_class, error.errors(), loaded.origins)
         )
-        raise ConfigError(f"{config_class.__name__} is not valid:\n{problems}") from error
+        kind = re.sub(r"(?<!^)(?=[A-Z])", " ", config_class.__name__.removesuffix("Config")).lower()
+        file = next((origin for origin in loaded.origins.values() if origin != COMMAND_LINE), None)
+        said = f"{file} is not a valid {kind}" if file else f"the {kind} is not valid"
+        raise ConfigError(f"{said}:\n{problems}") from error
 
 
 def stored(config_class: type[ConfigT], tree: Mapping[str, Any], *, where: str, wrote: str = "") -> ConfigT:

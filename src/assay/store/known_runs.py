@@ -45,6 +45,6 @@ def the_one_meant(id_or_prefix: str, known: Sequence[str]) -> str:
 def _hint(wanted: str, known: Sequence[str]) -> str:
     if not known:
         return "The ledger holds no runs: is $ASSAY_HOME (or $ASSAY_LEDGER) the one that they were recorded in?"
-    if close := difflib.get_close_matches(wanted, known, n=3, cutoff=0.4):
+    if close := difflib.get_close_matches(wanted, known, n=3):
         return f"Perhaps you meant {' or '.join(close)}. 'assay runs' lists all."
     return "'assay runs' lists those that there are."

@@ -46,4 +46,12 @@ class Whole(FrozenConfig):
 def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
     with pytest.raises(ConfigError) as raised:
         validated(Whole, LoadedConfig(values, {}))
-    assert str(raised.value) == f"Whole is not valid:\n  {said}"
+    assert str(raised.value) == f"the whole is not valid:\n  {said}"
+
+
+def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():
+    class BatchPlanConfig(Whole):
+        pass
+
+    with pytest.raises(ConfigError, match=r"^some/file\.yaml is not a valid batch plan:\n"):
+        validated(BatchPlanConfig, LoadedConfig({"cont": 1, "count": 0}, {"count": "some/file.yaml"}))

@@ -283,7 +283,8 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     writer.close()
     assert call("show", "tiny-1") == 0
     screen = capsys.readouterr().out
-    assert "not evaluated yet" not in screen and "not at its end yet: 0.7000 on the way" in screen
+    assert "not evaluated yet" not in screen and "not at its end yet: auc 0.7000 on the way" in screen
+    assert "on 1 rank " in screen and "not audited yet" in screen
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:

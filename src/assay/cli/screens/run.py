@@ -20,7 +20,7 @@ from assay.cli.screens.terminal import (
 from assay.cli.screens.words import STATUS_STYLES, device_hours_text, world_sizes_text
 from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
-from assay.reporting.views.curves import RunCurves
+from assay.reporting.views.curves import VALIDATION_CURVE, RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
 from assay.reporting.views.verdict import model_mark
 from assay.store.settings import Money
@@ -52,7 +52,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "forked from", f"{run.parent}" + (f", with {', '.join(changes)}" if changes else "")
     yield "dataset", f"{run.dataset_fingerprint[:12]}…"
     total = "" if run.total_steps is None else f" of {run.total_steps:,}"
-    yield "step", f"{run.step:,}{total} on {world_sizes_text(run.world_sizes) or 'no'} ranks"
+    ranks = "1 rank" if set(run.world_sizes) == {1} else f"{world_sizes_text(run.world_sizes) or 'no'} ranks"
+    yield "step", f"{run.step:,}{total} on {ranks}"
     if kinds := dict.fromkeys(each.processor for each in run.attempts if each.processor):
         yield "processor", ", then ".join(kinds)
     if run.launches:
@@ -66,10 +67,14 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
     if run.commits:
         yield "commits", _commits_text(run.commits)
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
-    looks = (each.last for name, each in run.metrics.items() if name.startswith("validation_"))
-    on_the_way = [last for last in looks if last is not None]
+    looks = ((name, each.last) for name, each in run.metrics.items() if name.startswith(VALIDATION_CURVE))
+    on_the_way = [
+        f"{name.removeprefix(VALIDATION_CURVE).replace('_', ' ')} {last:.4f}"
+        for name, last in looks
+        if last is not None
+    ]
     if run.evaluation is None and on_the_way:
-        yield title, f"not at its end yet: {on_the_way[0]:.4f} on the way"
+        yield title, f"not at its end yet: {on_the_way[0]} on the way"
     else:
         yield title, _headline_text(run.evaluation)
     yield "rows", _audit_text(run)
@@ -126,7 +131,7 @@ def _headline_text(evaluation: AnyEvaluation | None) -> str:
 def _audit_text(run: RunView) -> RenderableType:
     audit = run.audit
     if audit is None:
-        return f"none yet: 'assay audit {run.run_id}'"
+        return f"not audited yet: 'assay audit {run.run_id}'"
     problems = len(audit.missing) + len(audit.repeated) + len(audit.problems)
     return Text.assemble(
         (audit.verdict, VERDICT_STYLES[audit.verdict]),
