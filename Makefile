@@ -73,9 +73,10 @@ test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
 	.venv-bench-trl/bin/python -m pytest -m '' tests/agreement
 
-bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed  ## peers side by side
+bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
+	.venv-bench-trl/bin/python benchmarks/methods.py
 	$(BIN)/python benchmarks/evidence.py
 	$(BIN)/python benchmarks/evidence_scaling.py
 	$(BIN)/python benchmarks/plan.py

@@ -1,0 +1,248 @@
+"""SFT, DPO and reward models beside TRL's: `python benchmarks/methods.py [--quick]`.
+
+Ours and TRL 1.16 learn the same rows with the same model in processes that take turns (see `methods_process`),
+so that a change of the machine's mood meets everybody. Lengths are spread as in life. Two settings of TRL:
+
+    its defaults      random micro-batches, padded; activations computed twice; the reference asked every step
+    its best          rows grouped by length, or packed; activations kept; the reference's answers precomputed
+
+beside ours as it is, and ours with the reference's answers in columns. With a vocabulary of 50,000 the same for
+a few rows, where memory counts. Figures are useful tokens a second, and each process's largest resident set.
+
+The last line printed is one JSON object: ratios, ours / TRL's, above 1 where ours is faster; of memory, the
+largest ratio of any pair that is compared, below 1 where ours holds less.
+"""
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from methods_process import BATCH_ROWS, MARK, MICRO_BATCH_ROWS, Method, Task, Turn
+from methods_rows import num_tokens, pair_rows, text_rows, with_reference, write_model, write_rows
+from trainer import Target, describe_machine
+
+PROCESS = Path(__file__).with_name("methods_process.py")
+GROUPED = {"train_sampling_strategy": "group_by_length", "gradient_checkpointing": False}
+BY_LENGTH_OF_PAIRS = {**GROUPED, "length_column_name": "length", "remove_unused_columns": False}
+PACKED = {
+    "packing": True, "max_length": 512, "gradient_checkpointing": False,
+    "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3,
+}  # fmt: skip
+"""As many tokens a micro-batch, and a step, as eight rows and 32 have."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    wide_rounds: int
+    num_rows: int
+    num_pairs: int
+    wide_rows: int
+    """Where the vocabulary is large; so for `wide_rounds`."""
+    wide_pairs: int
+    hidden_size: int = 128
+    num_layers: int = 2
+    vocab_size: int = 1024
+    wide_vocab_size: int = 50_000
+
+
+FULL = Plan(rounds=3, wide_rounds=2, num_rows=512, num_pairs=256, wide_rows=64, wide_pairs=32)
+QUICK = replace(
+    FULL, rounds=1, wide_rounds=1, num_rows=128, num_pairs=64, wide_rows=32, wide_pairs=32, wide_vocab_size=8192
+)
+WARM_UP_STEPS = 2
+"""The first allocate; nobody's are counted."""
+
+
+class Contender(NamedTuple):
+    """Who takes part."""
+
+    name: str
+    is_ours: bool
+    settings: Mapping[str, Any]
+
+
+DEFAULTS = "TRL, defaults"
+TRL = Contender(DEFAULTS, False, {})
+SFT = (
+    Contender("ours", True, {"train_on": "all"}),
+    TRL,
+    Contender("TRL, grouped by length", False, GROUPED),
+    Contender("TRL, packed", False, PACKED),
+)
+DPO = (
+    Contender("ours", True, {}),
+    Contender("ours, reference in columns", True, {"reference": {"type": "columns"}}),
+    TRL,
+    Contender("TRL, grouped, precomputed", False, {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
+)
+REWARD = (
+    Contender("ours", True, {}),
+    TRL,
+    Contender("TRL, grouped by length", False, BY_LENGTH_OF_PAIRS),
+)
+CONTENDERS: dict[Method, tuple[Contender, ...]] = {"sft": SFT, "dpo": DPO, "reward": REWARD}
+
+
+class Measured(NamedTuple):
+    """Of one contender, the median of its turns."""
+
+    tokens_per_s: float
+    tokens_per_cpu_s: float
+    peak_mb: float
+
+
+class Comparison:
+    """The contenders of one method on one vocabulary."""
+
+    def __init__(self, folder: Path, plan: Plan, method: Method, *, is_wide: bool) -> None:
+        folder.mkdir()
+        vocab_size = plan.wide_vocab_size if is_wide else plan.vocab_size
+        num_rows, num_pairs = (plan.wide_rows, plan.wide_pairs) if is_wide else (plan.num_rows, plan.num_pairs)
+        self._folder, self._method = folder, method
+        self._model = write_model(
+            folder / "model", vocab_size=vocab_size, hidden_size=plan.hidden_size, num_layers=plan.num_layers
+        )
+        rows = text_rows(num_rows, vocab_size) if method == "sft" else pair_rows(num_pairs, vocab_size)
+        mean = sum(map(num_tokens, rows)) / len(rows)
+        what = "rows" if method == "sft" else "pairs"
+        print(f"\n{method}, vocabulary of {vocab_size:,}: {len(rows)} {what}, {mean:.0f} tokens each:")
+        (folder / "rows.json").write_text(json.dumps(rows))
+        self._dataset = write_rows(folder, with_reference(rows, self._model) if method == "dpo" else rows)
+        rounds = plan.wide_rounds if is_wide else plan.rounds
+        self._turns = (WARM_UP_STEPS, *[len(rows) // BATCH_ROWS] * rounds)
+
+    def of(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
+        """Everybody starts at once and then takes turns, in the other order every other time."""
+        processes = {each.name: self._start(each) for each in contenders}
+        turns: dict[str, list[Turn]] = {each.name: [] for each in contenders}
+        for index in range(len(self._turns)):
+            for name in list(processes)[:: 1 if index % 2 else -1]:
+                turns[name].append(_turn(processes[name], name))
+        for process in processes.values():
+            process.communicate()
+        return {name: _measured(name, of_name[1:]) for name, of_name in turns.items()}
+
+    def _start(self, contender: Contender) -> subprocess.Popen[str]:
+        folder = self._folder / contender.name.replace(" ", "-")
+        folder.mkdir()
+        task = Task(
+            is_ours=contender.is_ours,
+            method=self._method,
+            settings=dict(contender.settings),
+            dataset=str(self._dataset if contender.is_ours else self._folder / "rows.json"),
+            model=str(self._model),
+            folder=str(folder),
+            turns=self._turns,
+        )
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        return subprocess.Popen(
+            [sys.executable, str(PROCESS), task.to_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+
+def _turn(process: subprocess.Popen[str], name: str) -> Turn:
+    """One turn of a process that waits for it."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    for line in process.stdout:
+        if line.startswith(MARK):
+            return Turn(**json.loads(line.removeprefix(MARK)))
+    raise SystemExit(f"{PROCESS.name}: {name} ended with exit code {process.wait()}")
+
+
+def _measured(name: str, turns: Sequence[Turn]) -> Measured:
+    found = Measured(
+        tokens_per_s=statistics.median(turn.num_tokens / turn.wall_s for turn in turns),
+        tokens_per_cpu_s=statistics.median(turn.num_tokens / turn.cpu_s for turn in turns),
+        peak_mb=turns[-1].peak_mb,
+    )
+    rates = sorted(turn.num_tokens / turn.wall_s for turn in turns)
+    print(
+        f"  {name:<28}{found.tokens_per_s:8.0f} tokens/s ({rates[0]:.0f} to {rates[-1]:.0f})"
+        f"{found.tokens_per_cpu_s:8.0f} /CPU s{found.peak_mb:7.0f} MB at most"
+    )
+    return found
+
+
+def ratios(found: Mapping[str, Measured], key: str) -> dict[str, float]:
+    """Ours as it is against TRL's defaults; our best against TRL's best."""
+    ours = {name: each for name, each in found.items() if name.startswith("ours")}
+    theirs = {name: each for name, each in found.items() if not name.startswith("ours")}
+    best, their_best = (max(side.values(), key=lambda each: each.tokens_per_s) for side in (ours, theirs))
+    pairs = {key: (ours["ours"], theirs[DEFAULTS]), f"{key}_best": (best, their_best)}
+    figures = {}
+    for name, (mine, other) in pairs.items():
+        figures[name] = mine.tokens_per_s / other.tokens_per_s
+        figures[f"{name}_cpu"] = mine.tokens_per_cpu_s / other.tokens_per_cpu_s
+        figures[f"{name}_memory"] = mine.peak_mb / other.peak_mb
+        print(
+            f"    {name}: {figures[name]:.2f} x, by CPU {figures[f'{name}_cpu']:.2f} x; "
+            f"memory {figures[f'{name}_memory']:.2f} x"
+        )
+    return figures
+
+
+TARGETS = (
+    Target("sft_vs_trl", 2.0, at_most=False),
+    Target("sft_vs_trl_best", 1.0, at_most=False),
+    Target("dpo_vs_trl", 2.0, at_most=False),
+    Target("dpo_vs_trl_best", 1.0, at_most=False),
+    Target("memory_vs_trl", 1.0, at_most=True),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
+    parser.add_argument("--only", nargs="+", choices=["sft", "dpo", "reward", "sft-wide", "dpo-wide"])
+    given = parser.parse_args()
+    plan = QUICK if given.quick else FULL
+    if importlib.util.find_spec("trl") is None:
+        raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
+    began_s = time.monotonic()
+    describe_machine()
+    print(
+        f"trl {importlib.metadata.version('trl')}; {plan.num_layers} layers of {plan.hidden_size}, float32; "
+        f"{BATCH_ROWS} rows a step in micro-batches of {MICRO_BATCH_ROWS}; 1 process, 1 thread"
+    )
+    figures: dict[str, float] = {}
+    folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
+    try:
+        for part in given.only or ("sft", "dpo", "reward", "sft-wide", "dpo-wide"):
+            name, _, width = part.partition("-")
+            method: Method = name  # type: ignore[assignment]
+            comparison = Comparison(folder / part, plan, method, is_wide=bool(width))
+            key = f"{method}_vs_trl" + ("_50k" if width else "")
+            figures |= ratios(comparison.of(CONTENDERS[method]), key)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    figures["memory_vs_trl"] = max(value for name, value in figures.items() if name.endswith("_memory"))
+    print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")
+    for target in TARGETS:
+        if target.name in figures:
+            print(target.line(figures[target.name]))
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,261 @@
+"""One trainer of the comparison of methods: `methods_process.py TASK` trains as TASK says, a turn at a time.
+
+It trains when it is told to by a line on its standard input, so many steps, says what they took, and waits for
+the next line; so several trainers, all warm, take turns on one machine. `ours` is all that `assay train` wires:
+loader, receipts, heartbeat, metrics, commits. TRL is its own trainers, with arguments and nothing else.
+
+Rows of a step and of a micro-batch, the model, and arithmetic in float32 on one thread are the same for all.
+"""
+
+import json
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from assay.base.clock import SystemClock
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.data.loader.loader import Loader
+from assay.launch.ranks.faults import NO_FAULTS
+from assay.launch.ranks.task import Orders, RankTask
+from assay.launch.ranks.wiring import train_rank
+from assay.records.cursor import Cursor
+from assay.records.run import Attempt, Run
+from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats
+from assay.store.objects import open_store
+from assay.training.recipe import Recipe, recipe_sha256
+from methods_rows import SPLIT, Row, num_tokens, words
+
+LANES = 4
+MICRO_BATCH_ROWS = 8
+"""TRL's own default."""
+BATCH_ROWS = LANES * MICRO_BATCH_ROWS
+MICRO_BATCH_TOKENS = 2048
+"""At most, of ours: the longest rows of a step are computed in several passes. TRL cuts by rows only."""
+COMMIT_EVERY = 32
+MARK = "@ "
+"""Begins a line that is a report; trainers print lines of their own."""
+
+Method = Literal["sft", "dpo", "reward"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One trainer of one method, in one setting."""
+
+    is_ours: bool
+    method: Method
+    settings: dict[str, Any]
+    """Ours: keys of `method`; TRL: arguments of its trainer."""
+    dataset: str
+    """Ours: the manifest's folder; TRL: rows as JSON."""
+    model: str
+    folder: str
+    """An empty one."""
+    turns: tuple[int, ...]
+    """How many steps each turn has."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What some steps took."""
+
+    wall_s: float
+    cpu_s: float
+    """Of the whole process."""
+    num_tokens: int
+    """Learned; padding is none."""
+    peak_mb: float
+    """The most that the process ever held, libraries and all."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Turns:
+    """Lets steps begin when it is this process's turn."""
+
+    def __init__(self, task: Task, learned: Callable[[int], int]) -> None:
+        """`learned`: tokens learned in so many steps, asked when these have been made."""
+        self._left = list(task.turns)
+        self._learned = learned
+        self._num_begun = self._end = 0
+        self._began = (0.0, 0.0, 0)
+
+    def step_begins(self) -> None:
+        """Returns when the step may begin; ends the process where there is nothing more to do."""
+        if self._num_begun == self._end:
+            self._wait()
+        self._num_begun += 1
+
+    def _wait(self) -> None:
+        if self._end:
+            wall_s, cpu_s, learned = (now - then for now, then in zip(self._now(), self._began, strict=True))
+            print(MARK + Turn(wall_s, cpu_s, int(learned), peak_mb()).to_json(), flush=True)
+        if not self._left or not sys.stdin.readline():
+            os._exit(0)
+        self._end += self._left.pop(0)
+        self._began = self._now()
+
+    def _now(self) -> tuple[float, float, int]:
+        return time.monotonic(), time.process_time(), self._learned(self._num_begun)
+
+    @property
+    def is_set(self) -> bool:
+        """What ours asks before each step: whether to stop."""
+        self.step_begins()
+        return False
+
+
+def peak_mb() -> float:
+    """The largest resident set so far."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+
+
+def main() -> None:
+    task = Task(**json.loads(sys.argv[1]))
+    torch.set_num_threads(1)
+    (ours if task.is_ours else trl)(task)
+
+
+def ours(task: Task) -> None:
+    folder = Path(task.folder)
+    model = {"type": "pretrained", "path": task.model}
+    tree = {
+        "name": "bench",
+        "data": {"dataset": task.dataset, "split": SPLIT},
+        "loader": {
+            "lanes": LANES, "global_batch_size": BATCH_ROWS, "max_micro_batch_tokens": MICRO_BATCH_TOKENS,
+        },
+        "method": {"type": task.method, "model": model, **task.settings},
+        "trainer": {
+            "epochs": 1000, "commit_every": COMMIT_EVERY,
+            "optimizer": {"learning_rate": 1e-4, "max_gradient_norm": 1.0},
+        },
+    }  # fmt: skip
+    recipe = Recipe.model_validate(tree)
+    resolved = recipe.model_dump(mode="json")
+    now_s = SystemClock().now_s()
+    run = Run(
+        run_id="bench", created_s=now_s, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
+        dataset_fingerprint="", code_version="", run_dir=task.folder, store_url=task.folder,
+    )  # fmt: skip
+    CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
+    Heartbeats.create(folder / "heartbeats", 1).close()
+    learned = _learned_after(recipe, sum(task.turns))
+    orders = Orders(
+        attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s),
+        commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=3600.0,
+    )  # fmt: skip
+    rank = RankTask(
+        run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},
+        heartbeats=str(folder / "heartbeats"), supervisor_pid=0,
+    )  # fmt: skip
+    train_rank(rank, Turns(task, learned.__getitem__))  # type: ignore[arg-type]
+
+
+def _learned_after(recipe: Recipe, num_steps: int) -> list[int]:
+    """Tokens after each step, from none on."""
+    view = split_view(Dataset.open(Path(recipe.data.dataset)), recipe.data.split, "train")
+    shares = Loader(view, recipe.loader, recipe.method.columns).shares(Cursor(), range(LANES), num_steps)
+    return [0, *accumulate(sum(lane.num_tokens for lane in share.lanes) for share in shares)]
+
+
+def trl(task: Task) -> None:
+    import logging
+
+    import datasets
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+    from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+
+    logging.disable(logging.WARNING)
+    datasets.disable_progress_bars()
+    kinds: dict[str, tuple[Any, Any]] = {
+        "sft": (SFTConfig, SFTTrainer),
+        "dpo": (DPOConfig, DPOTrainer),
+        "reward": (RewardConfig, RewardTrainer),
+    }
+    arguments, trainer_of = kinds[task.method]
+    rows: list[Row] = json.loads(Path(task.dataset).read_text())
+    usual = {"per_device_train_batch_size": MICRO_BATCH_ROWS, "gradient_accumulation_steps": LANES}
+    config = arguments(
+        output_dir=task.folder, num_train_epochs=1000, learning_rate=1e-4, max_grad_norm=1.0, use_cpu=True,
+        bf16=False, report_to="none", save_strategy="no", disable_tqdm=True, **{**usual, **task.settings},
+    )  # fmt: skip
+    load = AutoModelForSequenceClassification if task.method == "reward" else AutoModelForCausalLM
+    keys = {"num_labels": 1} if task.method == "reward" else {}
+    trainer = trainer_of(
+        model=load.from_pretrained(task.model, dtype=torch.float32, **keys),
+        args=config,
+        processing_class=AutoTokenizer.from_pretrained(task.model),
+        train_dataset=datasets.Dataset.from_list([_for_trl(row, task.method) for row in rows]),
+    )
+    counted = _Counted(trainer.data_collator)
+    trainer.data_collator = counted
+    turns = Turns(task, lambda _: counted.num_learned)
+
+    class Turned(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, *_: object, **__: object) -> None:
+            turns.step_begins()
+
+        def on_substep_end(self, *_: object, **__: object) -> None:
+            counted.learned()
+
+        def on_step_end(self, *_: object, **__: object) -> None:
+            counted.learned()
+
+    trainer.add_callback(Turned())
+    trainer.train()
+
+
+def _for_trl(row: Row, method: Method) -> Row:
+    """As its trainers want it: tokens, or texts that they make the same tokens of."""
+    if method == "sft":
+        return row
+    whole = {"chosen": row["input_ids"], "rejected": row["rejected_ids"]}
+    if method == "reward":
+        return {name: words(tokens) for name, tokens in whole.items()} | {"length": num_tokens(row)}
+    prompt = row["prompt_tokens"]
+    completions = {name: " " + words(tokens[prompt:]) for name, tokens in whole.items()}
+    return {"prompt": words(row["input_ids"][:prompt]), **completions, "length": num_tokens(row)}
+
+
+class _Counted:
+    """A collator that notes how many tokens, padding left out, go into each micro-batch, some of them ahead."""
+
+    def __init__(self, collator: Callable[[list[Row]], Any]) -> None:
+        self._collator = collator
+        self._ahead: deque[int] = deque()
+        self.num_learned = 0
+        """Tokens, so far."""
+
+    def __call__(self, rows: list[Row]) -> Any:
+        self._ahead.append(sum(map(_trl_tokens, rows)))
+        return self._collator(rows)
+
+    def learned(self) -> None:
+        """A micro-batch more has gone through."""
+        self.num_learned += self._ahead.popleft()
+
+
+def _trl_tokens(row: Row) -> int:
+    both = len(row.get("chosen_ids", [])) + len(row.get("rejected_ids", []))
+    return len(row.get("input_ids", [])) + both + 2 * len(row.get("prompt_ids", []))
+
+
+if __name__ == "__main__":
+    main()
