@@ -49,8 +49,18 @@ def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
         run_id="one-rank", created_s=0.0, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
         dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
     )  # fmt: skip
+    train_here(run)
+    recorded = recorded_steps(folder)
+    assert sorted(recorded) == list(range(1, len(recorded) + 1))
     log = CommitLog(open_store(run.store_url))
-    log.begin_attempt(world_size=1, now_s=0.0)
+    model = load_committed(run, log.commits()[-1], log.store)
+    return Trained([recorded[step].values for step in sorted(recorded)], dict(model.state_dict()))
+
+
+def train_here(run: Run) -> None:
+    """Train a run, as its record has it, to its end."""
+    folder = Path(run.run_dir)
+    CommitLog(open_store(run.store_url)).begin_attempt(world_size=1, now_s=0.0)
     Heartbeats.create(folder / "heartbeats", 1).close()
     threads = torch.get_num_threads()
     try:
@@ -59,10 +69,6 @@ def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
         torch.set_num_threads(threads)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
-    recorded = recorded_steps(folder)
-    assert sorted(recorded) == list(range(1, len(recorded) + 1))
-    model = load_committed(run, log.commits()[-1], log.store)
-    return Trained([recorded[step].values for step in sorted(recorded)], dict(model.state_dict()))
 
 
 def _task(run: Run, folder: Path) -> RankTask:

@@ -1,6 +1,7 @@
 """`assay export RUN`: a run's model as a folder that other tools load."""
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -14,8 +15,21 @@ from assay.cli.given import FOLDER, PATH, given_home, run_and_step
 )
 @click.option("--to", type=FOLDER, help="Folder to make; by default RUN-stepN here.")
 @click.option("--tokenizer", type=PATH, help="Its tokenizer.json, where the dataset does not hold it.")
+@click.option(
+    "--adapters",
+    type=click.Choice(["merged", "apart"]),
+    default="merged",
+    help="Of a run with method.model.lora: adapters added to the weights (merged), or alone, for PEFT (apart).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the record of what was exported (docs/json.md).")
-def export(run_id: str, step: int | None, to: Path | None, tokenizer: Path | None, as_json: bool) -> None:
+def export(
+    run_id: str,
+    step: int | None,
+    to: Path | None,
+    tokenizer: Path | None,
+    adapters: Literal["merged", "apart"],
+    as_json: bool,
+) -> None:
     """Write the model of RUN to a folder: safetensors, tokenizer, configuration, and a card with its evidence.
 
     transformers loads the folder, without assay. The card (README.md) says of data, recipe, training,
@@ -33,13 +47,14 @@ def export(run_id: str, step: int | None, to: Path | None, tokenizer: Path | Non
         step=of_name if step is None else step,
         to=to,
         tokenizer=tokenizer,
+        adapters=adapters,
         progress=lambda done, total: show_progress("export", done, total, unit=" parts"),
     )
     if as_json:
         click.echo(exported.record.to_json())
     else:
+        ask = f"assay predict {exported.folder} FILE · " if exported.record.form == "classifier" else ""
         click.echo(
             f"{exported.folder}: run {exported.record.run_id} at step {exported.record.step:,}, weights "
-            f"{exported.record.weights_digest[:16]}…\nnext: assay predict {exported.folder} FILE · read "
-            f"{exported.folder}/README.md"
+            f"{exported.record.weights_digest[:16]}…\nnext: {ask}read {exported.folder}/README.md"
         )

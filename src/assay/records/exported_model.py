@@ -1,12 +1,14 @@
 """A model that left: which run's weights a folder holds, by which recipe and data they came to be, file by
 file."""
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.commit import FileDigest
 from assay.records.record import Record
+
+ModelForm = Literal["classifier", "language_model", "reward_model"]
 
 
 class ExportedModel(Record):
@@ -39,3 +41,10 @@ class ExportedModel(Record):
     """Seconds since the Unix epoch."""
     files: tuple[FileDigest, ...]
     """Those that a model is loaded from: weights, configuration, tokenizer, module."""
+    form: ModelForm = "classifier"
+    """A classifier by its own module, a causal language model, or a reward: a sequence classification with one
+    number."""
+    base_sha256: str | None = None
+    """Digest of the weights below the adapters, where these alone were written; who loads them brings those."""
+
+    added: ClassVar = frozenset({"form", "base_sha256"})

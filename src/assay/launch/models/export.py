@@ -1,7 +1,7 @@
 """The model out: a commit's weights as a folder that other tools load, with the evidence about them.
 
     commit -> verified, read -> FOLDER/model.safetensors, config.json, a module where transformers has no class
-    dataset's tokenizer ------> FOLDER/tokenizer.json, tokenizer_config.json
+    dataset's tokenizer ------> FOLDER/tokenizer.json, tokenizer_config.json, chat_template.jinja
     records of the run -------> FOLDER/README.md (the model card), assay.json
 
 The folder appears whole or not at all. It names no place of this machine.
@@ -14,17 +14,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.compute as pc
+
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError
+from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.data.dataset.dataset import Dataset
-from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_file
+from assay.data.dataset.formats.template import TEMPLATE_FILE
+from assay.data.dataset.tokens import (
+    SETTINGS_FILE,
+    TOKENIZER_FILE,
+    load_tokenizer,
+    special_tokens,
+    tokenizer_file,
+    tokenizer_settings,
+)
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.run import VALIDATION, chosen_commit, existing_run
 from assay.records.commit import Commit, FileDigest
-from assay.records.exported_model import ExportedModel
+from assay.records.exported_model import ExportedModel, ModelForm
 from assay.records.run import Run
 from assay.reporting.pages.model_card import ModelFacts, model_card
 from assay.store.attempts import saved_attempts
@@ -32,7 +43,9 @@ from assay.store.commit_log import CommitLog
 from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.methods.registry import portable_method
+from assay.training.methods.registry import exportable_method
+from assay.training.model.exporting import Adapters, Leaving
+from assay.training.model.lora import base_sha256
 from assay.training.recipe import recipe_of
 
 EXPORT_FILE = "assay.json"
@@ -58,14 +71,22 @@ class Exported(NamedTuple):
 
 
 def export_run(
-    home: Home, run_id: str, *, step: int | None, to: Path | None, tokenizer: Path | None, progress: Progress
+    home: Home,
+    run_id: str,
+    *,
+    step: int | None,
+    to: Path | None,
+    tokenizer: Path | None,
+    adapters: Adapters,
+    progress: Progress,
 ) -> Exported:
     """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet."""
     run = existing_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
-    method = portable_method(recipe.method)
+    method = exportable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset, tokenizer)
+    beside = _tokenizer_files(known, dataset, method.form)
     commit = chosen_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
     if to.exists():
@@ -76,8 +97,10 @@ def export_run(
     unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
     unfinished.mkdir(parents=True)
     try:
-        method.save_portable(model, unfinished)
-        _save_tokenizer(known, unfinished, dataset.manifest.lengths.max)
+        base = base_sha256(model) if adapters == "apart" else None
+        method.save_portable(model, unfinished, Leaving(beside.numbers, adapters))
+        for name, data in beside.files.items():
+            (unfinished / name).write_bytes(data)
         progress(3, _PARTS)
         columns = dataset.manifest.columns
         exported = ExportedModel(
@@ -88,7 +111,9 @@ def export_run(
             recipe_sha256=run.recipe_sha256,
             dataset=dataset.manifest.name,
             dataset_fingerprint=run.dataset_fingerprint,
-            columns={name: columns[name] for name in recipe.method.columns if name != "input_ids"},
+            columns={name: columns[name] for name in recipe.method.columns if name != TOKENS}
+            if method.form == "classifier"
+            else {},
             tokenizer_sha256=known.sha256,
             is_tokenizer_proved=known.is_proved,
             max_tokens=dataset.manifest.lengths.max,
@@ -96,6 +121,8 @@ def export_run(
             exported_by=code_version(),
             exported_s=SystemClock().now_s(),
             files=_digests(unfinished),
+            form=method.form,
+            base_sha256=base,
         )
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
@@ -128,18 +155,69 @@ def tokenizer_of(dataset: Dataset, given: Path | None) -> KnownTokenizer:
     )
 
 
-def _save_tokenizer(known: KnownTokenizer, folder: Path, max_tokens: int) -> None:
-    (folder / TOKENIZER_FILE).write_bytes(known.path.read_bytes())
-    tokenizer = load_tokenizer(known.path)
-    padding = next((token for token in _PADDING if tokenizer.token_to_id(token) is not None), None)
+class _TokenizerFiles(NamedTuple):
+    """What stands beside the weights for who has texts."""
+
+    files: dict[str, bytes]
+    numbers: dict[str, int]
+    """Special token that a model is told of -> its number."""
+
+
+def _tokenizer_files(known: KnownTokenizer, dataset: Dataset, form: ModelForm) -> _TokenizerFiles:
+    """The dataset's tokenizer, special tokens and chat template, as transformers reads them."""
+    files, manifest = {TOKENIZER_FILE: known.path.read_bytes()}, dataset.manifest
+    tokenizer, special = load_tokenizer(known.path), {}
+    if form != "classifier":
+        template = _kept(known, TEMPLATE_FILE, manifest.chat_template_sha256)
+        files |= {} if template is None else {TEMPLATE_FILE: template}
+        _kept(known, SETTINGS_FILE, manifest.tokenizer_config_sha256)
+        special = special_tokens(tokenizer_settings(known.path))
+    wanted = [special.pop("pad_token", None), *_PADDING]
+    padding = [token for token in wanted if token and tokenizer.token_to_id(token) is not None]
+    if form == "classifier":
+        padding.append(str(tokenizer.id_to_token(0)))
+    elif form == "reward_model":
+        ends = _row_ends(dataset)
+        padding = [token for token in padding if tokenizer.token_to_id(token) not in ends]
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": max_tokens,
-        "pad_token": padding or tokenizer.id_to_token(0),
+        **special,
+        **({"pad_token": padding[0]} if padding else {}),
+        # A language model knows its own longest sequence; what is longer than a classifier's rows is cut.
+        **({"model_max_length": manifest.lengths.max} if form == "classifier" else {}),
         "model_input_names": ["input_ids", "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    files[SETTINGS_FILE] = (json.dumps(config, indent=2) + "\n").encode()
+    named = {name: tokenizer.token_to_id(str(config.get(name))) for name in ("eos_token", "pad_token")}
+    return _TokenizerFiles(files, {name: number for name, number in named.items() if number is not None})
+
+
+def _kept(known: KnownTokenizer, name: str, sha256: str | None) -> bytes | None:
+    """A file beside the tokenizer; if the manifest names one, it must be that."""
+    path = known.path.parent / name
+    data = path.read_bytes() if path.is_file() else None
+    if sha256 is not None and (data is None or sha256_of_bytes(data) != sha256):
+        raise ConfigError(
+            f"{path}: {'not there' if data is None else 'not the file'}, and the dataset was built with one of "
+            f"sha256 {sha256[:12]}…. Restore it beside the tokenizer, or build the dataset again."
+        )
+    return data
+
+
+def _row_ends(dataset: Dataset) -> set[int]:
+    """The tokens that rows end with: none of them can be a reward model's padding."""
+
+    def of_group(group: int) -> set[int]:
+        table = dataset.read_row_group(group, sequences_of(dataset.manifest.columns))
+        sequences = [chunk for column in table.columns for chunk in column.chunks if len(chunk)]
+        return {
+            number
+            for each in sequences
+            for number in each.values.take(pc.subtract(each.offsets[1:], 1)).unique().to_pylist()
+        }
+
+    return set().union(*dataset.each_group(of_group))
 
 
 def _digests(folder: Path) -> tuple[FileDigest, ...]:
@@ -155,9 +233,9 @@ def _without_places(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     tree["data"]["dataset"] = dataset
     if tree.get("evaluation"):
         tree["evaluation"]["suite"] = Path(tree["evaluation"]["suite"]).name
-    encoder = tree["method"].get("encoder")
-    if isinstance(encoder, dict) and Path(str(encoder.get("path", ""))).is_absolute():
-        encoder["path"] = Path(encoder["path"]).name
+    for part in tree["method"].values():  # an encoder, a model, its reference
+        if isinstance(part, dict) and Path(str(part.get("path", ""))).is_absolute():
+            part["path"] = Path(part["path"]).name
     return tree
 
 

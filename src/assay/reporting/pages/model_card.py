@@ -34,7 +34,12 @@ class ModelFacts(NamedTuple):
 
 def model_card(facts: ModelFacts) -> str:
     """As Markdown, with the head that model hubs read."""
-    head = {"library_name": "transformers", "pipeline_tag": "text-classification", "tags": ["assay"]}
+    exported = facts.exported
+    head = {
+        "library_name": "peft" if exported.base_sha256 else "transformers",
+        "pipeline_tag": "text-generation" if exported.form == "language_model" else "text-classification",
+        "tags": ["assay"],
+    }
     return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n\n" + "\n".join(_lines(facts)) + "\n"
 
 
@@ -63,6 +68,52 @@ def _lines(facts: ModelFacts) -> Iterator[str]:
 
 
 def _use(exported: ExportedModel) -> Iterator[str]:
+    if exported.form == "classifier":
+        yield from _use_of_classifier(exported)
+    else:
+        yield from _use_of_language_model(exported)
+
+
+def _use_of_language_model(exported: ExportedModel) -> Iterator[str]:
+    is_reward = exported.form == "reward_model"
+    kind = "AutoModelForSequenceClassification" if is_reward else "AutoModelForCausalLM"
+    yield from ("```python", f"from transformers import {kind}, AutoTokenizer")
+    if exported.base_sha256 is not None:
+        labels = ", num_labels=1" if is_reward else ""
+        yield from (
+            "from peft import PeftModel",
+            "",
+            "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
+            f"base = {kind}.from_pretrained(BASE{labels})",
+            "model = PeftModel.from_pretrained(base, FOLDER)",
+        )
+    else:
+        yield from (
+            "",
+            "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
+            f"model = {kind}.from_pretrained(FOLDER)",
+        )
+    files = {file.path for file in exported.files}
+    if "chat_template.jinja" in files:
+        made = 'tokenizer.apply_chat_template(messages, return_dict=True, return_tensors="pt")'
+    else:
+        made = 'tokenizer(text, return_tensors="pt")'
+    yield from (f"tokens = {made}", "logits = model(**tokens).logits", "```", "")
+    if exported.base_sha256 is not None:
+        yield (
+            "The folder holds adapters alone. `BASE` is the model that they were trained on, which the recipe "
+            f"names; the digest of its weights in the run's commits is `{exported.base_sha256}`."
+        )
+    if is_reward:
+        yield (
+            "The one logit is the reward of a prompt with its answer, read at the last token: only differences "
+            "between answers to one prompt mean something. transformers takes the last token that is not the "
+            "padding token, so pad with the tokenizer's; where it has none, ask one sequence at a time."
+        )
+    yield f"The longest row that was trained on has {exported.max_tokens:,} tokens."
+
+
+def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
     yield from (
         "```python",
         "from transformers import AutoModelForSequenceClassification, AutoTokenizer",

@@ -19,7 +19,7 @@ from assay.base.errors import ConfigError
 from assay.training.trainer.method_config import MethodConfig
 
 if TYPE_CHECKING:
-    from assay.training.trainer.method import PortableMethod, PredictingMethod
+    from assay.training.trainer.method import ExportableMethod, PortableMethod, PredictingMethod
 
 
 class Entry(NamedTuple):
@@ -48,15 +48,28 @@ def method_of(config: MethodConfig) -> "PredictingMethod":
     return method
 
 
-def portable_method(config: MethodConfig) -> "PortableMethod":
+def exportable_method(config: MethodConfig) -> "ExportableMethod":
     """Likewise, if its model can leave; else a `ConfigError`."""
+    from assay.training.trainer.method import ExportableMethod
+
+    method = method_of(config)
+    if not isinstance(method, ExportableMethod):
+        raise ConfigError(
+            f"a model of method '{config.type}' cannot leave yet: the method does not say how its weights are "
+            "written for others (see ExportableMethod)."
+        )
+    return method
+
+
+def portable_method(config: MethodConfig) -> "PortableMethod":
+    """Likewise, if its model answers for rows of a file; else a `ConfigError`."""
     from assay.training.trainer.method import PortableMethod
 
     method = method_of(config)
     if not isinstance(method, PortableMethod):
         raise ConfigError(
-            f"a model of method '{config.type}' cannot leave yet: the method says neither how its weights are "
-            "written for others nor what it answers without a label (see PortableMethod)."
+            f"a model of method '{config.type}' has no answer for the rows of a file (see PortableMethod). Ask "
+            "it with transformers: assay export RUN writes the folder for it."
         )
     return method
 

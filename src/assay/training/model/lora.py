@@ -57,6 +57,27 @@ def adapters_off(model: nn.Module) -> Iterator[None]:
             layer._disable_adapters = before
 
 
+def merge_adapters(model: nn.Module) -> None:
+    """Add what adapters say to the matrices that they stand beside, and take them away; if there are any."""
+    below = [module for module in model.modules() if BASE in module._buffers]
+    if not below:
+        return
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+    for module in below:
+        del module._buffers[BASE]
+
+
+def base_sha256(model: nn.Module) -> str | None:
+    """The digest of the weights below a model's adapters; None where it has none."""
+    found = [buffer for name, buffer in model.named_buffers() if name.rpartition(".")[2] == BASE]
+    return bytes(found[0].tolist()).hex() if found else None
+
+
 def _digest_of(network: nn.Module) -> Any:
     digest = hashlib.sha256()
     for name, weight in sorted(network.named_parameters()):

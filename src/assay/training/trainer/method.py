@@ -14,6 +14,8 @@ from jaxtyping import Float32, Shaped
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
+from assay.records.exported_model import ModelForm
+from assay.training.model.exporting import Leaving
 
 Helpers = Mapping[str, nn.Module]
 """Frozen networks that a loss asks besides the one that is trained, by name."""
@@ -80,18 +82,26 @@ class PredictingMethod(Method, Protocol):
 
 
 @runtime_checkable
-class PortableMethod(PredictingMethod, Protocol):
-    """A method whose model leaves: as files that other tools load, and to answer for rows without a label."""
+class ExportableMethod(PredictingMethod, Protocol):
+    """A method whose model leaves as files that other tools load."""
+
+    form: ModelForm
+    """As what they load it."""
+
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """Write weights as safetensors, `config.json`, and the module that reads them where none of
+        transformers does. The model is not used any more."""
+        ...
+
+
+@runtime_checkable
+class PortableMethod(ExportableMethod, Protocol):
+    """Likewise, and its model answers for rows without a label."""
 
     def answers(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, list[Any]]:
         """Columns by name, one value a row, of rows without a label: `tensors` has none. In evaluation mode."""
-        ...
-
-    def save_portable(self, model: nn.Module, folder: Path) -> None:
-        """Write weights as safetensors, `config.json`, and the module that reads them where none of
-        transformers does."""
         ...
 
     def load_portable(self, folder: Path) -> nn.Module:

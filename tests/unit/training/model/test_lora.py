@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.distributed.checkpoint.state_dict import get_model_state_dict
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.micro_batches import micro_batch
@@ -19,7 +21,10 @@ from assay.records.dataset import DatasetManifest
 from assay.training.checkpoint.parts import model_state, restore_model
 from assay.training.methods.dpo.config import DpoConfig
 from assay.training.methods.dpo.method import DpoMethod
+from assay.training.methods.reward.config import RewardConfig
+from assay.training.methods.reward.method import RewardMethod
 from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig, check_rows
+from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.token_scores import CausalNetwork
 from language_rows import small_model
@@ -44,7 +49,7 @@ def network(seed: int = 1, **keys: Any) -> CausalNetwork:
     return CausalNetwork(config(**keys))
 
 
-def disturbed(model: CausalNetwork) -> CausalNetwork:
+def disturbed(model: torch.nn.Module) -> Any:
     """Adapters begin at zero; these have learned something."""
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -134,3 +139,54 @@ def test_a_preference_is_held_to_the_model_below_its_adapters(tmp_path: Path) ->
         assert bool(helpers) == (config_.reference.path is not None)
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-6, atol=0)
     assert abs(float(losses[0].detach()) - len(PAIRS) * math.log(2)) > 0.01
+
+
+@pytest.mark.usefixtures("peft")
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_adapters_leave_added_to_the_weights_below_them(architecture: str, tmp_path: Path) -> None:
+    lora = {"rank": 2, "targets": ["c_attn", "c_fc"]} if architecture == "gpt2" else {"rank": 2}
+    model = disturbed(network(architecture=architecture, num_kv_heads=None, lora=lora)).eval()
+    with torch.no_grad():
+        expected = model(IDS).log_probs
+        save_model(model.network, config(lora=lora), tmp_path / "model", Leaving({}))
+        logits = AutoModelForCausalLM.from_pretrained(tmp_path / "model").eval()(IDS).logits
+    seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
+    assert torch.allclose(seen, expected, atol=2e-5)
+    names = load_file(tmp_path / "model" / "model.safetensors").keys()
+    assert not [name for name in names if "lora" in name or "base" in name]
+
+
+@pytest.mark.usefixtures("peft")
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # PEFT asks it
+@pytest.mark.parametrize("method", ["sft", "reward"])
+def test_adapters_leave_alone_and_peft_joins_them_to_their_base(method: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2, "targets": ["q_proj", "down_proj"]}}
+    leaving, lengths = Leaving({"pad_token": 0}, "apart"), torch.tensor([IDS.shape[1]])
+    torch.manual_seed(2)
+    with torch.no_grad():
+        if method == "reward":
+            whole = RewardConfig.model_validate({"type": "reward", "model": tree})
+            own = disturbed(RewardMethod(whole).build_model()).eval()
+            expected = own(IDS, lengths)
+            RewardMethod(whole).save_portable(own, tmp_path / "adapters", leaving)
+            below = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+            seen = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits[:, 0]
+        else:
+            own = disturbed(CausalNetwork(PretrainedCausalConfig.model_validate(tree))).eval()
+            expected = own(IDS).log_probs
+            save_model(own.network, PretrainedCausalConfig.model_validate(tree), tmp_path / "adapters", leaving)
+            below = AutoModelForCausalLM.from_pretrained(base)
+            logits = PeftModel.from_pretrained(below, tmp_path / "adapters").eval()(IDS).logits
+            seen = logits[:, :-1].log_softmax(-1).gather(2, IDS[:, 1:, None])[:, :, 0]
+    assert torch.allclose(seen, expected, atol=1e-6)
+    assert str(tmp_path) not in (tmp_path / "adapters" / "adapter_config.json").read_text()
+
+
+@pytest.mark.usefixtures("peft")
+def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_path: Path) -> None:
+    model = network(lora={"rank": 2})
+    with pytest.raises(ConfigError, match="drawn from the run's seed"):
+        save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving({}, "apart"))

@@ -8,17 +8,22 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from assay.base.errors import ConfigError
 from assay.data.loader.batch import MicroBatch
+from assay.records.exported_model import ModelForm
 from assay.training.methods.classify.batch import classifier_tensors
 from assay.training.methods.classify.config import ClassifyConfig
 from assay.training.methods.classify.exporting import load_portable, save_portable
 from assay.training.methods.classify.labels import labels_of
 from assay.training.methods.classify.network import ClassifierNetwork
+from assay.training.model.exporting import Leaving
 from assay.training.trainer.method import Helpers, Loss
 
 
 class ClassifyMethod:
     """Text and metadata to what the label is: the probability of 1, of each class, or a number."""
+
+    form: ModelForm = "classifier"
 
     def __init__(self, config: ClassifyConfig) -> None:
         self.config = config
@@ -76,9 +81,11 @@ class ClassifyMethod:
         """See `labels`: each kind's own."""
         return self._labels.answers(self.outputs(model, tensors))
 
-    def save_portable(self, model: nn.Module, folder: Path) -> None:
-        """See `PortableMethod`."""
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """See `ExportableMethod`."""
         assert isinstance(model, ClassifierNetwork), type(model)
+        if leaving.adapters == "apart":
+            raise ConfigError("--adapters apart: a classifier has no adapters. Leave the option out.")
         save_portable(model, self.config, folder)
 
     def load_portable(self, folder: Path) -> nn.Module:

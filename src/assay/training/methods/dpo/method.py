@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY
+from assay.records.exported_model import ModelForm
 from assay.training.methods.dpo.config import (
     CHOSEN_LOG_PROB,
     LOSS,
@@ -23,6 +25,7 @@ from assay.training.methods.dpo.config import (
 )
 from assay.training.methods.dpo.loss import pair_losses
 from assay.training.model.causal_config import PretrainedCausalConfig
+from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.pairs import pairs_of
 from assay.training.model.token_scores import CausalNetwork, TokenScores
@@ -45,6 +48,8 @@ class Scores(NamedTuple):
 
 class DpoMethod:
     """Pairs of completions to a model that prefers the chosen ones."""
+
+    form: ModelForm = "language_model"
 
     metrics = (
         "accuracy",
@@ -125,6 +130,11 @@ class DpoMethod:
             "chosen_reward": chosen,
             "rejected_reward": rejected,
         }
+
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """See `ExportableMethod`."""
+        assert isinstance(model, CausalNetwork), type(model)
+        save_model(model.network, self.config.model, folder, leaving)
 
     @property
     def _is_base(self) -> bool:

@@ -1,6 +1,7 @@
 """Joins the reward model's parts to the trainer's protocol."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -10,15 +11,20 @@ from torch.nn.functional import logsigmoid
 
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY, LOG_LOSS
+from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
+from assay.training.methods.reward.exporting import save_portable
 from assay.training.methods.reward.loss import reward_losses
 from assay.training.methods.reward.network import RewardNetwork
+from assay.training.model.exporting import Leaving
 from assay.training.model.pairs import pairs_of
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 
 class RewardMethod:
     """Pairs of completions to a number that is higher for the better one."""
+
+    form: ModelForm = "reward_model"
 
     metrics = ("accuracy", "margin", "mean_reward")
     """What is written down with every step, beside the loss."""
@@ -86,6 +92,11 @@ class RewardMethod:
             "chosen_reward": chosen,
             "rejected_reward": rejected,
         }
+
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """See `ExportableMethod`."""
+        assert isinstance(model, RewardNetwork), type(model)
+        save_portable(model, self.config, folder, leaving)
 
     def _rewards(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]

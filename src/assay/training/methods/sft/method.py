@@ -5,20 +5,25 @@ long row counts for more than a short one, however rows are padded, packed or de
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 
 from assay.data.loader.batch import MicroBatch
+from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
 from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
+from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 
 class SftMethod:
     """Text to a model that finds it likely."""
+
+    form: ModelForm = "language_model"
 
     metrics = ("entropy", "token_accuracy")
     """What is written down with every step, beside the loss."""
@@ -75,6 +80,11 @@ class SftMethod:
             NATS_PER_TOKEN.name: _of_rows(-scores.log_probs, tensors) / num_trained,
             TOKEN_ACCURACY.name: _of_rows(scores.is_likeliest, tensors) / num_trained,
         }
+
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """See `ExportableMethod`."""
+        assert isinstance(model, CausalNetwork), type(model)
+        save_model(model.network, self.config.model, folder, leaving)
 
     def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
         scores: TokenScores = model(tensors["input_ids"], tensors.get("position_ids"), tensors["scored"])

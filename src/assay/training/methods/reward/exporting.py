@@ -1,0 +1,32 @@
+"""The reward model as transformers' own sequence classification: one number, at a sequence's last token.
+
+transformers finds that token by what it is: the last that is not padding by its number. So the padding must be
+a token that ends no row; without one, a sequence is asked about by itself.
+"""
+
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import AutoModelForSequenceClassification
+
+from assay.training.methods.reward.config import RewardConfig
+from assay.training.methods.reward.network import RewardNetwork
+from assay.training.model.exporting import Leaving, save_model
+
+HEAD = "score"
+"""What transformers calls it."""
+
+
+def save_portable(network: RewardNetwork, config: RewardConfig, folder: Path, leaving: Leaving) -> None:
+    """Write weights and configuration, or the adapters and the head."""
+    portable = deepcopy(network.decoder.config)
+    portable.id2label, portable.label2id = {0: "reward"}, {"reward": 0}
+    portable.problem_type = "regression"
+    portable.pad_token_id = leaving.tokens.get("pad_token")
+    with torch.device("meta"):
+        model: nn.Module = AutoModelForSequenceClassification.from_config(portable)
+    setattr(model, str(model.base_model_prefix), network.decoder)
+    setattr(model, HEAD, network.head)
+    save_model(model, config.model, folder, leaving, heads=(HEAD,))

@@ -1,0 +1,82 @@
+"""A language model, or a reward model on one, as a folder that plain transformers loads.
+
+    merged   weights under transformers' own names, adapters added into the matrices that they stand beside
+    apart    the adapters alone, as PEFT has them: whoever loads them brings the model below
+
+Neither needs anything of assay, or names a place of this machine.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from safetensors.torch import save_file
+from transformers.utils import logging as hf_logging
+
+from assay.base.errors import ConfigError
+from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.training.model.lora import merge_adapters
+
+Adapters = Literal["merged", "apart"]
+_WEIGHTS = "adapter_model.safetensors"
+
+
+class Leaving(NamedTuple):
+    """How a model leaves."""
+
+    tokens: Mapping[str, int]
+    """`eos_token`, `pad_token` -> their numbers, where the tokenizer has them."""
+    adapters: Adapters = "merged"
+
+
+def save_model(
+    model: Any,
+    config: NewCausalConfig | PretrainedCausalConfig,
+    folder: Path,
+    leaving: Leaving,
+    heads: tuple[str, ...] = (),
+) -> None:
+    """Write a transformers model, which is the folder's from here on.
+
+    `heads`: modules of it that are trained whole beside adapters.
+    """
+    hf_logging.disable_progress_bar()
+    if leaving.adapters == "apart":
+        _refuse_nothing_apart(config)
+        _save_adapters(model, folder, heads)
+        return
+    merge_adapters(model)
+    model.config.use_cache = True  # for who samples
+    if model.config.eos_token_id is None:
+        model.config.eos_token_id = leaving.tokens.get("eos_token")
+    if (sampling := getattr(model, "generation_config", None)) is not None and sampling.eos_token_id is None:
+        sampling.eos_token_id = model.config.eos_token_id
+    model.save_pretrained(folder)
+
+
+def _refuse_nothing_apart(config: NewCausalConfig | PretrainedCausalConfig) -> None:
+    if config.lora is None:
+        raise ConfigError(
+            "--adapters apart: the run has no adapters (method.model.lora); all of its weights were trained. "
+            "Leave the option out."
+        )
+    if isinstance(config, NewCausalConfig):
+        raise ConfigError(
+            "--adapters apart: the weights below the adapters were drawn from the run's seed, and nobody else "
+            "has them. Leave the option out: the adapters are then added to them."
+        )
+
+
+def _save_adapters(model: Any, folder: Path, heads: tuple[str, ...]) -> None:
+    adapters = next(each.peft_config for each in model.modules() if hasattr(each, "peft_config"))["default"]
+    adapters.task_type = "SEQ_CLS" if heads else "CAUSAL_LM"
+    adapters.base_model_name_or_path = None  # a place of this machine
+    adapters.inference_mode = True
+    adapters.modules_to_save = list(heads) or None
+    adapters.save_pretrained(str(folder))
+    trained = {
+        f"base_model.model.{name.replace('.default.', '.')}": weight.detach().contiguous()
+        for name, weight in model.named_parameters()
+        if ".lora_" in name or name.startswith(tuple(f"{head}." for head in heads))
+    }
+    save_file(trained, folder / _WEIGHTS, metadata={"format": "pt"})
