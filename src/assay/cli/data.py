@@ -1,4 +1,4 @@
-"""`assay data`: adopt, build, describe, split and compare datasets."""
+"""`assay data`: adopt, build, describe, split, score and compare datasets."""
 
 import shlex
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH, is_given
+from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH, given_home, is_given, run_and_step
 
 if TYPE_CHECKING:
     from assay.data.dataset.raw.propose import AskedFields, Proposal
@@ -324,6 +324,55 @@ def split(
         click.echo(found.to_json())
     else:
         print_split(dataset, found)
+
+
+@data.command()
+@click.argument("dataset", type=DATASET)
+@click.option(
+    "--reference",
+    required=True,
+    metavar="MODEL_OR_RUN[@STEP]",
+    help="Who is asked: a checkpoint folder, or the last commit of a run, or that of a step.",
+)
+@click.option("--out", type=FOLDER, required=True, help="Folder of the new dataset.")
+@click.option("--name", help="For people; by default the folder's name.")
+@click.option(
+    "--tokens-at-once",
+    type=click.IntRange(min=1),
+    default=8192,
+    show_default=True,
+    help="Of one forward pass, padding counted: bounded by memory.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+def score(
+    dataset: Path, reference: str, out: Path, name: str | None, tokens_at_once: int, as_json: bool
+) -> None:
+    """Copy the pairs of DATASET, with what a reference says of each: a dataset that DPO learns from alone.
+
+    The columns are the log-probabilities of what was chosen and of what was rejected, given the prompt. The
+    new manifest names DATASET and the reference's weights by their digests; a recipe's
+    'method.reference={type: columns}' reads them, and refuses those of other weights. The same command goes on
+    after an interruption.
+    """
+    from assay.cli.screens.terminal import show_progress
+    from assay.data.dataset.dataset import Dataset
+    from assay.launch.models.score_pairs import folder_reference, is_folder, run_reference, score_pairs
+
+    opened, home = Dataset.open(dataset), given_home()
+    asked = (
+        folder_reference(reference, opened)
+        if is_folder(reference)
+        else run_reference(home, *run_and_step(home, reference), opened)
+    )
+    manifest = score_pairs(
+        opened,
+        asked,
+        out,
+        name=name,
+        tokens_at_once=tokens_at_once,
+        progress=partial(show_progress, "scoring", unit=" row groups"),
+    )
+    _print(manifest, out, as_json=as_json)
 
 
 @data.command()

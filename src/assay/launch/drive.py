@@ -14,6 +14,7 @@ from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_f
 from assay.launch.bookkeeping import Bookkeeper
 from assay.launch.evaluation.beside import EvaluationBeside
 from assay.launch.events import EventCommand
+from assay.launch.folders import refuse_changed
 from assay.launch.fork import bring_commit
 from assay.launch.ranks.supervisor import Nodes, RestartPolicy, Supervisor, Watcher
 from assay.launch.run import VALIDATION, check_parallel, finished_entry
@@ -124,6 +125,8 @@ def _drive(
     )
     last_attempt = next(reversed(saved_attempts(Path(run.run_dir))), None)
     finished = finished_entry(log)
+    if finished is None:
+        refuse_changed(run, recipe)
     try:
         if finished is None:
             last_attempt = supervisor.run(world_size)

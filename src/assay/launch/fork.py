@@ -13,6 +13,7 @@ from typing import Any
 
 from assay.base.config import LoadedConfig, dotted_leaves, parse_override, set_dotted
 from assay.base.errors import ConfigError, DamagedDataError
+from assay.launch.folders import refuse_changed
 from assay.launch.run import chosen_commit, existing_run, planned_run
 from assay.records.run import ForkedFrom, Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
@@ -35,6 +36,7 @@ def planned_fork(
 ) -> Run:
     """The checked record of a fork of a commit (the last one, unless a step is named); nothing is written."""
     parent = existing_run(home, parent_id)
+    refuse_changed(parent, recipe_of(parent))
     log = CommitLog(open_store(parent.store_url))
     commit = chosen_commit(parent, log, step)
     if (problem := first_problem(log.store, commit)) is not None:

@@ -23,6 +23,7 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.batch import StepShare
 from assay.data.loader.loader import Loader
 from assay.launch.capsules import nearest_commit
+from assay.launch.folders import refuse_changed
 from assay.records.commit import Commit
 from assay.records.replay import Compared, OperatorWatchReport, ReplayReport, RowFinding, RowSearch
 from assay.records.run import Run
@@ -75,6 +76,7 @@ def replay(
 ) -> ReplayReport:
     """Make the steps from the nearest commit to the one asked for, and compare."""
     recipe = recipe_of(run)
+    refuse_changed(run, recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)

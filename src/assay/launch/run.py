@@ -18,6 +18,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
 from assay.evaluation.suite.config import read_suite
+from assay.launch.folders import checkpoint_folders, digests_of, refuse_other_tokenizer
 from assay.records.commit import Commit, RunFinished
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
@@ -87,6 +88,7 @@ def planned_run(
         store_url=absolute_store(store_url) if store_url else str(run_dir),
         num_steps=steps_of(recipe, dataset).planned,
         made_by_drill=False,
+        folders=digests_of(recipe),
     )
 
 
@@ -195,6 +197,8 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
                 f"{', '.join(present)}."
             )
     recipe.method.check_dataset(dataset.manifest)
+    for key, path in checkpoint_folders(recipe).items():
+        refuse_other_tokenizer(dataset, path, f"{key}={path}")
 
 
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:

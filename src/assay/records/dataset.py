@@ -92,6 +92,18 @@ class BuildSummary(Record):
     added: ClassVar = frozenset({"num_split", "num_long", "first_long", "num_unusable", "first_unusable"})
 
 
+class ReferenceScores(Record):
+    """Whose log-probabilities stand beside pairs, and whose rows these are."""
+
+    source: str
+    """Name of the dataset that the rows were copied from."""
+    source_fingerprint: str
+    reference: str
+    """The folder or the run's commit that was asked, as it was named."""
+    weights_digest: str
+    """The reference's weights as they were used, in float32: what a commit of them would have."""
+
+
 class DatasetManifest(Record):
     """A dataset: the bytes, by digest, and what is in them."""
 
@@ -135,6 +147,9 @@ class DatasetManifest(Record):
     """SHA-256 of the `tokenizer_config.json` that was built with: the special tokens."""
     chat_template_sha256: str | None = None
     """SHA-256 of the `chat_template.jinja` that rendered the messages."""
+    scored: ReferenceScores | None = None
+    """Who said what the columns `ref_chosen_logps` and `ref_rejected_logps` hold; None where assay does not
+    know."""
 
     added: ClassVar = frozenset(
         {
@@ -144,5 +159,6 @@ class DatasetManifest(Record):
             "num_trained_tokens",
             "tokenizer_config_sha256",
             "chat_template_sha256",
+            "scored",
         }
     )

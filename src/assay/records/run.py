@@ -34,7 +34,7 @@ class ForkedFrom(Record):
 class Run(Record):
     """One recipe on one dataset, until it is done, over as many attempts as it takes."""
 
-    added: ClassVar = frozenset(("num_steps", "made_by_drill", "parent"))
+    added: ClassVar = frozenset(("num_steps", "made_by_drill", "parent", "folders"))
 
     run_id: Name
     created_s: float
@@ -55,6 +55,10 @@ class Run(Record):
     """None where it began with the recipe's starting weights."""
     made_by_drill: bool | None = None
     """Whether `assay drill` made it, to hurt it; None in a record by an assay that did not say."""
+
+    folders: dict[str, str] | None = None
+    """Key of the recipe -> SHA-256 over the weights and configuration in the checkpoint folder that it names,
+    as they were when the run was made; None in a record by an assay that did not say."""
 
     @property
     def is_drill(self) -> bool:

@@ -49,6 +49,11 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         trained = manifest.num_trained_tokens
         share = f"; {trained / manifest.num_tokens:.1%} of the tokens are trained" if trained else ""
         console.print(f"rows for a language model, of the format '{manifest.format}'{share}")
+    if (scored := manifest.scored) is not None:
+        console.print(
+            f"with what {escape(scored.reference)} (weights {scored.weights_digest[:16]}) said of the pairs of "
+            f"{escape(scored.source)} ({scored.source_fingerprint[:16]})"
+        )
     if manifest.label_counts:
         console.print("\n" + "\n".join(_label_lines(manifest.label_counts)))
     _print_lengths(console, manifest.lengths)

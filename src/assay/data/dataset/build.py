@@ -109,7 +109,7 @@ def build_dataset(
     if new_vocabulary(config.tokenizer) is None:
         _check_tokenizer(config)
     folder = out / SHARDS_FOLDER
-    _refuse_others_shards(folder)
+    refuse_others_shards(folder)
     spans = find_spans(sources, config.rows_per_shard)
     said = ", ".join(map(str, sources))
     if all(span.fields is not None for span in spans):
@@ -125,7 +125,7 @@ def build_dataset(
         names = _shard_names(
             _each(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, doubles
         )
-        done = _finished(folder, [name for name in names if name])
+        done = finished_shards(folder, [name for name in names if name])
         jobs = [
             (span, folder, name, config, plan, dropped)
             for span, name, dropped in zip(spans, names, doubles.dropped, strict=True)
@@ -338,7 +338,8 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _refuse_others_shards(folder: Path) -> None:
+def refuse_others_shards(folder: Path) -> None:
+    """Raise `ConfigError` where a folder holds shards that assay did not write: they would be indexed, too."""
     others = sorted(path.name for path in folder.glob("*.parquet") if not _OWN_FILE.match(path.name))
     if others:
         raise ConfigError(
@@ -347,7 +348,7 @@ def _refuse_others_shards(folder: Path) -> None:
         )
 
 
-def _finished(folder: Path, names: Sequence[str]) -> set[str]:
+def finished_shards(folder: Path, names: Sequence[str]) -> set[str]:
     """Shards of this build that are there already; those of another input or other settings are removed."""
     found = {path.name for path in folder.glob("*part-*") if _OWN_FILE.match(path.name)}
     for stale in found - set(names):

@@ -21,6 +21,8 @@ PROMPT_TOKENS = "prompt_tokens"
 MARGIN = "margin"
 ITEM = "item"
 """JSON: what graders read of a prompt."""
+REFERENCE_LOG_PROBS = ("ref_chosen_logps", "ref_rejected_logps")
+"""Log-probabilities of the chosen and the rejected completion under a reference, in nats; as TRL names them."""
 SEQUENCES = (TOKENS, REJECTED)
 """Columns of tokens: a row is as long as its longest, and costs what they cost together."""
 

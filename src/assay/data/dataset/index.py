@@ -57,7 +57,7 @@ from assay.data.dataset.profile import (
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
-from assay.records.dataset import BuildSummary, DatasetManifest, Shard
+from assay.records.dataset import BuildSummary, DatasetManifest, ReferenceScores, Shard
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
@@ -113,6 +113,7 @@ def index_dataset(
     workers: int = 2,
     kept: KeptFiles = _NONE_KEPT,
     build: BuildSummary | None = None,
+    scored: ReferenceScores | None = None,
     progress: Progress = lambda done, total: None,
 ) -> DatasetManifest:
     """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`."""
@@ -137,7 +138,7 @@ def index_dataset(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return _write(scans, source_url, out, name or _name_of(source_url), kept, build)
+    return _write(scans, source_url, out, name or _name_of(source_url), kept, build, scored)
 
 
 def scan_shard(
@@ -398,6 +399,7 @@ def _write(
     name: str,
     kept: KeptFiles,
     build: BuildSummary | None,
+    scored: ReferenceScores | None,
 ) -> DatasetManifest:
     groups = _row_groups(scans)
     schema = scans[0].schema
@@ -426,6 +428,7 @@ def _write(
         label_counts=_all_labels(scans),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
         build=build,
+        scored=scored,
         format=format_of(schema),
         num_trained_tokens=sum(scan.num_trained_tokens for scan in scans if scan.num_trained_tokens is not None)
         if scans[0].num_trained_tokens is not None

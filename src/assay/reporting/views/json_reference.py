@@ -64,7 +64,7 @@ PRINTED = (
     Printed("assay compare", "a list, one object a candidate", ComparisonView),
     Printed("assay replay", "one object", ReplayReport),
     Printed("assay drill", "one object", DrillReport),
-    Printed("assay data index, assay data build", "one object", DatasetManifest),
+    Printed("assay data index, assay data build, assay data score", "one object", DatasetManifest),
     Printed(
         "assay data show",
         "the keys of a [dataset manifest](#dataset-manifest) and, as `order`, null where it could not be "

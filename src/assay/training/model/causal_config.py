@@ -201,7 +201,7 @@ class PretrainedCausalConfig(FrozenConfig):
     def shape(self) -> CausalShape | None:
         """What its rows must fit; None where its folder has other words for it."""
         tree = self._tree()
-        tokens = next((tree[name] for name in _MAX_TOKENS if isinstance(tree.get(name), int)), None)
+        tokens = next((tree[name] for name in LONGEST if isinstance(tree.get(name), int)), None)
         vocabulary = tree.get("vocab_size")
         return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
 
@@ -226,7 +226,7 @@ class PretrainedCausalConfig(FrozenConfig):
         return _read(checkpoint_path(self.path) / "config.json")
 
 
-_MAX_TOKENS = ("max_position_embeddings", "n_positions", "max_seq_len")
+LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What folders call the longest sequence."""
 
 

@@ -64,6 +64,14 @@ class CausalNetwork(nn.Module):
         return TokenScores(*(each.view(shape) for each in everywhere))
 
 
+def sequence_log_probs(
+    model: nn.Module, input_ids: Int[Tensor, "row token"], scored: Bool[Tensor, "row target"]
+) -> Float[Tensor, "row"]:
+    """Log-probabilities of all that is scored in a row, given what stands before it."""
+    scores: TokenScores = model(input_ids, None, scored)
+    return scores.log_probs.sum(dim=1)
+
+
 def hidden_states(
     decoder: Any, input_ids: Int[Tensor, "row token"], position_ids: Int[Tensor, "row token"] | None = None
 ) -> Float[Tensor, "row token width"]:

@@ -7,8 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
-from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
-from assay.records.dataset import DatasetManifest
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOG_PROBS, REJECTED, TOKENS
+from assay.records.dataset import DatasetManifest, ReferenceScores
 from assay.records.evaluation import ACCURACY, Metric
 from assay.training.model.causal_config import (
     CausalConfig,
@@ -18,8 +19,6 @@ from assay.training.model.causal_config import (
 )
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
-REFERENCE_COLUMNS = ("ref_chosen_logps", "ref_rejected_logps")
-"""Log-probabilities of the chosen and the rejected completion under the reference, in nats."""
 LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)
 MARGIN = Metric(name="margin", unit="rewards", higher_is_better=True)
 CHOSEN_LOG_PROB = Metric(name="chosen_log_prob", unit="nats per completion", higher_is_better=True)
@@ -77,9 +76,13 @@ class FrozenReference(FrozenConfig):
 
 
 class ColumnReference(FrozenConfig):
-    """What a model said once of every pair: `ref_chosen_logps` and `ref_rejected_logps` of the dataset."""
+    """What a model said once of every pair: `ref_chosen_logps` and `ref_rejected_logps` of the dataset, as
+    `assay data score` writes them."""
 
     type: Literal["columns"]
+
+    path: str | None = None
+    """The folder of that model; null: it is the model as it is before the first step."""
 
 
 def _with_type(tree: Any, *, usual: str) -> Any:
@@ -132,7 +135,7 @@ class DpoConfig(MethodConfig):
     @property
     def columns(self) -> tuple[str, ...]:
         """See `MethodConfig`."""
-        reference = REFERENCE_COLUMNS if isinstance(self.reference, ColumnReference) else ()
+        reference = REFERENCE_LOG_PROBS if isinstance(self.reference, ColumnReference) else ()
         return (TOKENS, REJECTED, PROMPT_TOKENS, *reference, *self.slice_columns)
 
     @property
@@ -146,6 +149,32 @@ class DpoConfig(MethodConfig):
         if isinstance(self.reference, FrozenReference) and self.reference.path is not None:
             reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
             check_rows(reference, manifest, "method.reference")
+        if isinstance(self.reference, ColumnReference) and manifest.scored is not None:
+            self._check_columns(manifest, manifest.scored)
+
+    def _check_columns(self, manifest: DatasetManifest, scored: ReferenceScores) -> None:
+        """The columns are of the weights that training is held to."""
+        where, path = "method.model", getattr(self.model, "path", None)
+        if self.reference.path is not None:
+            where, path = "method.reference", self.reference.path
+        said = (
+            f"the columns {' and '.join(REFERENCE_LOG_PROBS)} of dataset '{manifest.name}' are what "
+            f"{scored.reference} said, weights {scored.weights_digest[:12]}…"
+        )
+        if path is None:
+            raise ConfigError(
+                f"method.reference: {said}; method.model.type=new has other weights. Begin with a pretrained "
+                "folder of those, or name it as method.reference.path."
+            )
+        # Here, since it brings torch along, and most recipes need not ask.
+        from assay.training.trainer.reference import folder_digest
+
+        if (own := folder_digest(path)) != scored.weights_digest:
+            raise ConfigError(
+                f"{where}.path={path}: its weights are {own[:12]}…, but {said}. Score the pairs anew: "
+                f"assay data score DATASET --reference {path}; or name the folder that they are held to as "
+                "method.reference.path."
+            )
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from assay.data.dataset.columns import REFERENCE_LOG_PROBS
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY
 from assay.records.exported_model import ModelForm
@@ -18,7 +19,6 @@ from assay.training.methods.dpo.config import (
     CHOSEN_LOG_PROB,
     LOSS,
     MARGIN,
-    REFERENCE_COLUMNS,
     REJECTED_LOG_PROB,
     ColumnReference,
     DpoConfig,
@@ -28,7 +28,7 @@ from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.pairs import pairs_of
-from assay.training.model.token_scores import CausalNetwork, TokenScores
+from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 REFERENCE = "reference"
@@ -84,7 +84,7 @@ class DpoMethod:
         pairs = pairs_of(micro_batch)
         arrays = {"input_ids": pairs.input_ids, "scored": pairs.in_completion()}
         if isinstance(self.config.reference, ColumnReference):
-            columns = [micro_batch.columns[name] for name in REFERENCE_COLUMNS]
+            columns = [micro_batch.columns[name] for name in REFERENCE_LOG_PROBS]
             said = [column.to_numpy(zero_copy_only=False) for column in columns]
             arrays[REFERENCE] = np.concatenate(said).astype(np.float32)
         return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
@@ -158,8 +158,8 @@ class DpoMethod:
             said = tensors[REFERENCE]
         else:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
-                said = _of_completions(reference or model, tensors)
-        log_probs = _of_completions(model, tensors)
+                said = sequence_log_probs(reference or model, tensors["input_ids"], tensors["scored"])
+        log_probs = sequence_log_probs(model, tensors["input_ids"], tensors["scored"])
         # One where a row has nothing but its first token, which nothing stands before: its sums are zero.
         num_tokens = tensors["scored"].sum(dim=1).clamp(min=1)
         log_ratios = log_probs - said
@@ -172,9 +172,3 @@ class DpoMethod:
             losses = losses + self.config.sft_weight * surprise
         beta = self.config.loss.beta
         return Scores(losses, beta * chosen, beta * rejected, *log_probs.chunk(2))
-
-
-def _of_completions(model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> Float[Tensor, "line"]:
-    """Log-probabilities of whole completions, given their prompts."""
-    scores: TokenScores = model(tensors["input_ids"], None, tensors["scored"])
-    return scores.log_probs.sum(dim=1)

@@ -1,0 +1,121 @@
+"""A language model that is asked about pairs and never trained: whose weights it has, and what it says.
+
+Its weights are named by the digest that a commit of them would have, so that a folder and the run that it came
+from are seen to be one model.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import torch
+from jaxtyping import Float32, Int64
+from torch import nn
+
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import PROMPT_TOKENS, SEQUENCES
+from assay.data.loader.batch import MicroBatch, Ragged
+from assay.records.dataset import DatasetManifest
+from assay.training.checkpoint.parts import model_state
+from assay.training.checkpoint.saver import weights_digest
+from assay.training.model.causal_config import LONGEST, PretrainedCausalConfig
+from assay.training.model.pairs import pairs_of
+from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
+
+
+class PairLogProbs(NamedTuple):
+    """Log-probabilities of whole completions, in nats."""
+
+    chosen: Float32[np.ndarray, "pair"]
+    rejected: Float32[np.ndarray, "pair"]
+
+
+def folder_digest(path: str) -> str:
+    """The digest of the weights in a checkpoint folder, as they are used: in float32."""
+    return weights_digest(model_state(_from_folder(path)))
+
+
+class ReferenceModel:
+    """A language model that is ready to be asked."""
+
+    def __init__(self, network: nn.Module, *, name: str) -> None:
+        """`network` comes from a run's commit; `name` is what it was asked for by."""
+        if not isinstance(network, CausalNetwork):
+            raise ConfigError(
+                f"{name}: it says nothing of tokens. Name a language model, or a run of sft or dpo."
+            )
+        if not all(weight.requires_grad for weight in network.parameters()):
+            raise ConfigError(
+                f"{name}: its commits hold adapters only, and what is trained from it would have other weights "
+                "by name. Write it whole ('assay export'), and name that folder."
+            )
+        self._network = network.eval()
+        self.name = name
+        self.digest = weights_digest(model_state(network))
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._network.to(self._device)
+
+    @classmethod
+    def from_folder(cls, path: str) -> "ReferenceModel":
+        """The model in a checkpoint folder."""
+        return cls(_from_folder(path), name=path)
+
+    def check_rows(self, manifest: DatasetManifest) -> None:
+        """Raise `ConfigError` for a row that it cannot take."""
+        config: Any = self._network.network.config
+        vocabulary = int(self._network.network.get_input_embeddings().num_embeddings)
+        if manifest.max_token_id >= vocabulary:
+            raise ConfigError(
+                f"{self.name}: its vocabulary has {vocabulary} tokens, but dataset '{manifest.name}' holds "
+                f"token {manifest.max_token_id}. Build the dataset with the model's own tokenizer."
+            )
+        longest = next((getattr(config, name) for name in LONGEST if hasattr(config, name)), None)
+        if longest is not None and manifest.lengths.max > longest:
+            raise ConfigError(
+                f"{self.name}: it takes {longest} tokens, but the longest row of dataset '{manifest.name}' has "
+                f"{manifest.lengths.max}. Build the dataset with shorter rows (--max-tokens)."
+            )
+
+    @torch.inference_mode()
+    def of_pairs(self, rows: pa.Table, *, tokens_at_once: int) -> PairLogProbs:
+        """What it says of each row. Rows of like length are asked about together, in passes of at most so many
+        tokens, padding counted, or of one pair."""
+        sides = {name: rows[name].to_pylist() for name in SEQUENCES}
+        widths = np.array([max(map(len, pair)) for pair in zip(*sides.values(), strict=True)], np.int64)
+        found = np.empty((2, len(rows)), np.float32)
+        for batch in _batches(widths, tokens_at_once):
+            pairs = pairs_of(
+                MicroBatch(
+                    row_ids=batch.astype(np.uint64),
+                    ragged={name: _ragged([side[row] for row in batch]) for name, side in sides.items()},
+                    columns={PROMPT_TOKENS: pa.array(rows[PROMPT_TOKENS].to_numpy()[batch])},
+                )
+            )
+            tensors = (
+                torch.from_numpy(each).to(self._device) for each in (pairs.input_ids, pairs.in_completion())
+            )
+            said = sequence_log_probs(self._network, *tensors).float().cpu().numpy()
+            found[:, batch] = said.reshape(2, -1)
+        return PairLogProbs(*found)
+
+
+def _from_folder(path: str) -> CausalNetwork:
+    return CausalNetwork(PretrainedCausalConfig(type="pretrained", path=path))
+
+
+def _batches(widths: Int64[np.ndarray, "row"], tokens_at_once: int) -> Iterator[Int64[np.ndarray, "taken"]]:
+    """Rows, shortest first; both sequences of each are as wide as the widest row."""
+    order, first = np.argsort(widths, kind="stable"), 0
+    for end in range(1, len(order) + 1):
+        if end == len(order) or 2 * widths[order[end]] * (end + 1 - first) > tokens_at_once:
+            yield order[first:end]
+            first = end
+
+
+def _ragged(rows: Sequence[Sequence[int]]) -> Ragged:
+    lengths = np.array([len(row) for row in rows], np.int32)
+    values = np.zeros((len(rows), int(lengths.max())), np.int64)
+    for line, row in zip(values, rows, strict=True):
+        line[: len(row)] = row
+    return Ragged(values, lengths)
