@@ -4,14 +4,18 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psycopg
 
+from assay.launch.bookkeeping import rebuild_run
+from assay.launch.rebuild import fold_in_missed
+from assay.records.run import Run
 from assay.store.home import Home
 from assay.store.ledger import tables
 from assay.store.ledger.database import Connection
-from assay.store.ledger.ledger import Ledger, insertion
+from assay.store.ledger.ledger import Ledger, insertion, open_ledger
 from record_kinds import record_kinds
 
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -33,6 +37,20 @@ def all_rows(ledger: Ledger) -> Rows:
             )
             for table in tables.TABLES
         }
+
+
+def rows_on_record(home: Home) -> Rows:
+    """What the home's ledger holds, as the next command finds it."""
+    with home.open_ledger() as ledger:
+        assert not fold_in_missed(home, ledger)
+        return all_rows(ledger)
+
+
+def rows_of_folder(run: Run) -> Rows:
+    """What a ledger holds that is made anew from a run's folder and store."""
+    with TemporaryDirectory() as folder, open_ledger(f"sqlite:///{folder}/anew.db") as ledger:
+        rebuild_run(ledger, run)
+        return all_rows(ledger)
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from assay.records.evidence import Look
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger import database, tables
 from assay.store.ledger.ledger import Ledger, open_ledger, upsert
+from failing_ledger import Strike
+from failing_ledger import strike as strike
 from ledger_rows import drop_tables
 
 
@@ -146,6 +148,15 @@ class TestLedger:
         write_all()
         assert self.everything(ledger) == before
         assert all(len(facts) == 1 for facts in before)
+
+    def test_tables_whose_statements_come_in_twice_are_made_once(
+        self, url: str, strike: Strike, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        strike(dict.fromkeys(range(5), "twice"))
+        monkeypatch.setattr(database, "LOCKED_S", 5)  # to connect takes a server its time
+        with open_ledger(url) as ledger:
+            ledger.record_run(run("a"))
+            assert ledger.runs() == [run("a")]
 
     def everything(self, ledger: Ledger) -> list[list[object]]:
         return [

@@ -6,98 +6,67 @@ folders do.
 """
 
 import random
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, get_args
 
 import pytest
 
 from assay.base.errors import StoreAwayError
-from assay.launch.bookkeeping import Bookkeeper, rebuild_run, writer_of
+from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.rebuild import fold_in_missed
-from assay.records.run import Run
+from assay.launch.ranks.task import AttemptEnd, Orders
+from assay.launch.rebuild import fold_in
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.ledger import writer
-from assay.store.ledger.database import Database
-from assay.store.ledger.ledger import open_ledger
-from assay.store.ledger.writer import missed_subjects
+from assay.store.ledger.ledger import Ledger
+from assay.store.ledger.writer import LedgerWriter, missed_subjects
+from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import ObjectStore, open_store
 from assay.training.parallel.ranks import Ranks
 from clocks import HandClock
+from failing_ledger import TROUBLES, Strike, Trouble
+from failing_ledger import strike as strike
 from failing_store import TROUBLES as OF_STORE
 from failing_store import FailingStore, patient
 from failing_store import Trouble as OfStore
-from ledger_rows import Rows, all_rows
+from ledger_rows import rows_of_folder, rows_on_record
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
 from simulation.test_store_troubles import NodesHere, RanksHere, is_whole, run_in
 
-Trouble = Literal["error", "lost", "hang", "slow", "away"]
-TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
-"""One transaction fails, is made though nobody hears of it, is never answered, takes a moment; or all fail from
-now on."""
 
+class MeasuredRanks(RanksHere):
+    """Its metrics are folded while it trains, and again when it is done."""
 
-class Troubles:
-    """What becomes of each transaction of any ledger, by its number."""
+    def __init__(
+        self, run: Run, to_ledger: LedgerWriter, store: ObjectStore, orders: Orders, ranks: Ranks
+    ) -> None:
+        super().__init__(store, orders, ranks)
+        self._to_ledger = to_ledger
+        number = orders.attempt.attempt
+        path = segment_path(Path(run.run_dir), number, 0)
+        self._segment = SegmentWriter(path, run_id="r", attempt=number, rank=0, clock=HandClock())
+        self._measure(1, "loss")
 
-    def __init__(self, planned: Mapping[int, Trouble]) -> None:
-        self.num_calls = 0
-        self._planned = planned
-        self._is_away = False
-        self._is_over = threading.Event()
+    def wait_for_news(self, timeout_s: float) -> None:
+        """Until what there is was written down, for a moment."""
+        self._to_ledger.wait(0.05)
 
-    def end(self) -> None:
-        """Nothing is wrong any more; what hung is cut off."""
-        self._planned, self._is_away = {}, False
-        self._is_over.set()
+    def end(self) -> AttemptEnd:
+        """When what was measured so far is written down, and more is."""
+        self.wait_for_news(0.0)
+        self._measure(2, "accuracy")
+        self._segment.close()
+        return super().end()
 
-    @contextmanager
-    def around(self, transaction: AbstractContextManager[Any]) -> Iterator[Any]:
-        """One transaction."""
-        number, self.num_calls = self.num_calls, self.num_calls + 1
-        trouble = "error" if self._is_away else self._planned.get(number)
-        self._is_away |= trouble == "away"
-        if trouble in ("error", "away"):
-            raise StoreAwayError("ledger: error")
-        if trouble == "hang":
-            self._is_over.wait()
-            raise StoreAwayError("ledger: no answer")
-        if trouble == "slow":
-            threading.Event().wait(0.01)
-        with transaction as connection:
-            yield connection
-        if trouble == "lost":
-            raise StoreAwayError("ledger: lost")
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "LEAVE_S", 0.2)
-    monkeypatch.setattr(writer, "RETRY_S", 0.01)
-
-
-@pytest.fixture
-def strike(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Let troubles strike every ledger that this process opens."""
-    made: list[Troubles] = []
-    reading, writing = Database.reading, Database.writing
-
-    def begin(planned: Mapping[int, Trouble]) -> Troubles:
-        troubles = Troubles(planned)
-        made.append(troubles)
-        monkeypatch.setattr(Database, "reading", lambda each: troubles.around(reading(each)))
-        monkeypatch.setattr(Database, "writing", lambda each: troubles.around(writing(each)))
-        return troubles
-
-    yield begin
-    for each in made:
-        each.end()
+    def _measure(self, step: int, name: str) -> None:
+        self._segment.phase("compute")
+        self._segment.log(step, {name: step / 3, "grad_norm": step / 7})
+        self._segment.event(f"measured {name}")
 
 
 class Scene:
@@ -124,28 +93,20 @@ class Scene:
                 policy=RestartPolicy(max_restarts=0),
                 watchers=[Bookkeeper(self.run, to_ledger, clock)],
                 clock=clock,
-                nodes=NodesHere(store, ranks, RanksHere),
+                nodes=NodesHere(store, ranks, partial(MeasuredRanks, self.run, to_ledger)),
                 patience=store.patience,
             ).run(1)
 
-    def in_folders(self) -> Rows:
-        """What a ledger holds that is made anew from them."""
-        with open_ledger(f"sqlite:///{self.home.folder}/anew.db") as ledger:
-            rebuild_run(ledger, self.run)
-            return all_rows(ledger)
-
-    def in_ledger(self) -> Rows:
-        """What the ledger holds, as the next command finds it."""
-        with self.home.open_ledger() as ledger:
-            assert not fold_in_missed(self.home, ledger)
-            return all_rows(ledger)
-
 
 def check(
-    scene: Scene, strike: Any, ranks: Ranks, of_ledger: Mapping[int, Trouble], of_store: Mapping[int, OfStore]
+    scene: Scene,
+    strike: Strike,
+    ranks: Ranks,
+    of_ledger: Mapping[int, Trouble],
+    of_store: Mapping[int, OfStore],
 ) -> int:
     """Drive until done; the number of transactions in the first life."""
-    troubles: Troubles = strike(of_ledger)
+    troubles = strike(of_ledger)
     try:
         scene.drive(ranks, of_store)
     except StoreAwayError as error:
@@ -153,7 +114,7 @@ def check(
         scene.drive(ranks, {})
     troubles.end()
     assert is_whole(scene.store, ranks)
-    assert scene.in_ledger() == scene.in_folders(), (of_ledger, of_store)
+    assert rows_on_record(scene.home) == rows_of_folder(scene.run), (of_ledger, of_store)
     assert not missed_subjects(scene.home)
     return troubles.num_calls
 
@@ -163,18 +124,39 @@ def scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     return (Scene(tmp_path / f"{number}", monkeypatch) for number in count())
 
 
-@pytest.mark.parametrize(("trouble", "number"), list(zip(TROUBLES, (0, 3, 4, 7, 5), strict=True)))
+@pytest.mark.parametrize(("trouble", "number"), list(zip(TROUBLES, (0, 3, 4, 8, 8, 13, 7, 5), strict=True)))
 def test_a_run_and_its_books_survive_a_ledger_in_trouble(
-    trouble: Trouble, number: int, ranks: Ranks, scenes: Iterator[Scene], strike: Any
+    trouble: Trouble, number: int, ranks: Ranks, scenes: Iterator[Scene], strike: Strike
 ) -> None:
     check(next(scenes), strike, ranks, {number: trouble}, {})
+
+
+def test_an_attempt_that_ends_while_another_process_writes_down_what_was_missed_has_ended(
+    scenes: Iterator[Scene], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = next(scenes)
+    folder, record_attempt = Path(scene.run.run_dir), Ledger.record_attempt
+    runs = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=1.0)
+    ended = runs.model_copy(update={"outcome": "preempted", "ended_s": 2.0, "end_step": 0})
+    save_attempt(folder, runs)
+
+    def ends_meanwhile(ledger: Ledger, attempt: Attempt) -> None:
+        monkeypatch.setattr(Ledger, "record_attempt", record_attempt)
+        save_attempt(folder, ended)
+        ledger.record_attempt(ended)
+        ledger.record_attempt(attempt)
+
+    with scene.home.open_ledger() as ledger:
+        monkeypatch.setattr(Ledger, "record_attempt", ends_meanwhile)
+        fold_in(scene.home, "r", ledger)
+        assert ledger.attempts("r") == [ended]
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_run_and_its_books_survive_a_ledger_in_trouble_at_every_transaction(
-    trouble: Trouble, ranks: Ranks, scenes: Iterator[Scene], strike: Any
+    trouble: Trouble, ranks: Ranks, scenes: Iterator[Scene], strike: Strike
 ) -> None:
     num_calls = check(next(scenes), strike, ranks, {}, {})
     assert num_calls > 10
@@ -186,7 +168,7 @@ def test_a_run_and_its_books_survive_a_ledger_in_trouble_at_every_transaction(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(10))
 def test_a_run_and_its_books_survive_a_ledger_and_a_store_in_trouble(
-    seed: int, ranks: Ranks, scenes: Iterator[Scene], strike: Any
+    seed: int, ranks: Ranks, scenes: Iterator[Scene], strike: Strike
 ) -> None:
     rng = random.Random(seed)
     for _ in range(30):

@@ -137,7 +137,9 @@ class DoubtedRanks(RanksHere):
 class NodesHere:
     """Starts ranks here."""
 
-    def __init__(self, store: ObjectStore, ranks: Ranks, ranks_type: type[RanksHere]) -> None:
+    def __init__(
+        self, store: ObjectStore, ranks: Ranks, ranks_type: Callable[[ObjectStore, Orders, Ranks], RanksHere]
+    ) -> None:
         self._store = store
         self._ranks = ranks
         self._ranks_type = ranks_type

@@ -15,17 +15,23 @@ import pytest
 from assay.base.errors import StoreAwayError
 from assay.evaluation.suite.config import read_suite
 from assay.evaluation.suite.queue import stored_results
+from assay.launch.audit import audited_run
+from assay.launch.bookkeeping import writer_of
 from assay.launch.evaluation.queue import Queue, due_commits, work
 from assay.records.audit import AuditReport
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run
 from assay.training.recipe import EvaluationConfig
 from clocks import HandClock
+from failing_ledger import TROUBLES as OF_LEDGER
+from failing_ledger import Strike
+from failing_ledger import Trouble as TroubleOfLedger
+from failing_ledger import strike as strike
 from failing_store import OUTAGE_S, TROUBLES, FailingStore, Trouble, patient
+from ledger_rows import rows_of_folder, rows_on_record
 from older_home import unpack_home
 
 SUITE = "name: s\nbenchmarks: [{type: classification, name: validation, chunk_items: 32}]\n"
@@ -33,6 +39,7 @@ ONLY_THE_LAST = 10**12
 TOO_LONG_S = 1000.0
 """A little longer than anybody waits: what is asked next is answered."""
 Troubles = Mapping[int, Trouble]
+OfLedger = Mapping[int, TroubleOfLedger]
 
 
 class Finished(NamedTuple):
@@ -49,6 +56,13 @@ class Finished(NamedTuple):
             for path in (folder / part).rglob("*.*"):
                 store.put(path.relative_to(folder).as_posix(), path.read_bytes())
         return store
+
+    def run_in(self, home: Path) -> Run:
+        """The run, as another home has it, to which its store is a long way off."""
+        folder = str(home / self.run.run_id)
+        run = self.run.model_copy(update={"run_dir": folder, "store_url": "memory:"})
+        open_store(folder).put("run.json", run.to_sealed_json().encode())
+        return run
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +84,9 @@ def evaluates(finished: Finished, inner: ObjectStore, troubles: Troubles, outage
     failing = FailingStore(inner, troubles, clock, outage_s=outage_s)
     store = patient(failing, clock)
     config = EvaluationConfig(suite=str(finished.suite), every_steps=ONLY_THE_LAST)
-    run = finished.run.model_copy(update={"run_dir": str(folder), "store_url": "memory:"})
+    run = finished.run_in(folder)
     queue = Queue(run, config, read_suite(finished.suite), "0" * 64, store, CommitLog(store))
-    with LedgerWriter(Home.at(folder), "r", again=lambda ledger: None) as writer:
+    with writer_of(Home.at(folder), run) as writer:
         work(queue, writer, clock=clock, follow=True)
     assert not due_commits(queue._replace(log=CommitLog(inner), store=inner))
     return failing.num_calls
@@ -145,6 +159,55 @@ def test_a_worker_in_trouble_scores_what_it_scores_otherwise(
 ) -> None:
     number = random.Random(trouble).randrange(undisturbed.num_calls)
     check_worker(finished, undisturbed, {number: trouble}, OUTAGE_S, folders)
+
+
+def check_books(
+    finished: Finished, undisturbed: Undisturbed, strike: Strike, troubles: OfLedger, folders: Iterator[Path]
+) -> int:
+    """The scores and the ledger's rows of a worker, and then of an audit; the number of their transactions."""
+    folder, inner = next(folders), finished.store()
+    of_worker = strike(troubles)
+    evaluates(finished, inner, {}, OUTAGE_S, folder)
+    of_worker.end()
+    assert scores(inner) == undisturbed.scores, troubles
+    rows = rows_on_record(Home.at(folder))
+    assert rows == rows_of_folder(finished.run_in(folder)) and len(rows["benchmark_results"]) == 1, troubles
+    home = Home.at(finished.home.folder, f"sqlite:///{folder}/audits.db")
+    home.open_ledger().close()
+    of_audit = strike({number: "error" if each == "hang" else each for number, each in troubles.items()})
+    report, _ = audited_run(home, finished.run.run_id, check_shards=True, weights="all")
+    of_audit.end()
+    assert report == undisturbed.report, troubles
+    assert len(rows_on_record(home)["audits"]) == 1, troubles
+    with home.open_ledger() as ledger:
+        assert ledger.audit(finished.run.run_id) == report, troubles
+    return of_worker.num_calls
+
+
+@pytest.mark.parametrize("trouble", OF_LEDGER)
+def test_a_worker_and_an_audit_survive_a_ledger_in_trouble(
+    trouble: TroubleOfLedger,
+    finished: Finished,
+    undisturbed: Undisturbed,
+    strike: Strike,
+    folders: Iterator[Path],
+) -> None:
+    check_books(finished, undisturbed, strike, {2: trouble}, folders)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("trouble", OF_LEDGER)
+def test_a_worker_and_an_audit_survive_a_ledger_in_trouble_at_every_transaction(
+    trouble: TroubleOfLedger,
+    finished: Finished,
+    undisturbed: Undisturbed,
+    strike: Strike,
+    folders: Iterator[Path],
+) -> None:
+    num_calls = check_books(finished, undisturbed, strike, {}, folders)
+    for number in range(num_calls):
+        check_books(finished, undisturbed, strike, {number: trouble}, folders)
 
 
 @pytest.mark.soak

@@ -162,10 +162,14 @@ def _log_entries(ledger: Ledger, run: Run) -> None:
 
 
 def _attempts(ledger: Ledger, run: Run) -> None:
-    for attempt in saved_attempts(Path(run.run_dir)):
-        ledger.record_attempt(attempt)
-        if attempt.ended_s is not None:
-            record_phases(ledger, run, attempt)
+    written = None
+    # Again, where one has ended meanwhile: else what was read before would stand over its supervisor's word.
+    while (attempts := saved_attempts(Path(run.run_dir))) != written:
+        for attempt in attempts:
+            ledger.record_attempt(attempt)
+            if attempt.ended_s is not None:
+                record_phases(ledger, run, attempt)
+        written = attempts
 
 
 def _evaluations(ledger: Ledger, run: Run) -> None:

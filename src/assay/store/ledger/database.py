@@ -126,7 +126,8 @@ class Database(ABC):
                         connection.execute(statement)
             if tables.layout.name not in present:
                 version = {"version": tables.LAYOUT_VERSION}
-                connection.execute(f"INSERT INTO {tables.layout.name} VALUES (:version)", version)
+                made = f"INSERT INTO {tables.layout.name} VALUES (:version) ON CONFLICT DO NOTHING"
+                connection.execute(made, version)
             self._check_layout(connection)
 
     @contextmanager

@@ -44,9 +44,9 @@ class LedgerTable(NamedTuple):
         ]
         keys = [f"PRIMARY KEY ({', '.join(self.key)})"]
         keys += [f"UNIQUE ({', '.join(self.unique)})"] if self.unique else []
-        made = [f"CREATE TABLE {self.name} ({', '.join([*columns, *keys])})"]
-        index = f"CREATE INDEX ix_{self.name}_{self.indexed} ON {self.name} ({self.indexed})"
-        return made + ([index] if self.indexed else [])
+        made = [f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join([*columns, *keys])})"]
+        index = f"ix_{self.name}_{self.indexed} ON {self.name} ({self.indexed})"
+        return made + ([f"CREATE INDEX IF NOT EXISTS {index}"] if self.indexed else [])
 
 
 layout = LedgerTable("ledger_layout", {"version": INTEGER}, {})

@@ -124,13 +124,16 @@ def _append_series(
         new = np.stack([points.steps.astype(float), header.wall_of(points.at_s), points.values], axis=1)
         row = known.get(name)
         summary = _summary_with(row, new)
+        changes = ", ".join(f"{column} = :{column}" for column in summary)
         if row is None:
             fields = {**ours, "name": name, **summary}
-            ((series_id,),) = connection.execute(f"{insertion(table, fields)} RETURNING series_id", fields)
+            # A statement that comes in twice, because its answer was lost, writes what it wrote.
+            again = f"ON CONFLICT ({', '.join(table.unique)}) DO UPDATE SET {changes}"
+            query = f"{insertion(table, fields)} {again} RETURNING series_id"
+            ((series_id,),) = connection.execute(query, fields)
             num_before = 0
         else:
             series_id, num_before = row.series_id, row.num_points
-            changes = ", ".join(f"{column} = :{column}" for column in summary)
             values = {**summary, "series_id": series_id}
             connection.execute(f"UPDATE metric_series SET {changes} WHERE series_id = :series_id", values)
         _append_chunks(connection, series_id, num_before, new)

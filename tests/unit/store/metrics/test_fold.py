@@ -17,7 +17,9 @@ from assay.store.metrics.curves import (
 )
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from ledger_rows import drop_tables
+from failing_ledger import Strike
+from failing_ledger import strike as strike
+from ledger_rows import all_rows, drop_tables
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -81,6 +83,22 @@ def test_folding_again_adds_nothing_and_folding_anew_gives_the_same(ledger: Ledg
         assert fold_run(anew, run) == 3_000
         for old, new in zip(before, metric_series(anew, "a", "loss", max_points=5_000), strict=True):
             np.testing.assert_array_equal(old, new)
+
+
+def test_folding_whose_statements_come_in_twice_leaves_what_it_leaves_once(
+    ledger: Ledger, tmp_path: Path, strike: Strike
+) -> None:
+    run = run_in(tmp_path)
+    writer = writer_of(run)
+    with open_ledger(f"sqlite:///{tmp_path}/once.db") as once:
+        troubles = strike(dict.fromkeys(range(10), "twice"))
+        for step in range(2_100):
+            writer.log(step, {"loss": step / 2})
+            if step in (1_500, 2_099):
+                fold_run(ledger, run)
+        troubles.end()
+        fold_run(once, run)
+        assert all_rows(ledger) == all_rows(once)
 
 
 def test_a_later_attempt_shadows_what_was_rolled_back_and_keeps_it_as_lost(
