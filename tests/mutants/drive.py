@@ -63,6 +63,8 @@ MAX_PARAMETERS = 8
 """Of one test: the hundredth seed of a simulation hardly kills what the first ones let live."""
 MEMORY_BYTES = 6 << 30
 KILLED = 3
+KEPT = ("mutants", "shapes")
+"""Modules that are not imported anew: a second finder of shapes would import the right code again."""
 TIMERS = {signal.SIGALRM, signal.SIGPROF}
 
 
@@ -127,6 +129,7 @@ class Driver:
         self._config = session.config
         rooms = sampled(self.options)
         clean = self._clean_run({str(path.resolve()) for path in modules(self.options)})
+        gc.unfreeze()  # what ranks preload is out of the collector's sight
         self._functions: dict[tuple[str, str], list[FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
             if type(found) is FunctionType:  # `isinstance` would wake lazy objects
@@ -383,7 +386,7 @@ def run_anew(codes: dict[Path, CodeType], tests: Sequence[str]) -> int:
     """Import the package again with these modules changed, collect and run; pytest's exit code."""
     ours = (str(ROOT / "src"), str(ROOT / "tests"))
     for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith("mutants"):
+        if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith(KEPT):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(codes))
     arguments = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=0", "--basetemp", tempfile.mkdtemp()]
