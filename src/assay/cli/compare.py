@@ -57,7 +57,7 @@ def compare(
 
 
 def _print(found: "ComparisonView") -> None:
-    from assay.reporting.views.verdict import device_hours_text, estimate_text
+    from assay.reporting.views.verdict import device_hours_text, estimate_text, value_text
 
     ratio = found.throughput_ratio
     click.secho(
@@ -72,13 +72,18 @@ def _print(found: "ComparisonView") -> None:
             f"{found.candidate_value:.4f}, the baseline's {found.baseline_value:.4f}, on {found.num_rows:,} "
             "rows",
         ),
-        ("difference", f"{estimate_text(found.difference, signed=True)}; it may lose {found.allowed_loss:g}"),
+        ("difference", estimate_text(found.difference, signed=True)),
+        ("rule", f"its whole interval may lose less than {found.allowed_loss:g} (--allowed-loss)"),
         ("weights", "equal, bit for bit" if found.weights_equal else "differ"),
         ("throughput", f"{ratio:.2f} x the baseline's rows per second" if ratio else "not measured"),
         ("device time", f"{held}, the baseline's {of_baseline}"),
     ]
-    lines += [("changed", f"{each.key}: {each.baseline} -> {each.candidate}") for each in found.changes]
+    lines += [
+        ("changed", f"{each.key}: {value_text(each.baseline)} -> {value_text(each.candidate)}")
+        for each in found.changes
+    ]
+    width = max(len(name) for name, _ in lines)
     for name, value in lines:
-        click.echo(f"  {name:<12} {value}")
+        click.echo(f"  {name:<{width}}  {value}")
     for warning in found.warnings:
-        click.secho(f"  {'warning':<12} {warning.text}", fg="yellow")
+        click.secho(f"  {'warning':<{width}}  {warning.text}", fg="yellow")

@@ -19,7 +19,7 @@ from assay.reporting.figures.run_figures import series_figure
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, ComparisonView
 from assay.reporting.views.curves import Series
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text
+from assay.reporting.views.verdict import device_hours_text, estimate_text, margin_text, value_text
 
 
 def difference_figures(page: ComparisonPage) -> Iterator[Figure]:
@@ -60,8 +60,8 @@ def changes_table(found: ComparisonView) -> Table:
     return Table.of(
         found.changes,
         ("key", lambda each: each.key),
-        ("baseline", lambda each: str(each.baseline)),
-        (found.candidate_run_id, lambda each: str(each.candidate)),
+        ("baseline", lambda each: value_text(each.baseline)),
+        (found.candidate_run_id, lambda each: value_text(each.candidate)),
     )
 
 

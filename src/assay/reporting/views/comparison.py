@@ -1,10 +1,11 @@
 """Runs beside their baseline: whether they are as good, how much faster, and at what cost."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from assay.base.config import dotted_leaves
 from assay.base.errors import DataError
 from assay.evaluation.evidence.verdict import SliceDifference
 from assay.evaluation.evidence.warnings import warnings_of_pair
@@ -117,7 +118,7 @@ def comparison_view(
         baseline_world_sizes=baseline.world_sizes,
         candidate_world_sizes=candidate.world_sizes,
         warnings=tuple(_warnings(baseline, candidate)),
-        changes=tuple(_changes("", baseline.recipe, candidate.recipe)),
+        changes=tuple(_changes(dict(dotted_leaves(baseline.recipe)), dict(dotted_leaves(candidate.recipe)))),
         page=page,
     )
 
@@ -131,13 +132,11 @@ def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
             yield WarningView(rule=each.rule, text=f"{side.run_id}: {each.text}")
 
 
-def _changes(key: str, before: Any, after: Any) -> Iterator[RecipeChange]:
-    """By key; a run's name is none."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for part in dict.fromkeys((*before, *after)):
-            yield from _changes(f"{key}.{part}".lstrip("."), before.get(part), after.get(part))
-    elif before != after and key != "name":
-        yield RecipeChange(key=key, baseline=before, candidate=after)
+def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:
+    """By dotted key; a run's name is none."""
+    for key in dict.fromkeys((*before, *after)):
+        if before.get(key) != after.get(key) and key != "name":
+            yield RecipeChange(key=key, baseline=before.get(key), candidate=after.get(key))
 
 
 def _candidate(

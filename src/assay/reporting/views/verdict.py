@@ -1,7 +1,7 @@
 """The sentence that opens a page, and the few numbers beside it: what a reader with ten seconds takes away."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from assay.base.units import count_text, duration_text, percent_text
 from assay.records.evaluation import AUC, Estimate
@@ -57,6 +57,11 @@ def estimate_text(estimate: Estimate | None, *, digits: int = 4, signed: bool = 
     if estimate is None:
         return "—"
     return f"{_digits(estimate.value, digits, signed)}{interval_text(estimate, digits=digits, signed=signed)}"
+
+
+def value_text(value: Any) -> str:
+    """A recipe's value; a dash where there is none."""
+    return "—" if value is None else str(value)
 
 
 def interval_text(estimate: Estimate, *, digits: int = 4, signed: bool = False) -> str:

@@ -55,18 +55,24 @@ def test_a_gain_whose_whole_interval_is_above_zero_is_better_and_not_only_as_goo
 def test_a_comparison_opens_with_what_was_changed(compared):
     page = compared(0.05)
     (each,) = page.candidates
-    recipe = {**each.page.view.recipe, "trainer": {"epochs": 3}}
+    recipe = {
+        **each.page.view.recipe,
+        "trainer": {"epochs": 3},
+        "method": {"loss": {"type": "ipo", "beta": 0.1}},
+    }
     from assay.reporting.views.comparison import comparison_view
 
     other = each.page.view.model_copy(update={"recipe": recipe, "step": 120})
     found = comparison_view(_record(each.compared), page.baseline.view, other, page="p")
     assert [(change.key, change.baseline, change.candidate) for change in found.changes] == [
-        ("trainer.epochs", 1, 3)
+        ("trainer.epochs", 1, 3),
+        ("method.loss.type", None, "ipo"),
+        ("method.loss.beta", None, 0.1),
     ]
     assert [warning.rule for warning in found.warnings] == ["steps differ"]
     html = render_comparison_page(type(page)(page.baseline, [type(each)(each.page, found, each.slices)]))
     assert html.index("What was changed") < html.index("Is it as good?")
-    assert "trainer.epochs" in html
+    assert "trainer.epochs" in html and "None" not in html
 
 
 def _record(compared):
