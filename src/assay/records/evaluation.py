@@ -51,6 +51,8 @@ ACCURACY = Metric(name="accuracy", unit="share", higher_is_better=True)
 AUC = Metric(name="auc", unit="AUC", higher_is_better=True)
 AVERAGE_PRECISION = Metric(name="average_precision", unit="share", higher_is_better=True)
 LOG_LOSS = Metric(name="log_loss", unit="nats per row", higher_is_better=False)
+CHOSEN_REWARD = Metric(name="chosen_reward", unit="rewards", higher_is_better=True)
+REJECTED_REWARD = Metric(name="rejected_reward", unit="rewards", higher_is_better=False)
 
 
 class CalibrationBin(Record):

@@ -1,6 +1,6 @@
 """The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from assay.base.clock import utc_text
@@ -38,6 +38,33 @@ from assay.reporting.views.verdict import estimate_text
 
 TABLE_ROWS = 25
 """Rows of a series' table twin: enough to read its course, few enough to scroll past."""
+
+
+_OF_METHODS = (
+    (
+        "Rewards",
+        ("chosen_reward", "rejected_reward"),
+        "reward",
+        "Of what was chosen and of what was rejected, against the reference. Where the chosen one's is below "
+        "zero, what was chosen has become less likely, too: displacement, which a growing margin hides.",
+    ),
+    ("Margin", ("margin",), "reward", "By how much what was chosen is ahead of what was rejected."),
+    ("Accuracy in training", ("accuracy",), "share", "On the rows of each step, before it learned them."),
+    (
+        "Mean reward",
+        ("mean_reward",),
+        "reward",
+        "Of both sides of the pairs; it may drift where nothing centres it.",
+    ),
+    (
+        "Entropy",
+        ("entropy",),
+        "nats a token",
+        "Of what might have stood there. Near nothing, it says one thing only.",
+    ),
+    ("Token accuracy", ("token_accuracy",), "share", "Of the trained tokens, those that it held likeliest."),
+)
+"""Title, series, unit, and what to see there, of what methods watch."""
 
 
 def life_figures(run: RunView) -> Iterator[Figure]:
@@ -97,6 +124,20 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
             zero_based=True,
             size=size,
         )
+
+
+def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
+    """What the run's method watches beside the loss."""
+    known = {each.name: each for each in series}
+    shown = [
+        (title, drawn, unit, caption)
+        for title, names, unit, caption in _OF_METHODS
+        if (drawn := [known[name] for name in names if name in known])
+    ]
+    for index, (title, drawn, unit, caption) in enumerate(shown):
+        has_neighbour = index % 2 == 1 or index + 1 < len(shown)
+        size: Size = "half" if has_neighbour else "full"
+        yield series_figure(drawn, title=title, caption=caption, y_label=unit, size=size)
 
 
 def quality_figures(page: RunPage) -> Iterator[Figure]:

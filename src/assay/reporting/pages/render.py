@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from assay.reporting.figures.run_figures import (
     learning_figures,
     life_figures,
     machines_table,
+    method_figures,
     metrics_table,
     quality_figures,
 )
@@ -57,7 +59,7 @@ def render_run_page(page: RunPage) -> str:
         tiles=run_tiles(run),
         sections=[
             ("What happened", life_figures(run)),
-            ("Did it learn?", learning_figures(page.curves)),
+            ("Did it learn?", chain(learning_figures(page.curves), method_figures(page.of_method))),
             ("What is it worth?", quality_figures(page)),
         ],
         run=run,

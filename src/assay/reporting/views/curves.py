@@ -16,6 +16,18 @@ VALIDATION_CURVE = "validation_"
 """Begins the name of the series of the method's metric."""
 
 
+OF_METHODS = (
+    "accuracy",
+    "margin",
+    "chosen_reward",
+    "rejected_reward",
+    "mean_reward",
+    "entropy",
+    "token_accuracy",
+)
+"""What methods write down with every step beside the loss, and people watch."""
+
+
 @dataclass(frozen=True)
 class Series:
     """A metric over steps, in order of time: where an attempt died, steps may be there twice."""
@@ -59,6 +71,13 @@ def run_curves(ledger: Ledger, run_id: str) -> RunCurves:
         learning_rate=_series(ledger, run_id, "learning_rate"),
         gradient_norm=_series(ledger, run_id, "gradient_norm"),
     )
+
+
+def method_curves(ledger: Ledger, run_id: str) -> tuple[Series, ...]:
+    """Those of `OF_METHODS` that the run, named by its whole id, has."""
+    known = {each.name for each in metric_summaries(ledger, run_id)}
+    found = (_series(ledger, run_id, name) for name in OF_METHODS if name in known)
+    return tuple(each for each in found if each is not None)
 
 
 def _series(ledger: Ledger, run_id: str, name: str) -> Series | None:

@@ -1,13 +1,13 @@
 """What a run's page is made of: its facts, its curves, and how its predictions look."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from assay.evaluation.evidence.classifier.curves import RocCurve, ScoreHistogram, roc_curve, score_histogram
 from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.evaluation.evidence.predictions import predictions_of
 from assay.records.evaluation import ClassifierEvaluation
-from assay.reporting.views.curves import RunCurves, run_curves
+from assay.reporting.views.curves import RunCurves, Series, method_curves, run_curves
 from assay.reporting.views.run import RunView, run_view
 from assay.store.ledger.ledger import Ledger
 
@@ -21,13 +21,15 @@ class RunPage:
     roc: RocCurve | None = None
     """The curve of a classifier's predictions; None where there are none, or of one class only."""
     histogram: ScoreHistogram | None = None
+    of_method: tuple[Series, ...] = ()
+    """What its method watches, over the steps."""
 
 
 def run_page(ledger: Ledger, run_id: str) -> RunPage:
     """A run (its id, or the start of it), as far as it got."""
     view = run_view(ledger, run_id)
-    curves = run_curves(ledger, view.run_id)
+    page = RunPage(view, run_curves(ledger, view.run_id), of_method=method_curves(ledger, view.run_id))
     if not isinstance(view.evaluation, ClassifierEvaluation):
-        return RunPage(view, curves)
+        return page
     scores = scores_of(predictions_of(Path(view.run_dir), view.evaluation), source=view.run_id)
-    return RunPage(view, curves, roc_curve(scores), score_histogram(scores))
+    return replace(page, roc=roc_curve(scores), histogram=score_histogram(scores))

@@ -15,6 +15,7 @@ from assay.evaluation.evidence.mean_scores import (
 from assay.records.evaluation import Metric, ScoreEvaluation
 from assay.reporting.pages.render import render_comparison_page, render_run_page
 from assay.reporting.views.comparison import ComparedRun, ComparisonPage, comparison_view
+from assay.reporting.views.curves import Series
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import comparison_verdict, run_tiles
 
@@ -49,6 +50,14 @@ def test_a_run_page_shows_its_metric_and_where_it_is_worse(run_page):
     assert "squared error (squares)" in text
     assert "wholly to its right" in text and "It is source = hard, with" in text
     assert run_tiles(page.view)[0].name == "squared error on validation"
+
+
+def test_a_run_page_shows_what_its_method_watches(run_page):
+    falling = [Series(name, [1, 2, 3], [0.0, -0.1, -0.4]) for name in ("chosen_reward", "rejected_reward")]
+    page = replace(run_page, of_method=(*falling, Series("entropy", [1, 2, 3], [3.0, 2.0, 1.0])))
+    text, plain = render_run_page(page), render_run_page(run_page)
+    assert ">Rewards<" in text and "displacement" in text and ">Entropy<" in text
+    assert ">Rewards<" not in plain and ">Margin<" not in text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import PROMPT_TOKENS, REFERENCE_LOG_PROBS, REJECTED, TOKENS
 from assay.records.dataset import DatasetManifest, ReferenceScores
-from assay.records.evaluation import ACCURACY, Metric
+from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD, Metric
 from assay.training.model.causal_config import (
     CausalConfig,
     NewCausalConfig,
@@ -141,7 +141,9 @@ class DpoConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
-        return RowScores((ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB))
+        return RowScores(
+            (ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB, CHOSEN_REWARD, REJECTED_REWARD)
+        )
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""

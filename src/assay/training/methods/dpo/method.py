@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from assay.data.dataset.columns import REFERENCE_LOG_PROBS
 from assay.data.loader.batch import MicroBatch
-from assay.records.evaluation import ACCURACY
+from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.dpo.config import (
     CHOSEN_LOG_PROB,
@@ -127,8 +127,8 @@ class DpoMethod:
             MARGIN.name: chosen - rejected,
             CHOSEN_LOG_PROB.name: scores.chosen_log_probs.double(),
             REJECTED_LOG_PROB.name: scores.rejected_log_probs.double(),
-            "chosen_reward": chosen,
-            "rejected_reward": rejected,
+            CHOSEN_REWARD.name: chosen,
+            REJECTED_REWARD.name: rejected,
         }
 
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:

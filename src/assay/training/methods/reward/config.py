@@ -6,7 +6,7 @@ from pydantic import Field
 
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.dataset import DatasetManifest
-from assay.records.evaluation import ACCURACY, LOG_LOSS, Metric
+from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
 from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
@@ -46,7 +46,7 @@ class RewardConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
-        return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS))
+        return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD))
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from assay.data.loader.batch import MicroBatch
-from assay.records.evaluation import ACCURACY, LOG_LOSS
+from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
 from assay.training.methods.reward.exporting import save_portable
@@ -89,8 +89,8 @@ class RewardMethod:
             ACCURACY.name: (chosen > rejected).double(),
             LOG_LOSS.name: -logsigmoid(chosen - rejected),
             MARGIN_OF_REWARDS.name: chosen - rejected,
-            "chosen_reward": chosen,
-            "rejected_reward": rejected,
+            CHOSEN_REWARD.name: chosen,
+            REJECTED_REWARD.name: rejected,
         }
 
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
