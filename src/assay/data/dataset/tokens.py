@@ -4,12 +4,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
+from assay.records.dataset import DatasetManifest
 
 UNKNOWN, PADDING, START = "[UNK]", "[PAD]", "[CLS]"
 END = "<|endoftext|>"
@@ -21,6 +23,15 @@ NEW = "new:"
 _SMALLEST = 300
 """All bytes, the special tokens, and some to learn."""
 _TRIMS = re.compile(r'("trim_offsets"\s*:\s*)true')
+
+
+class KnownTokenizer(NamedTuple):
+    """The tokenizer that a dataset's rows were made with."""
+
+    path: Path
+    sha256: str
+    is_proved: bool
+    """The manifest names it."""
 
 
 def new_vocabulary(name: str) -> int | None:
@@ -61,6 +72,29 @@ def load_tokenizer(name: str | Path) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def tokenizer_of(folder: Path, manifest: DatasetManifest, given: Path | None, cure: str) -> KnownTokenizer:
+    """The one that is given, or lies with the dataset; where the manifest names one, it must be that.
+
+    `cure`: what to do where there is none.
+    """
+    named = manifest.tokenizer_sha256
+    if given is not None:
+        path = tokenizer_file(given)
+        sha256 = sha256_of_bytes(path.read_bytes())
+        if named not in (None, sha256):
+            raise ConfigError(
+                f"{path}: not the tokenizer that dataset '{manifest.name}' was built with: its sha256 is "
+                f"{sha256[:12]}…, the manifest says {str(named)[:12]}…."
+            )
+        return KnownTokenizer(path, sha256, is_proved=named == sha256)
+    for path in (folder / TOKENIZER_FILE, folder.resolve().parent / TOKENIZER_FILE):
+        if named is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == named:
+            return KnownTokenizer(path, named, is_proved=True)
+    raise ConfigError(
+        f"the tokenizer of dataset '{manifest.name}' is neither in {folder} nor beside it. {cure}"
+    )
 
 
 def tokenizer_settings(name: str | Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A model as a run committed it, and the benchmark of its held-out rows. One process, no ranks."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,16 +10,16 @@ import torch
 from jaxtyping import Shaped
 from torch import nn
 
-from assay.base.digest import sha256_of_json
-from assay.base.errors import DamagedDataError, TrainingError
+from assay.base.digest import canonical_json, sha256_of_json
+from assay.base.errors import ConfigError, DamagedDataError, TrainingError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import key_column, split_view
 from assay.data.loader.batch import MicroBatch
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.benchmark_items import ItemScore
-from assay.evaluation.suite.config import Classification
+from assay.evaluation.suite.config import Classification, HeldOutRows
 from assay.evaluation.suite.scorer import Identity, Scorer
-from assay.evaluation.suite.version import classification_version
+from assay.evaluation.suite.version import classification_version, held_out_version
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
@@ -29,8 +30,10 @@ from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
 from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
+from assay.training.trainer.method_config import BinaryPredictions, RowScores
 from assay.training.trainer.step import initial_model
 
+NATS_A_TOKEN = "nats a token"
 SMALLEST_PROBABILITY = 2.0**-52
 """A sure mistake costs 36 nats, not infinity."""
 
@@ -55,34 +58,34 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
     return model.eval()
 
 
-class ClassificationScorer(Scorer):
+class _RowsScorer(Scorer):
     """Held-out rows by micro-batches, cut as in training; `chunk_items` rows or more are a chunk.
 
     Which of them are copies of training rows, `assay data split` says.
     """
 
-    def __init__(self, config: Classification, run: Run, model: nn.Module) -> None:
-        """Opens the run's dataset at its own split."""
+    def __init__(
+        self, config: Classification | HeldOutRows, run: Run, model: nn.Module, columns: Iterable[str] = ()
+    ) -> None:
+        """Opens the run's dataset at its own split; `columns` are read besides the method's."""
         recipe = recipe_of(run)
-        self._config = config
         self._model = model
         self._method = method_of(recipe.method)
         split = recipe.data.split
-        view = split_view(Dataset.open(Path(recipe.data.dataset)), split, "validation")
+        dataset = Dataset.open(Path(recipe.data.dataset))
+        view, manifest = split_view(dataset, split, "validation"), dataset.manifest
         self._cluster_column = key_column(split)
-        columns = dict.fromkeys([*recipe.method.columns, *filter(None, [self._cluster_column])])
-        self._loader = Loader(view, recipe.loader, tuple(columns))
+        read = dict.fromkeys([*recipe.method.columns, *filter(None, [self._cluster_column]), *columns])
+        if absent := [name for name in read if name not in manifest.columns]:
+            raise ConfigError(
+                f"benchmark '{config.name}': dataset '{manifest.name}' has no column '{absent[0]}', only "
+                f"{', '.join(manifest.columns)}."
+            )
+        self._loader = Loader(view, recipe.loader, tuple(read))
         rows_per_step = max(1, recipe.loader.global_batch_size)
         self._steps = max(1, config.chunk_items // rows_per_step)
         self.num_chunks = -(-self._loader.steps_per_epoch // self._steps)
-        self.identity = Identity(
-            benchmark=config.name,
-            benchmark_sha256=sha256_of_json([view.fingerprint, split.model_dump(mode="json")]),
-            **classification_version(config),
-            prompt_sha256=sha256_of_json(["rows as they are"]),
-            unit="share" if config.score == "correct" else "nats",
-            higher_is_better=config.score == "correct",
-        )
+        self._rows_sha256 = sha256_of_json([view.fingerprint, split.model_dump(mode="json")])
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
@@ -95,11 +98,11 @@ class ClassificationScorer(Scorer):
             for share in shares
             for lane in share.lanes
             for batch in lane.micro_batches
-            for item in self._scores(batch)
+            for item in self._items(batch)
         ]
 
     @torch.inference_mode()
-    def _scores(self, batch: MicroBatch) -> list[ItemScore]:
+    def _items(self, batch: MicroBatch) -> list[ItemScore]:
         device = next(self._model.parameters()).device
         predicted = {
             name: values.cpu().numpy()
@@ -107,20 +110,111 @@ class ClassificationScorer(Scorer):
                 self._model, self._method.tensors(batch, device)
             ).items()
         }
-        scores, shown, name = (
-            _of_two(predicted, self._config)
-            if "probability" in predicted
-            else _of_several(predicted, self._config)
-        )
         ids = [str(row) for row in batch.row_ids.tolist()]
         by = self._cluster_column
         clusters = ids if by is None else [str(value) for value in batch.columns[by].to_pylist()]
+        return self._scored(batch, predicted, ids, clusters)
+
+    def _scored(
+        self,
+        batch: MicroBatch,
+        predicted: Mapping[str, Shaped[np.ndarray, "row"]],
+        ids: Sequence[str],
+        clusters: Sequence[str],
+    ) -> list[ItemScore]:
+        """The items of a micro-batch of rows."""
+        raise NotImplementedError
+
+
+class ClassificationScorer(_RowsScorer):
+    """Whether a classifier is right about held-out rows, or how surprised it is."""
+
+    def __init__(self, config: Classification, run: Run, model: nn.Module) -> None:
+        """See `_RowsScorer`."""
+        super().__init__(config, run, model)
+        self._config = config
+        self.identity = Identity(
+            benchmark=config.name,
+            benchmark_sha256=self._rows_sha256,
+            **classification_version(config),
+            prompt_sha256=_AS_THEY_ARE,
+            unit="share" if config.score == "correct" else "nats",
+            higher_is_better=config.score == "correct",
+        )
+
+    def _scored(
+        self,
+        batch: MicroBatch,  # noqa: ARG002
+        predicted: Mapping[str, Shaped[np.ndarray, "row"]],
+        ids: Sequence[str],
+        clusters: Sequence[str],
+    ) -> list[ItemScore]:
+        of_rows = _of_two if "probability" in predicted else _of_several
+        scores, shown, name = of_rows(predicted, self._config)
         return [
             ItemScore(item_id, cluster, score, details=f'{{"{name}":{detail!r}}}')
             for item_id, cluster, score, detail in zip(
                 ids, clusters, scores.tolist(), shown.tolist(), strict=True
             )
         ]
+
+
+class HeldOutScorer(_RowsScorer):
+    """A score that the method gives each row; rows without anything that is scored are no items.
+
+    Where a score is a mean over tokens, a row weighs as many as it has: the whole is the mean over all tokens.
+    """
+
+    def __init__(self, config: HeldOutRows, run: Run, model: nn.Module) -> None:
+        """`ConfigError` where the method has no such score."""
+        super().__init__(config, run, model, config.where)
+        asked = recipe_of(run).method.predictions
+        assert not isinstance(asked, BinaryPredictions), "these are asked by type classification"
+        named = {metric.name: metric for metric in asked.metrics}
+        if config.score is not None and config.score not in named:
+            raise ConfigError(
+                f"benchmark '{config.name}': score: {config.score} is not among those of run '{run.run_id}' of "
+                f"method '{run.recipe['method']['type']}': {', '.join(named)}."
+            )
+        self._metric = asked.metric if config.score is None else named[config.score]
+        self._counted = asked.counted if isinstance(asked, RowScores) else None
+        self._where = config.where
+        self.identity = Identity(
+            benchmark=config.name,
+            benchmark_sha256=self._rows_sha256,
+            **held_out_version(config),
+            prompt_sha256=_AS_THEY_ARE,
+            unit=self._metric.unit,
+            higher_is_better=self._metric.higher_is_better,
+        )
+
+    def of_score(self, score: float) -> dict[str, float]:
+        """See `Scorer`."""
+        return {"perplexity": math.exp(score)} if self._metric.unit == NATS_A_TOKEN else {}
+
+    def _scored(
+        self,
+        batch: MicroBatch,
+        predicted: Mapping[str, Shaped[np.ndarray, "row"]],
+        ids: Sequence[str],
+        clusters: Sequence[str],
+    ) -> list[ItemScore]:
+        shown = sorted(set(predicted) - {self._metric.name, self._counted})
+        weights = predicted[self._counted] if self._counted else np.ones(len(ids))
+        return [
+            ItemScore(
+                ids[row],
+                clusters[row],
+                float(predicted[self._metric.name][row]),
+                weight=float(weights[row]),
+                details=canonical_json({name: float(predicted[name][row]) for name in shown}),
+            )
+            for row in np.flatnonzero(weights).tolist()
+            if all(batch.columns[name][row].as_py() == value for name, value in self._where.items())
+        ]
+
+
+_AS_THEY_ARE = sha256_of_json(["rows as they are"])
 
 
 class _Scored(NamedTuple):

@@ -114,8 +114,25 @@ class Classification(_Benchmark):
     """`correct`: 1 where the more probable class is the label. `log_loss`: nats; less is better."""
 
 
+class HeldOutRows(_Benchmark):
+    """The rows that a run's own recipe holds out for validation, each by a score of the run's method.
+
+    Of a reward model and of DPO a row is a pair. Clusters are as in `classification`.
+    """
+
+    type: Literal["held_out"]
+
+    score: str | None = None
+    """One of the method's metrics (docs/methods.md), with its unit and its direction: `nats_per_token` of SFT,
+    `accuracy` or `margin` of pairs. Null: the one that runs are compared by."""
+
+    where: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+    """Only rows whose columns have these values, e.g. `{language: de}`; null is a missing one."""
+
+
 Benchmark = Annotated[
-    MultipleChoice | Generation | BitsPerByte | RegistryBenchmark | Classification, Field(discriminator="type")
+    MultipleChoice | Generation | BitsPerByte | RegistryBenchmark | Classification | HeldOutRows,
+    Field(discriminator="type"),
 ]
 
 

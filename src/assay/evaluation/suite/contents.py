@@ -20,6 +20,7 @@ from assay.evaluation.suite.config import (
     BitsPerByte,
     Classification,
     Generation,
+    HeldOutRows,
     MultipleChoice,
     RegistryBenchmark,
     Suite,
@@ -73,7 +74,7 @@ def _paths(benchmark: Benchmark, folder: Path) -> Iterator[Path]:
             yield from held_out_files(benchmark, folder)
         case RegistryBenchmark():
             yield from _registry_files(folder / benchmark.registry, benchmark.eval)
-        case Classification():
+        case Classification() | HeldOutRows():
             # Its items are the rows that each run's own recipe holds out; their results name them.
             return
 

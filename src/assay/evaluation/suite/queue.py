@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from assay.base.clock import Clock
 from assay.base.digest import canonical_json, sha256_of_bytes, sha256_of_json
+from assay.base.errors import DataError
 from assay.evaluation.evidence.benchmark_items import (
     ITEMS_FILE,
     RESULT_FILE,
@@ -151,8 +152,9 @@ def result_of(
     contamination: Contamination | None = None,
     device_s: float = 0.0,
     source: str = "assay",
+    of_score: Callable[[float], dict[str, float]] = lambda _: {},
 ) -> BenchmarkResult:
-    """The record of all items of a benchmark."""
+    """The record of all items of a benchmark; `of_score` makes further metrics of their score."""
     table = items_table(items)
     summary = summarise(table)
     return BenchmarkResult(
@@ -163,7 +165,7 @@ def result_of(
         failures=count_failures(items),
         score=summary.score,
         could_detect=summary.could_detect,
-        metrics=mean_details(items),
+        metrics=mean_details(items) | of_score(summary.score.value),
         contamination=contamination,
         device_s=device_s,
         evaluated_s=evaluated_s,
@@ -178,6 +180,10 @@ def _finish(
     """Join the chunks as they lie in the store, whoever put them."""
     chunks = [_read_chunk(store, f"{folder}/chunk-{chunk:05d}.parquet") for chunk in range(scorer.num_chunks)]
     items = [item for chunk in chunks for item in chunk.items]
+    if not items:
+        raise DataError(
+            f"benchmark '{scorer.identity.benchmark}' asks nothing: it has no items. Choose values that occur."
+        )
     result = result_of(
         checkpoint,
         scorer.identity,
@@ -185,6 +191,7 @@ def _finish(
         clock.now_s(),
         contamination=scorer.contamination(items),
         device_s=sum(chunk.device_s for chunk in chunks),
+        of_score=scorer.of_score,
     )
     store.put(f"{folder}/{ITEMS_FILE}", items_bytes(items_table(items)))
     key = f"{folder}/{RESULT_FILE}"

@@ -45,6 +45,10 @@ class Scorer(Protocol):
         """How much of the benchmark was trained on; None where there is no way to tell, as of prompts."""
         return None
 
+    def of_score(self, score: float) -> dict[str, float]:  # noqa: ARG002
+        """What else the score over all items is, by name: a perplexity."""
+        return {}
+
     def close(self) -> None:
         """Give back processes and the like."""
         return

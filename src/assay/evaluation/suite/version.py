@@ -14,6 +14,7 @@ from assay.evaluation.suite.config import (
     BitsPerByte,
     Classification,
     Generation,
+    HeldOutRows,
     MultipleChoice,
     RegistryBenchmark,
     Suite,
@@ -98,6 +99,11 @@ def classification_version(config: Classification) -> Version:
     return {"grader_sha256": sha256_of_json(["classification", config.score])}
 
 
+def held_out_version(config: HeldOutRows) -> Version:
+    """Likewise; which rows are asked about is part of the question."""
+    return {"grader_sha256": sha256_of_json(["held out", config.score, config.where])}
+
+
 def _version(benchmark: Benchmark, folder: Path) -> Version:
     match benchmark:
         case MultipleChoice():
@@ -113,6 +119,8 @@ def _version(benchmark: Benchmark, folder: Path) -> Version:
             return registry_version(Registry(folder / benchmark.registry).eval(benchmark.eval))
         case Classification():
             return classification_version(benchmark)
+        case HeldOutRows():
+            return held_out_version(benchmark)
 
 
 def _items_sha256(items: Sequence[Item]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_json
@@ -10,9 +10,11 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
 from assay.evaluation.suite.config import (
+    Benchmark,
     BitsPerByte,
     Classification,
     Generation,
+    HeldOutRows,
     MultipleChoice,
     RegistryBenchmark,
     Suite,
@@ -50,19 +52,64 @@ if TYPE_CHECKING:
 def scorers_of_commit(
     suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
 ) -> Iterator[Scorer]:
-    """A scorer for each benchmark, on a run's commit; made one after another."""
-    from assay.evaluation.suite.commit_model import ClassificationScorer, load_committed
+    """A scorer for each benchmark, on a run's commit; made one after another.
 
-    model = load_committed(run, commit, store)
-    is_classifier = isinstance(recipe_of(run).method.predictions, BinaryPredictions | ClassPredictions)
+    `ConfigError` before any is made where the run's method cannot answer one.
+    """
+    from assay.evaluation.suite.commit_model import ClassificationScorer, HeldOutScorer, load_committed
+
+    _refuse_what_it_cannot_answer(suite, suite_path, run)
+    model, asked = load_committed(run, commit, store), None
     for benchmark in suite.benchmarks:
-        if not isinstance(benchmark, Classification) or not is_classifier:
-            answers = "answers only those of type classification" if is_classifier else "answers none"
+        if isinstance(benchmark, Classification):
+            yield ClassificationScorer(benchmark, run, model)
+        elif isinstance(benchmark, HeldOutRows):
+            yield HeldOutScorer(benchmark, run, model)
+        else:
+            asked = asked or _language_model(run, model, commit)
+            yield _scorer_of_model(benchmark, Path(suite_path), asked, tools=Tools())
+
+
+def _refuse_what_it_cannot_answer(suite: Suite, suite_path: str, run: Run) -> None:
+    from assay.training.methods.registry import method_of
+    from assay.training.trainer.method import ExportableMethod
+
+    config = recipe_of(run).method
+    predictions, method = config.predictions, method_of(config)
+    answered: list[type[Benchmark]] = []
+    if isinstance(predictions, BinaryPredictions | ClassPredictions):
+        answered.append(Classification)
+    if not isinstance(predictions, BinaryPredictions):
+        answered.append(HeldOutRows)
+    if isinstance(method, ExportableMethod) and method.form == "language_model":
+        answered += [MultipleChoice, BitsPerByte, Generation, RegistryBenchmark]
+    for benchmark in suite.benchmarks:
+        if not isinstance(benchmark, tuple(answered)):
+            kinds = ", ".join(get_args(each.model_fields["type"].annotation)[0] for each in answered)
             raise ConfigError(
                 f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but run "
-                f"'{run.run_id}' is of method '{run.recipe['method']['type']}', which {answers}."
+                f"'{run.run_id}' is of method '{config.type}', which answers only those of type {kinds}."
             )
-        yield ClassificationScorer(benchmark, run, model)
+
+
+def _language_model(run: Run, model: object, commit: Commit) -> "LocalModel":
+    """A commit's model with the tokenizer of its dataset."""
+    from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
+    from assay.training.model.causal import causal_model
+    from assay.training.model.local_model import LocalModel
+    from assay.training.model.token_scores import CausalNetwork
+
+    assert isinstance(model, CausalNetwork), type(model)
+    dataset = Dataset.open(Path(recipe_of(run).data.dataset))
+    known = tokenizer_of(
+        dataset.folder,
+        dataset.manifest,
+        None,
+        "Benchmarks with texts need it: ask an exported folder ('assay export RUN --tokenizer FILE', then "
+        "'assay eval run'), or build the dataset with 'assay data build'.",
+    )
+    name = f"weights {commit.weights_digest[:12]}"
+    return LocalModel(causal_model(model.network, load_tokenizer(known.path)), name=name)
 
 
 def scorers_of_model(
@@ -74,27 +121,36 @@ def scorers_of_model(
 ) -> Iterator[Scorer]:
     """A scorer for each benchmark of a suite, on a language model; one behind an endpoint gives completions and
     no likelihoods."""
-    folder = suite_path.parent
     for benchmark in read_suite(suite_path).benchmarks:
-        match benchmark:
-            case Generation():
-                yield GenerationScorer(benchmark, folder, model, tools)
-            case RegistryBenchmark():
-                yield RegistryScorer(benchmark, folder, model, tools)
-            case MultipleChoice() if not isinstance(model, HttpSampler):
-                from assay.evaluation.suite.likelihood import MultipleChoiceScorer
+        yield _scorer_of_model(benchmark, suite_path, model, tools=tools, training_text=training_text)
 
-                yield MultipleChoiceScorer(benchmark, folder, model)
-            case BitsPerByte() if not isinstance(model, HttpSampler):
-                from assay.evaluation.suite.likelihood import BitsPerByteScorer
 
-                yield BitsPerByteScorer(benchmark, folder, model, training_text)
-            case _:
-                who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
-                raise ConfigError(
-                    f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} "
-                    "cannot answer."
-                )
+def _scorer_of_model(
+    benchmark: Benchmark,
+    suite_path: Path,
+    model: "LocalModel | HttpSampler",
+    *,
+    tools: Tools,
+    training_text: TrainingText | None = None,
+) -> Scorer:
+    folder = suite_path.parent
+    match benchmark:
+        case Generation():
+            return GenerationScorer(benchmark, folder, model, tools)
+        case RegistryBenchmark():
+            return RegistryScorer(benchmark, folder, model, tools)
+        case MultipleChoice() if not isinstance(model, HttpSampler):
+            from assay.evaluation.suite.likelihood import MultipleChoiceScorer
+
+            return MultipleChoiceScorer(benchmark, folder, model)
+        case BitsPerByte() if not isinstance(model, HttpSampler):
+            from assay.evaluation.suite.likelihood import BitsPerByteScorer
+
+            return BitsPerByteScorer(benchmark, folder, model, training_text)
+    who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
+    raise ConfigError(
+        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer."
+    )
 
 
 def local_model(folder: str) -> "tuple[LocalModel, str]":

@@ -26,9 +26,10 @@ from assay.data.dataset.formats.template import TEMPLATE_FILE
 from assay.data.dataset.tokens import (
     SETTINGS_FILE,
     TOKENIZER_FILE,
+    KnownTokenizer,
     load_tokenizer,
     special_tokens,
-    tokenizer_file,
+    tokenizer_of,
     tokenizer_settings,
 )
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
@@ -49,18 +50,10 @@ from assay.training.model.lora import base_sha256
 from assay.training.recipe import recipe_of
 
 EXPORT_FILE = "assay.json"
+NAME_IT = "Name it: --tokenizer FILE."
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>")
 Progress = Callable[[int, int], None]
 _PARTS = 4
-
-
-class KnownTokenizer(NamedTuple):
-    """The tokenizer that a run's rows were made with."""
-
-    path: Path
-    sha256: str
-    is_proved: bool
-    """The manifest names it."""
 
 
 class Exported(NamedTuple):
@@ -85,7 +78,7 @@ def export_run(
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     method = exportable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
-    known = tokenizer_of(dataset, tokenizer)
+    known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     beside = _tokenizer_files(known, dataset, method.form)
     commit = chosen_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
@@ -132,27 +125,6 @@ def export_run(
         raise
     progress(_PARTS, _PARTS)
     return Exported(to, exported)
-
-
-def tokenizer_of(dataset: Dataset, given: Path | None) -> KnownTokenizer:
-    """The one that is given, or lies with the dataset; where the manifest names one, it must be that."""
-    named = dataset.manifest.tokenizer_sha256
-    if given is not None:
-        path = tokenizer_file(given)
-        sha256 = sha256_of_bytes(path.read_bytes())
-        if named not in (None, sha256):
-            raise ConfigError(
-                f"{path}: not the tokenizer that dataset '{dataset.manifest.name}' was built with: its sha256 "
-                f"is {sha256[:12]}…, the manifest says {str(named)[:12]}…."
-            )
-        return KnownTokenizer(path, sha256, is_proved=named == sha256)
-    for path in (dataset.folder / TOKENIZER_FILE, dataset.folder.resolve().parent / TOKENIZER_FILE):
-        if named is not None and path.is_file() and sha256_of_bytes(path.read_bytes()) == named:
-            return KnownTokenizer(path, named, is_proved=True)
-    raise ConfigError(
-        f"the tokenizer of dataset '{dataset.manifest.name}' is neither in {dataset.folder} nor beside it. "
-        "Name it: --tokenizer FILE."
-    )
 
 
 class _TokenizerFiles(NamedTuple):

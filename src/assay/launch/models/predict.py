@@ -21,10 +21,10 @@ from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
 from assay.data.dataset.raw.span import Row
-from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evaluation.suite.answers import Answerer
 from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.models.export import EXPORT_FILE, tokenizer_of
+from assay.launch.models.export import EXPORT_FILE, NAME_IT
 from assay.launch.run import chosen_commit, existing_run
 from assay.records.exported_model import ExportedModel
 from assay.store.commit_log import CommitLog
@@ -67,7 +67,7 @@ def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path 
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
     method = portable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
-    known = tokenizer_of(dataset, tokenizer)
+    known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     model = load_committed(run, chosen_commit(run, log, step), log.store)
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}

@@ -34,11 +34,13 @@ def load_causal(path: str) -> CausalModel:
     folder = checkpoint_path(path)
     config = from_folder(AutoConfig, folder, CAUSAL)
     network = from_folder(AutoModelForCausalLM, folder, CAUSAL, config=config)
-    tokenizer = load_tokenizer(folder)
-    longest = next(
-        (getattr(config, name) for name in ("max_position_embeddings", "n_positions") if hasattr(config, name)),
-        1024,
-    )
+    return causal_model(network, load_tokenizer(folder))
+
+
+def causal_model(network: Any, tokenizer: Tokenizer) -> CausalModel:
+    """A transformers model and its tokenizer, ready to be asked."""
+    names, config = ("max_position_embeddings", "n_positions"), network.config
+    longest = next((getattr(config, name) for name in names if hasattr(config, name)), 1024)
     return CausalModel(network.eval(), tokenizer, int(longest))
 
 

@@ -26,6 +26,8 @@ class RowScores(NamedTuple):
     """A column of each metric's name with every row's own value; runs are compared by the mean of the first."""
 
     metrics: tuple[Metric, ...]
+    counted: str | None = None
+    """A further column: by what rows count in a mean over what they are made of (tokens) and not over rows."""
 
     @property
     def metric(self) -> Metric:

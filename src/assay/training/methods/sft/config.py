@@ -11,6 +11,7 @@ from assay.training.trainer.method_config import MethodConfig, RowScores
 
 NATS_PER_TOKEN = Metric(name="nats_per_token", unit="nats a token", higher_is_better=False)
 TOKEN_ACCURACY = Metric(name="token_accuracy", unit="share", higher_is_better=True)
+TRAINED_TOKENS = "trained_tokens"
 
 
 class SftConfig(MethodConfig):
@@ -43,7 +44,7 @@ class SftConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`: each row's mean over its trained tokens."""
-        return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY))
+        return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY), counted=TRAINED_TOKENS)
 
     @property
     def takes_packed_rows(self) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from assay.data.loader.batch import MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.training.methods.sft.batch import sft_tensors, trained_tokens
-from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, SftConfig
+from assay.training.methods.sft.config import NATS_PER_TOKEN, TOKEN_ACCURACY, TRAINED_TOKENS, SftConfig
 from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import Helpers, Loss, MetricSum
@@ -73,12 +73,13 @@ class SftMethod:
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
-    ) -> Mapping[str, Float64[Tensor, "row"]]:
-        """Means over each row's trained tokens; 0 of a row that has none."""
+    ) -> Mapping[str, Shaped[Tensor, "row"]]:
+        """Means over each row's trained tokens, 0 of a row that has none; and how many it has."""
         scores, num_trained = self._scores(model, tensors), tensors["num_trained"].clamp(min=1)
         return {
             NATS_PER_TOKEN.name: _of_rows(-scores.log_probs, tensors) / num_trained,
             TOKEN_ACCURACY.name: _of_rows(scores.is_likeliest, tensors) / num_trained,
+            TRAINED_TOKENS: tensors["num_trained"],
         }
 
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
