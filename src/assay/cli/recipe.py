@@ -1,11 +1,15 @@
 """`assay recipe`: write the first recipe for a dataset."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from assay.base.errors import ConfigError
 from assay.cli.given import DATASET, OUT_FILE
+
+if TYPE_CHECKING:
+    from assay.launch.new_recipe import LanguageMethod
 
 
 @click.group()
@@ -18,18 +22,33 @@ def recipe() -> None:
 @click.option("--out", type=OUT_FILE, help="The file to write.  [default: print it]")
 @click.option("--name", help="Of the runs.  [default: the dataset's]")
 @click.option(
-    "--encoder", help="Folder of a pretrained encoder, or package:NAME/FOLDER.  [default: a new, small one]"
+    "--model",
+    "--encoder",
+    help="Folder of a pretrained model, or package:NAME/FOLDER.  [default: a new, small one]",
+)
+@click.option(
+    "--method",
+    type=click.Choice(["sft", "reward", "dpo"]),
+    help="What learns from rows for a language model.  [default: sft of texts and chats, reward of pairs]",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Passes over the rows.  [default: by their number]")
-def new(dataset: Path, out: Path | None, name: str | None, encoder: str | None, epochs: int | None) -> None:
+def new(
+    dataset: Path,
+    out: Path | None,
+    name: str | None,
+    model: str | None,
+    method: "LanguageMethod | None",
+    epochs: int | None,
+) -> None:
     """Write a recipe that fits DATASET and this machine, each line explained; it trains as it is.
 
-    What is learned follows from the labels, the token budget from the rows' lengths, lanes and the model's size
-    from this machine, steps and commits from the number of rows.
+    What is learned follows from the labels, or from the format of rows for a language model; the token budget
+    from the rows' lengths, lanes and the model's size from this machine, steps and commits from the number of
+    rows.
     """
     from assay.launch.new_recipe import new_recipe
 
-    text = new_recipe(dataset, name=name, encoder=encoder, epochs=epochs)
+    text = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
     if out is None:
         click.echo(text, nl=False)
         return

@@ -1,14 +1,15 @@
 """The first recipe for a dataset: chosen by rules of thumb that each line says, checked before it is shown.
 
-What is learned follows from the labels; the token budget from the rows' lengths; batch, epochs and commits from
-their number; the model's size from both and from whether there is a GPU. It is a start that trains, no optimum.
+What is learned follows from the labels, or from the format of rows without any; the token budget from the
+rows' lengths; batch, epochs and commits from their number; the model's size from both and from whether there is
+a GPU. It is a start that trains, no optimum.
 """
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -16,8 +17,18 @@ import yaml
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
+from assay.base.installed import installed_path
 from assay.base.units import count_text
-from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
+from assay.data.dataset.columns import (
+    KEY,
+    LABEL,
+    MARGIN,
+    MASK,
+    REFERENCE_LOG_PROBS,
+    TIME,
+    TOKENS,
+    sequences_of,
+)
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.label_values import FEW
 from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
@@ -49,30 +60,44 @@ class _Columns(NamedTuple):
     left_out: list[str]
 
 
-_METHODS = {"text": "method.type: sft", "chat": "method.type: sft", "pairs": "method.type: reward or dpo"}
-"""What learns from rows of a format."""
+LanguageMethod = Literal["sft", "reward", "dpo"]
+_METHODS: Mapping[str | None, tuple[LanguageMethod, ...]] = {
+    "text": ("sft",),
+    "chat": ("sft",),
+    "pairs": ("reward", "dpo"),
+}
+"""What learns from rows of a format; the first unless another is asked for."""
+_PRETRAINED_RATES = {"sft": "2.0e-5", "reward": "1.0e-5", "dpo": "1.0e-6"}
 
 
-def new_recipe(folder: Path, *, name: str | None, encoder: str | None, epochs: int | None) -> str:
-    """YAML with an explanation on each line; `ConfigError` where the dataset cannot be trained on."""
+def new_recipe(
+    folder: Path, *, name: str | None, model: str | None, epochs: int | None, method: LanguageMethod | None
+) -> str:
+    """YAML with an explanation on each line; `ConfigError` where the dataset cannot be trained on.
+
+    `model` is the folder of a pretrained one; `method` is asked of rows for language models only.
+    """
     dataset = Dataset.open(folder)
     manifest = dataset.manifest
-    if LABEL not in manifest.columns:
-        wanted = _METHODS.get(manifest.format or "")
-        cure = f"Write one with {wanted} (docs/recipe.md)." if wanted else "Build the dataset with --label."
-        raise ConfigError(
-            f"{folder}: the rows have no '{LABEL}', and a recipe is written for rows that have one. {cure}"
-        )
+    learns = _language_method(manifest, method, folder)
+    if learns == "dpo" and model is None:
+        model = manifest.scored.reference if manifest.scored else None
+        if model is None or not (installed_path(model) / "config.json").is_file():
+            raise ConfigError(
+                f"{folder}: DPO begins with a language model that was trained: --model FOLDER (that of 'assay "
+                "export RUN', or any that transformers reads)."
+            )
     split, train = _split(dataset)
-    sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=encoder is not None)
+    sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=model is not None)
+    rate = (_PRETRAINED_RATES[learns] if learns else "5.0e-5") if model is not None else "1.0e-3"
     title = re.sub(r"[^\w.-]+", "-", name or manifest.name).strip("-.") or "first"
     lines = [
         f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
         *_aligned(_general(title, folder, split, train)),
         *_aligned(_loader(manifest, sizes, num_rows=int(train.num_rows.sum()))),
-        *_aligned(_method(dataset, train, encoder)),
-        *_aligned(_trainer(sizes, pretrained=encoder is not None)),
+        *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
+        *_aligned(_trainer(sizes, rate, pretrained=model is not None)),
     ]
     text = "\n".join(lines) + "\n"
     checked(LoadedConfig(yaml.safe_load(text), {}))
@@ -111,7 +136,9 @@ def _general(
 def _loader(manifest: DatasetManifest, sizes: _Sizes, *, num_rows: int) -> Iterator[tuple[str, str]]:
     window = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
     rows_per_lane = sizes.batch // LANES
-    budget = -(-max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max) // 256) * 256
+    sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
+    wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
+    budget = -(-wanted // 256) * 256
     yield "loader:", ""
     yield f"  lanes: {LANES}", f"the same weights on 1, 2, 4 or {LANES} workers"
     yield (
@@ -129,8 +156,8 @@ def _loader(manifest: DatasetManifest, sizes: _Sizes, *, num_rows: int) -> Itera
     yield (
         f"  max_micro_batch_tokens: {budget}",
         (
-            f"bounds the memory of a pass: {rows_per_lane} rows of a lane at the 95% length "
-            f"({manifest.lengths.p95:.0f})"
+            f"bounds the memory of a pass: {rows_per_lane} {'pairs' if sequences > 1 else 'rows'} of a lane at "
+            f"the 95% length ({manifest.lengths.p95:.0f})"
         ),
     )
 
@@ -167,8 +194,72 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
         )
 
 
-def _trainer(sizes: _Sizes, *, pretrained: bool) -> Iterator[tuple[str, str]]:
-    rate, warmup = ("5.0e-5" if pretrained else "1.0e-3"), max(1, sizes.steps // 20)
+def _language_method(
+    manifest: DatasetManifest, method: LanguageMethod | None, folder: Path
+) -> LanguageMethod | None:
+    """What learns from the rows; None for a classifier."""
+    known = () if LABEL in manifest.columns else _METHODS.get(manifest.format, ())
+    if method is None and LABEL in manifest.columns:
+        return None
+    if not known and method is None:
+        raise ConfigError(
+            f"{folder}: no method learns from its rows (format {manifest.format}) yet: rows with a '{LABEL}', "
+            "texts, chats and pairs have one. Build the dataset with --label, or with another --format."
+        )
+    if method is not None and method not in known:
+        there = " and ".join(known) or "classify"
+        raise ConfigError(
+            f"--method {method}: rows of format {manifest.format or 'labelled'}, as {folder} has them, are for "
+            f"{there}."
+        )
+    return method or known[0]
+
+
+def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> Iterator[tuple[str, str]]:
+    manifest = dataset.manifest
+    yield "method:", ""
+    if learns == "sft":
+        yield "  type: sft", "a language model learns to write what is trained; compared by nats a token"
+        if manifest.format == "chat":
+            yield "  train_on: spans", "what the assistant says; 'all' trains on questions, too"
+        else:
+            yield "  train_on: all", "every token of a row but its first"
+    elif learns == "reward":
+        yield "  type: reward", "a language model with one number at the last token; compared by accuracy"
+        yield "  centring: 0.01", "keeps rewards near zero"
+        if MARGIN not in manifest.columns:
+            yield "  margin_column: null", "the rows have no margins"
+    else:
+        yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
+        yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
+        if set(REFERENCE_LOG_PROBS) <= manifest.columns.keys():
+            yield "  reference: {type: columns}", "what 'assay data score' wrote beside the pairs"
+        else:
+            yield (
+                "  reference: {type: frozen}",
+                "the model as it began, asked in every step ('assay data score')",
+            )
+    yield "  model:", ""
+    if model is not None:
+        yield f"    type: pretrained\n    path: {_flow(model)}", "its tokenizer must be the one of the dataset"
+        yield (
+            "    # lora: {rank: 16, alpha: 32}",
+            "trains adapters alone: far less memory, ten times the learning rate",
+        )
+        return
+    width, layers = _model_size(manifest)
+    yield "    type: new", "random weights; 'assay recipe new --model FOLDER' begins with trained ones"
+    yield f"    vocab_size: {_vocabulary(dataset)}", "of the dataset's tokenizer"
+    yield f"    hidden_size: {width}", f"small, for {count_text(manifest.num_tokens)} tokens"
+    yield f"    num_layers: {layers}", "more learn more, and more slowly"
+    yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
+    yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
+    yield f"    max_tokens: {manifest.lengths.max}", "the longest sequence"
+    yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
+
+
+def _trainer(sizes: _Sizes, rate: str, *, pretrained: bool) -> Iterator[tuple[str, str]]:
+    warmup = max(1, sizes.steps // 20)
     evaluate_every = 2 * sizes.commit_every
     yield "trainer:", ""
     yield f"  epochs: {sizes.epochs}", f"passes over the rows: {sizes.steps:,} steps in all"

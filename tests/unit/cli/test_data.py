@@ -230,8 +230,8 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     code, built, _ = run(capsys, *command, "--tokenizer", "tokenizer.json", "--drop", "unusable")
     assert code == 0
     assert "left out 1 row of which nothing can be learned. The first: chat.jsonl: line 10" in built
-    code, _, said = run(capsys, "recipe", "new", "two", "--out", "recipe.yaml")
-    assert code == 2 and "no 'label'" in said and "method.type: sft" in said
+    code, _, said = run(capsys, "recipe", "new", "two", "--method", "reward", "--out", "recipe.yaml")
+    assert code == 2 and "rows of format chat, as two has them, are for sft" in said
     assert "of the format 'chat'; " in built and "% of the tokens are trained" in built
     code, shown, _ = run(capsys, "data", "show", "two", "--examples", "2")
     assert code == 0

@@ -1,0 +1,94 @@
+"""The recipe that is written for rows of a language model passes its own check, and trains."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.tiny_models import save_tiny
+from assay.cli.main import main
+from one_rank import train_one_rank
+from preference_rows import preference_dataset
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def rows_of(format: str) -> list[dict[str, Any]]:
+    said = [" ".join(WORDS[(start + place) % 10] for place in range(8)) for start in range(10)]
+    rows: list[dict[str, Any]] = []
+    for number in range(200):
+        text = said[number % 10]
+        other = " ".join(reversed(text.split()))
+        ask = {"role": "user", "content": f"count {number}"}
+        rows.append(
+            {
+                "text": {"text": f"{number} {text}"},
+                "chat": {"messages": [ask, {"role": "assistant", "content": text}]},
+                "pairs": {"prompt": f"count {number}: ", "chosen": text, "rejected": other},
+                "prompts": {"prompt": f"count {number}", "answer": text},
+            }[format]
+        )
+    return rows
+
+
+def dataset_of(format: str, folder: Path) -> Path:
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows_of(format)))
+    template = ["--chat-template", "chatml"] if format == "chat" else []
+    build = ["data", "build", folder / "rows.jsonl", "--format", format, "--tokenizer", "new:400", *template]
+    assert run(*build, *(["--text", "text"] if format == "text" else []), "--out", folder / format) == 0
+    return folder / format
+
+
+@pytest.mark.parametrize(("format", "method"), [("text", "sft"), ("chat", "sft"), ("pairs", "reward")])
+def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", dataset_of(format, tmp_path), "--out", file) == 0
+    lines = file.read_text().splitlines()
+    assert all("#" in line or line.endswith(":") for line in lines), "each line says why"
+    tree = yaml.safe_load(file.read_text())
+    assert tree["method"]["type"] == method
+    assert tree["method"].get("train_on") == {"text": "all", "chat": "spans"}.get(format)
+    steps = train_one_rank(
+        {**tree, "trainer": {**tree["trainer"], "max_steps": 30, "evaluate_every": None}}, tmp_path / "run"
+    ).steps
+    assert steps[-1]["loss"] < 0.95 * steps[0]["loss"]
+
+
+def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pairs = preference_dataset(tmp_path / "pairs", num_rows=96)
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    assert run("recipe", "new", pairs, "--method", "dpo", "--out", tmp_path / "no.yaml") == 2
+    assert "--model FOLDER" in capfd.readouterr().err
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
+    assert run("train", file, "--check", "--check-seconds", 0) == 0
+    assert run("data", "score", pairs, "--reference", base, "--out", tmp_path / "scored") == 0
+    scored = tmp_path / "scored.yaml"
+    assert run("recipe", "new", tmp_path / "scored", "--method", "dpo", "--out", scored) == 0
+    tree = yaml.safe_load(scored.read_text())["method"]
+    assert (tree["reference"]["type"], tree["model"]["path"]) == ("columns", str(base))
+    assert run("train", scored, "--check", "--check-seconds", 0) == 0
+
+
+def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    prompts = dataset_of("prompts", tmp_path)
+    pairs = preference_dataset(tmp_path / "pairs", num_rows=32)
+    for words, said in (
+        ((prompts,), "no method learns from its rows (format prompts) yet"),
+        ((pairs, "--method", "sft"), "are for reward and dpo"),
+    ):
+        capfd.readouterr()
+        assert run("recipe", "new", *words, "--out", tmp_path / "no.yaml") == 2
+        assert said in capfd.readouterr().err
+    assert not (tmp_path / "no.yaml").exists()
