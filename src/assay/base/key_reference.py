@@ -44,7 +44,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[B
 
 def _line(key: str, field: FieldInfo, docstring: str) -> str:
     if models_in(field.annotation):
-        default = "see below"
+        default = "required, see below" if field.is_required() else "see below"
     elif field.is_required():
         default = "required"
     else:
