@@ -292,6 +292,12 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     lines = capfd.readouterr().out.splitlines()
     # A reason to stop is ticked off nowhere: in the memo it is a cross, too.
     assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["✕"]
+    main_exit(["decide", "pilot"])
+    decided_again = capfd.readouterr().out.splitlines()
+    main_exit(["campaign", "show", "pilot"])
+    assert capfd.readouterr().out.splitlines()[-1] == decided_again[-1] and decided_again[-1].endswith(
+        "/memo.html"
+    )
 
 
 def test_a_slight_harm_that_the_guardrail_can_not_rule_out_is_not_scaled_either(campaign_file) -> None:

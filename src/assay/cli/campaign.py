@@ -153,14 +153,18 @@ def list_(as_json: bool) -> None:
 def show(name: str, as_json: bool) -> None:
     """Show what campaign NAME has decided so far, without judging anything again."""
     from assay.launch.campaign.folder import find_campaign
-    from assay.launch.campaign.memo import cost_of_runs, newest_decisions
+    from assay.launch.campaign.memo import MEMO_PAGE, cost_of_runs, newest_decisions
 
     opened = find_campaign(given_home(), name)
     decisions = list(newest_decisions(opened).values())
     print_decisions(decisions, as_json=as_json)
     runs = {run.run_id: run for each in decisions for run in each.runs}
-    if not as_json and (cost := cost_of_runs(opened, [*runs.values()])):
+    if as_json:
+        return
+    if cost := cost_of_runs(opened, [*runs.values()]):
         click.echo(f"cost so far: {cost}")
+    if (page := opened.folder / MEMO_PAGE).is_file():
+        click.echo(page)
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:

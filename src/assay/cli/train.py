@@ -171,6 +171,8 @@ def train(
     if resume is None and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
+    if resume is not None and (warning := _what_is_taken_over(run)) and not place.dry_run:
+        click.secho(warning, err=True, fg="yellow")
     policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
     finished = finished_entry(CommitLog(open_store(run.store_url))) if resume and not place.dry_run else None
@@ -218,6 +220,20 @@ def _told_apart(
     if [recipe, resume, forked].count(None) != 2:
         raise ConfigError("give one of these: a RECIPE file, --resume RUN, or --from RUN@STEP.")
     return recipe, overrides
+
+
+def _what_is_taken_over(run: "Run") -> str:
+    """A warning, where a process on this host trains the run now; of a job its scheduler would have to be
+    asked."""
+    from assay.store.launches import process_state, saved_launches
+
+    last = next(reversed(saved_launches(run)), None)
+    if last is None or last.place == "slurm" or process_state(last) != "running":
+        return ""
+    return (
+        f"run {run.run_id} is being trained by {last.where()}: it is taken over from its last commit, and that "
+        f"process can commit no more. To look on: 'assay show {run.run_id}'."
+    )
 
 
 def _asked_for(

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from assay.cli.main import main
+from assay.cli.train import _what_is_taken_over
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -25,7 +26,7 @@ from assay.reporting.views import verdict
 from assay.reporting.views.run import run_view
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.launches import process_key
+from assay.store.launches import process_key, save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.metrics.fold import fold_run
 from assay.store.metrics.phases import rank_phase_seconds
@@ -285,6 +286,17 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     screen = capsys.readouterr().out
     assert "not evaluated yet" not in screen and "not at its end yet: auc 0.7000 on the way" in screen
     assert "on 1 rank " in screen and "not audited yet" in screen
+
+
+@pytest.mark.parametrize(("pid", "is_said"), [(os.getppid(), True), (2**22 - 1, False), (os.getpid(), False)])
+def test_who_resumes_a_run_that_still_trains_is_told_what_becomes_of_that(
+    home: Path, pid: int, is_said: bool
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+    save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
+    said = _what_is_taken_over(run)
+    assert said.startswith(f"run tiny-1 is being trained by process {pid} on ") == is_said == bool(said)
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:

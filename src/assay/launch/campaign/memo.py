@@ -15,6 +15,9 @@ from assay.reporting.views.memo import Memo, ordered, record_paths
 from assay.store.attempts import saved_attempts
 from assay.store.settings import Money
 
+MEMO_PAGE = "memo.html"
+"""In the campaign's folder."""
+
 
 class WrittenMemo(NamedTuple):
     """The memo and its files."""
@@ -30,7 +33,7 @@ def newest_decisions(campaign: OpenCampaign) -> dict[str, Decision]:
 
 
 def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> WrittenMemo:
-    """`memo.html` and `memo.md` in the campaign's folder."""
+    """`MEMO_PAGE` and `memo.md` in the campaign's folder."""
     newest = newest_decisions(campaign)
     names = [each.name for each in campaign.config.candidates]
     memo = Memo(
@@ -47,7 +50,7 @@ def write_memo(campaign: OpenCampaign, *, stopped_by: str | None = None) -> Writ
         records=_records(memo, campaign.home.folder),
         cost=cost_of_runs(campaign, memo.runs()),
     )
-    page, markdown = campaign.folder / "memo.html", campaign.folder / "memo.md"
+    page, markdown = campaign.folder / MEMO_PAGE, campaign.folder / "memo.md"
     for path, text in ((page, render_memo_page(memo)), (markdown, memo_markdown(memo))):
         campaign.store.put(path.name, text.encode())
     return WrittenMemo(memo, page, markdown)
