@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from assay.base.code_version import code_version
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
@@ -43,12 +44,7 @@ class Trained:
 
 def train_one_rank(tree: dict[str, Any], folder: Path) -> Trained:
     """Train a recipe to its end, in `folder`."""
-    recipe = Recipe.model_validate(tree)
-    resolved = recipe.model_dump(mode="json")
-    run = Run(
-        run_id="one-rank", created_s=0.0, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
-        dataset_fingerprint="", code_version="", run_dir=str(folder), store_url=str(folder),
-    )  # fmt: skip
+    run = one_rank_run(tree, folder)
     train_here(run)
     recorded = recorded_steps(folder)
     assert sorted(recorded) == list(range(1, len(recorded) + 1))
@@ -69,6 +65,15 @@ def train_here(run: Run) -> None:
         torch.set_num_threads(threads)
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+def one_rank_run(tree: dict[str, Any], folder: Path) -> Run:
+    """What `train_one_rank` makes, for those who look at it afterwards."""
+    resolved = Recipe.model_validate(tree).model_dump(mode="json")
+    return Run(
+        run_id="one-rank", created_s=0.0, recipe=resolved, recipe_sha256=recipe_sha256(resolved, ""),
+        dataset_fingerprint="", code_version=code_version(), run_dir=str(folder), store_url=str(folder),
+    )  # fmt: skip
 
 
 def _task(run: Run, folder: Path) -> RankTask:

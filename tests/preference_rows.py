@@ -49,9 +49,12 @@ def preference_dataset(folder: Path, *, num_rows: int = 240, digits: tuple[int, 
 def write_pairs(folder: Path, rows: list[dict[str, Any]]) -> Path:
     """Three shards and a manifest."""
     tokens = pa.list_(pa.int32())
-    types = {"input_ids": tokens, "rejected_ids": tokens, "prompt_tokens": pa.int32(), "margin": pa.float32()}
+    types = {
+        "input_ids": tokens, "rejected_ids": tokens, "prompt_tokens": pa.int32(), "margin": pa.float32(),
+        "trained_spans": tokens,
+    }  # fmt: skip
     table = pa.table(
-        {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()}
+        {name: pa.array([row[name] for row in rows], kind) for name, kind in types.items() if name in rows[0]}
         | {name: pa.array([row[name] for row in rows]) for name in rows[0] if name not in types}
         | {"shard_id": pa.array([f"key-{row}" for row in range(len(rows))])}
     )

@@ -149,7 +149,14 @@ class _Replay:
             lane = replayer.lane_of_micro_batch(share)
             return (lane.lane if lane else None), replayer.forward.micro_batch
 
-        watch = OperatorWatch(replayer.model, inspector, where)  # type: ignore[arg-type]
+        forward = replayer.forward
+        watch = OperatorWatch(
+            replayer.model,
+            inspector,
+            where,  # type: ignore[arg-type]
+            helpers=forward.helpers,
+            is_forward=lambda: forward.is_under_way,
+        )
         with watch:
             try:
                 totals = replayer.make(share)

@@ -6,16 +6,20 @@ whatever module or library called it. What `wrong` means is an `Inspector`'s to 
 the rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from jaxtyping import Int, UInt64
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from assay.data.dataset.columns import sequences_of
 from assay.data.loader.batch import MicroBatch
 from assay.records.replay import OperatorFinding
 
@@ -87,16 +91,30 @@ class OperatorWatch(TorchDispatchMode):
         model: nn.Module,
         inspector: Inspector,
         where: Callable[[], tuple[int | None, MicroBatch | None]],
+        *,
+        helpers: Mapping[str, nn.Module] = MappingProxyType({}),
+        is_forward: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`where` says the lane and the micro-batch that are being computed."""
+        """`where` says the lane and the micro-batch that are being computed; `helpers`: models that are asked
+        beside the one under training; `is_forward`: whether a loss is being computed, between modules too."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._model = model
+        models = {"": model, **helpers}
+        self._named = {
+            ".".join(filter(None, (of, name))) or type(module).__name__: module
+            for of, each in models.items()
+            for name, module in each.named_modules()
+        }
+        self._is_forward = is_forward
         self._inspector = inspector
         self._where = where
         self._modules: list[str] = []
         self._module_of_node: dict[int, str] = {}
         self._hooks: list[Any] = []
-        self._names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
+        self._names = {
+            parameter.data_ptr(): ".".join(filter(None, (of, name)))
+            for of, each in models.items()
+            for name, parameter in each.named_parameters()
+        }
         self.finding: OperatorFinding | None = None
         self.carried: OperatorFinding | None = None
         """The first operator to which an input brought the trouble: weights that were bad before the step."""
@@ -104,9 +122,8 @@ class OperatorWatch(TorchDispatchMode):
         self.operators: set[str] = set()
 
     def __enter__(self) -> "OperatorWatch":
-        for name, module in self._model.named_modules():
-            shown = name or type(module).__name__
-            self._hooks.append(module.register_forward_pre_hook(partial(self._entered, shown)))
+        for name, module in self._named.items():
+            self._hooks.append(module.register_forward_pre_hook(partial(self._entered, name)))
             self._hooks.append(module.register_forward_hook(self._left, always_call=True))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -152,7 +169,7 @@ class OperatorWatch(TorchDispatchMode):
         # Autograd numbers its nodes; the one that this operator belongs to, if any, was the last to be made.
         self._module_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, module)
         has_graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call.tensors())
-        return module, "forward" if module or has_graph else "update"
+        return module, "forward" if module or has_graph or self._is_forward() else "update"
 
     def _finding(
         self, call: Call, problem: BadOutput, module: str, phase: Any, inputs: tuple[str, ...]
@@ -221,12 +238,34 @@ def _asks_for_infinity(call: Call) -> bool:
 
 
 def _rows(wrong: Tensor, micro_batch: MicroBatch, phase: str) -> tuple[int, ...]:
-    """The rows that wrong numbers belong to, where the output is cut by rows; else all of the micro-batch."""
+    """The rows that wrong numbers belong to, where the output is cut by lines or tokens; else all of the
+    micro-batch."""
     row_ids = micro_batch.row_ids
-    num_rows, num_tokens = len(row_ids), micro_batch.tokens.values.shape[1]
-    if phase == "forward" and wrong.dim() and wrong.shape[0] in (num_rows, num_rows * num_tokens):
-        by_row = wrong.reshape(num_rows, -1).any(dim=1).cpu().numpy()
-        row_ids = row_ids[by_row]
+    if phase == "forward" and wrong.dim():
+        row_of = _row_of_tokens(micro_batch)
+        num_lines, width = row_of.shape
+        for tokens in (width, width - 1):  # what predicts a token is one short
+            if wrong.shape[0] == num_lines * tokens or wrong.shape[:2] == (num_lines, tokens):
+                by_token = wrong.reshape(num_lines, tokens, -1).any(dim=2).cpu().numpy()
+                return _named(row_ids[np.unique(row_of[:, :tokens][by_token])])
+        if wrong.shape[0] == num_lines:
+            by_line = wrong.reshape(num_lines, -1).any(dim=1).cpu().numpy()
+            return _named(row_ids[np.unique(row_of[by_line])])
+    return _named(row_ids)
+
+
+def _row_of_tokens(batch: MicroBatch) -> Int[np.ndarray, "line token"]:
+    """Which of the rows is where: packed, or a line each; of pairs, all that is chosen, then all rejected."""
+    if batch.packing is not None:
+        begins = (batch.packing.position_ids == 0) & (batch.packing.segment_ids > 0)
+        packed: np.ndarray = np.maximum(begins.cumsum().reshape(begins.shape) - 1, 0)
+        return packed
+    columns = [batch.ragged[name] for name in sequences_of(batch.ragged)]
+    lines = np.tile(np.arange(len(batch.row_ids)), len(columns))
+    return np.repeat(lines[:, None], max(column.values.shape[1] for column in columns), axis=1)
+
+
+def _named(row_ids: UInt64[np.ndarray, "row"]) -> tuple[int, ...]:
     return tuple(int(row) for row in row_ids[:MAX_NAMED_ROWS])
 
 

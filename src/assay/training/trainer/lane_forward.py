@@ -19,7 +19,8 @@ class LaneForward:
 
     def __init__(self, method: Method, *, device: torch.device, precision: Precision, seed: int) -> None:
         self._method = method
-        self._helpers = _frozen(method.build_helpers(), device)
+        self.helpers = _frozen(method.build_helpers(), device)
+        """Models that the loss asks beside the one under training."""
         self._device = device
         self._autocast = autocast(precision, device)
         self._seed = seed
@@ -27,6 +28,8 @@ class LaneForward:
         """Names of the metrics that come with every loss."""
         self.micro_batch: MicroBatch | None = None
         """The one whose loss was asked for last; None where that was a blank."""
+        self.is_under_way = False
+        """A loss is being computed, in modules of a model or between them."""
 
     def loss(self, model: nn.Module, lane: LaneShare, index: int, *, step: int) -> Loss:
         """The loss of micro-batch number `index` of the lane, in update number `step` (from 1).
@@ -39,16 +42,19 @@ class LaneForward:
             return self.loss_of(model, lane.micro_batches[index])
         self.micro_batch = None
         with self._autocast:
-            blank = self._method.loss(model, self._method.blank(self._device), self._helpers)
+            blank = self._method.loss(model, self._method.blank(self._device), self.helpers)
         nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
         return Loss(0.0 * blank.sum, nothing)
 
     def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
         """The loss of a micro-batch by itself, with the generators as they are."""
-        self.micro_batch = micro_batch
-        with self._autocast:
-            tensors = self._method.tensors(micro_batch, self._device)
-            return self._method.loss(model, tensors, self._helpers)
+        self.micro_batch, self.is_under_way = micro_batch, True
+        try:
+            with self._autocast:
+                tensors = self._method.tensors(micro_batch, self._device)
+                return self._method.loss(model, tensors, self.helpers)
+        finally:
+            self.is_under_way = False
 
     def weight_of(self, micro_batch: MicroBatch) -> int:
         """What the micro-batch counts in the step's mean."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from assay.data.loader.batch import MicroBatch, Ragged
+from assay.data.loader.batch import MicroBatch, Packing, Ragged
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.watch import NotFinite, OperatorWatch
 
@@ -138,3 +138,60 @@ def test_one_number_left_out_of_a_sum_is_outside_the_bound(num_terms: int, wrong
     with watch:
         torch.ones(2, num_terms).sum(dim=1)
     assert watch.finding is not None
+
+
+class Surprise(nn.Module):
+    """Of each token, one number; that of token 0 is infinite."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return -ids.double().log()
+
+
+def named_rows(batch: MicroBatch, ids: np.ndarray) -> tuple[int, ...]:
+    model = Surprise()
+    watch = OperatorWatch(model, NotFinite(), lambda: (0, batch))
+    with watch:
+        model(torch.from_numpy(ids))
+    assert watch.finding is not None
+    return watch.finding.row_ids
+
+
+def ragged(*rows: list[int]) -> Ragged:
+    return Ragged(np.array(rows), np.full(len(rows), len(rows[0]), np.int32))
+
+
+@pytest.mark.parametrize("cut", [lambda lines: lines, lambda lines: lines[:, 1:].flatten()])
+@pytest.mark.parametrize(("line", "row"), [(0, 7), (1, 8), (2, 7), (3, 8)])
+def test_both_sequences_of_a_pair_are_its_rows(line: int, row: int, cut) -> None:
+    chosen, rejected = ragged([1, 2, 3], [4, 5, 6]), ragged([1, 2, 9], [4, 5, 9])
+    batch = MicroBatch(np.array([7, 8], np.uint64), {"input_ids": chosen, "rejected_ids": rejected}, {})
+    lines = np.concatenate([chosen.values, rejected.values])
+    lines[line, 2] = 0
+    assert named_rows(batch, cut(lines)) == (row,)
+
+
+@pytest.mark.parametrize(("place", "row"), [(1, 7), (3, 8), (4, 8)])
+def test_of_packed_rows_the_one_is_named_whose_token_it_is(place: int, row: int) -> None:
+    positions, segments = np.array([[0, 1, 0, 1, 2]], np.int32), np.array([[1, 1, 2, 2, 2]], np.int32)
+    packing = Packing(positions, segments, np.array([0, 2, 5], np.int32))
+    batch = MicroBatch(np.array([7, 8], np.uint64), {"input_ids": ragged([1, 2, 3, 4, 5])}, {}, packing)
+    line = batch.tokens.values.copy()
+    line[0, place] = 0
+    assert named_rows(batch, line) == (row,)
+
+
+def test_a_model_that_is_asked_beside_the_trained_one_is_no_update() -> None:
+    batch, helper = micro_batch(), Surprise()
+    watch = OperatorWatch(Pooled(), NotFinite(), lambda: (0, batch), helpers={"reference": helper})
+    with watch, torch.no_grad():
+        helper(torch.zeros(NUM_ROWS, NUM_TOKENS))
+    assert watch.finding is not None
+    assert (watch.finding.module, watch.finding.phase, watch.finding.lane) == ("reference", "forward", 0)
+
+
+def test_what_a_loss_does_between_modules_is_no_update() -> None:
+    batch = micro_batch()
+    watch = OperatorWatch(Pooled(), NotFinite(), lambda: (0, batch), is_forward=lambda: True)
+    with watch:
+        torch.zeros(NUM_ROWS).log()
+    assert watch.finding is not None and (watch.finding.phase, watch.finding.lane) == ("forward", 0)
