@@ -24,7 +24,7 @@ from assay.store.ledger.database import Connection, Database, Values
 Trouble = Literal["error", "lost", "hang", "late", "twice", "truncated", "slow", "away"]
 TROUBLES: tuple[Trouble, ...] = get_args(Trouble)
 Transaction = AbstractContextManager[Connection]
-READING, WRITING = Database.reading, Database.writing
+READING, WRITING, LOCKED_S = Database.reading, Database.writing, database.LOCKED_S
 Statement = tuple[str, Values | Sequence[Values]]
 
 
@@ -34,6 +34,7 @@ class Troubles:
     def __init__(self, planned: Mapping[int, Trouble], patch: pytest.MonkeyPatch) -> None:
         self.num_calls = 0
         self._planned = planned
+        self._patch = patch
         self._is_away = False
         self._is_over = threading.Event()
         self._late: list[Transaction] = []
@@ -46,6 +47,7 @@ class Troubles:
     def end(self) -> None:
         """Nothing is wrong any more; what hung is cut off, what is late is there."""
         self._planned, self._is_away = {}, False
+        self._patch.setattr(database, "LOCKED_S", LOCKED_S)  # a thread that goes on is waited for
         self._is_over.set()
         self._make_late()
 
