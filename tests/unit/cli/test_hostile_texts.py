@@ -1,12 +1,13 @@
-"""Texts that strangers wrote into records, on every screen and page: shown, and obeyed in nothing.
+"""Texts that strangers wrote into records, on every screen, page and Markdown: shown, and obeyed in nothing.
 
 Every free text of a golden record ("the FIELD") is replaced, and the records are those of one run and of one
-campaign. A page must be built of the same tags and attributes as with harmless texts.
+campaign. A page must be built of the same tags and attributes as with harmless texts; Markdown, too, once it is
+a page.
 """
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,26 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from markdown_it import MarkdownIt
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError
 from assay.cli.main import main
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.records.record import Record
+from assay.reporting.figures.figure import Table
+from assay.reporting.pages.document import (
+    Document,
+    DocumentSection,
+    Listing,
+    Passage,
+    TitledTable,
+    markdown,
+)
+from assay.reporting.pages.memo_markdown import memo_markdown
+from assay.reporting.pages.model_card import ModelFacts, model_card
+from assay.reporting.views.memo import Memo
+from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.home import Home
 from golden.records.write_missing import golden_record
 from record_kinds import record_kinds
@@ -58,7 +73,7 @@ def record(kind: str, text: str, **facts: Any) -> Any:
     """A golden record with a text wherever one may be; a name's where only a name may be."""
     record_class: type[Record] = record_kinds()[kind]
     golden = golden_record(record_class).to_tree()
-    for each in (text, NAME if text == HOSTILE else text):
+    for each in (text, text if text == HARMLESS else NAME):
         try:
             return record_class.from_tree(planted(golden, each) | facts, source=kind)
         except AssayError as error:
@@ -196,3 +211,75 @@ def test_a_page_shows_hostile_texts_and_obeys_none(
     homes: dict[str, Home], command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_harmless(*pages(command, homes, monkeypatch))
+
+
+def memo_of(text: str) -> str:
+    decision = record("decision", text)
+    look = decision.look.model_copy(update={"num_seeds": 1})
+    effects = [
+        each.model_copy(
+            update={"role": "primary", "by_seed": (0.1,), "candidate_results": each.candidate_results[:1]}
+        )
+        for each in decision.effects
+    ]
+    decision = decision.model_copy(update={"look": look, "runs": 2 * decision.runs[:1], "effects": effects})
+    memo = Memo(
+        campaign=text,
+        question=text,
+        made_s=0.0,
+        decisions=[decision],
+        undecided=[text],
+        stopped_by=text,
+        budget_s=1.0,
+        cost=text,
+    )
+    return memo_markdown(memo)
+
+
+def card_of(text: str) -> str:
+    recipe = tiny_recipe() | {"name": text}
+    exported = record("exported_model", text, recipe=recipe, form="classifier", is_tokenizer_proved=False)
+    audit = record("audit_report", text)
+    facts = ModelFacts(
+        run=record("run", text, run_id="r", recipe=recipe),
+        commit=record("commit", text, attempt=1),
+        exported=exported.model_copy(update={"columns": {text: "string"}}),
+        manifest=record("dataset", text),
+        attempts=(record("attempt", text, hosts=[text], devices=[text]),),
+        evaluation=record("classifier_evaluation", text),
+        audit=audit.model_copy(update={"problems": (text,), "missing": (text,), "repeated": (text,)}),
+    )
+    return model_card(facts)
+
+
+def document_of(text: str) -> str:
+    table = Table((text, "n"), [[text, text]])
+    blocks = (
+        Passage(text),
+        Listing([text], text),
+        TitledTable(text, text, table),
+    )
+    return markdown(
+        Document(
+            name="d",
+            title=text,
+            kind=text,
+            made=text,
+            verdict=Verdict("good", text, text),
+            tiles=[Tile(text, text, text)],
+            sections=[DocumentSection(text, blocks)],
+            foot=text,
+        )
+    )
+
+
+@pytest.mark.parametrize("written", [memo_of, card_of, document_of])
+@pytest.mark.parametrize("text", [NAME, HOSTILE, "# a | `b` |\n---\n- c", "```\n\n<b>"])
+def test_markdown_shows_hostile_texts_and_obeys_none(written: Callable[[str], str], text: str) -> None:
+    def page(text: str) -> str:
+        return MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(written(text))
+
+    found, like = page(text), page(HARMLESS)
+    assert is_harmless(found, like)
+    for tag in ("p", "li", "h1", "h2", "h3", "tr", "td", "pre", "hr"):
+        assert found.count(f"<{tag}>") == like.count(f"<{tag}>"), tag

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from assay.base.written_out import written_out
 from assay.reporting.figures.figure import Fact, Figure, Table
+from assay.reporting.pages.markdown import markdown_table, plain, quoted
 from assay.reporting.views.verdict import Tile, Verdict
 
 
@@ -78,40 +78,29 @@ def markdown(document: Document) -> str:
 
 
 def _lines(document: Document) -> Iterator[str]:
-    yield from (f"# {_escaped(document.title)}", "", f"*{document.kind} · {document.made}*", "")
-    yield from (f"**{document.verdict.word}.** {document.verdict.sentence}", "")
+    yield from (f"# {plain(document.title)}", "", f"*{plain(document.kind)} · {plain(document.made)}*", "")
+    yield from (f"**{plain(document.verdict.word)}.** {plain(document.verdict.sentence)}", "")
     for tile in document.tiles:
-        yield f"- {tile.name}: **{tile.value}**" + (f" ({tile.note})" if tile.note else "")
+        note = f" ({plain(tile.note)})" if tile.note else ""
+        yield f"- {plain(tile.name)}: **{plain(tile.value)}**{note}"
     for section in document.sections:
-        yield from ("", f"## {section.name}", "")
+        yield from ("", f"## {plain(section.name)}", "")
         for block in section.blocks:
             yield from _block_lines(block)
             yield ""
-    yield from ("---", document.foot)
+    yield from ("---", plain(document.foot))
 
 
 def _block_lines(block: Block) -> Iterator[str]:
     if isinstance(block, Passage):
-        yield block.text
+        yield plain(block.text)
     elif isinstance(block, Listing):
         if block.title:
-            yield from (f"**{block.title}**", "")
-        yield from (f"- {item}" for item in block.items)
+            yield from (f"**{plain(block.title)}**", "")
+        yield from (f"- {plain(item)}" for item in block.items)
     else:
-        yield from (f"### {block.title}", "")
+        yield from (f"### {plain(block.title)}", "")
         if block.caption:
-            yield from (block.caption, "")
+            yield from (plain(block.caption), "")
         if block.table.rows:
-            yield from markdown_table(block.table)
-
-
-def markdown_table(table: Table) -> Iterator[str]:
-    """Its lines."""
-    yield f"| {' | '.join(map(_escaped, table.header))} |"
-    yield f"|{'---|' * len(table.header)}"
-    for row in table.rows:
-        yield f"| {' | '.join(map(_escaped, row))} |"
-
-
-def _escaped(cell: str) -> str:
-    return written_out(cell).replace("|", "\\|").replace("\n", " ")
+            yield from markdown_table(quoted(block.table))

@@ -2,11 +2,12 @@
 records are named by their place in the folder of runs, to which no link leads from there."""
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 from assay.evaluation.decision.words import device_time_text, effect_text, interval_words
 from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.figures.figure import Table
-from assay.reporting.pages.document import markdown_table
+from assay.reporting.pages.markdown import code, markdown_table, plain, quoted
 from assay.reporting.views import memo as view
 from assay.reporting.views.memo import Memo
 
@@ -17,26 +18,26 @@ def memo_markdown(memo: Memo) -> str:
 
 
 def _lines(memo: Memo) -> Iterator[str]:
-    yield f"# {memo.question}"
+    yield f"# {plain(memo.question)}"
     yield ""
     verdict = view.memo_verdict(memo)
-    yield f"**{verdict.word}.** {verdict.sentence}"
+    yield f"**{plain(verdict.word)}.** {plain(verdict.sentence)}"
     yield ""
     if verdict.marks:
-        yield " · ".join(mark.text() for mark in verdict.marks)
+        yield " · ".join(plain(mark.text()) for mark in verdict.marks)
         yield ""
     table = Table.of(
         memo.decisions,
-        ("candidate", lambda each: f"[{each.candidate}](#{each.candidate})"),
-        ("recommendation", lambda each: f"**{each.recommendation}** (`{view.place_of(each)}`)"),
-        ("gain", lambda each: interval_words(each.effect, each.unit)),
+        ("candidate", lambda each: f"[{plain(each.candidate)}](#{quote(each.candidate)})"),
+        ("recommendation", lambda each: f"**{each.recommendation}** ({code(view.place_of(each))})"),
+        ("gain", lambda each: plain(interval_words(each.effect, each.unit))),
         ("cost so far", lambda each: device_time_text(each.spent_s)),
-        ("next", view.next_text),
+        ("next", lambda each: plain(view.next_text(each))),
     )
     yield from markdown_table(table)
     yield ""
     yield (
-        f"The campaign cost {device_time_text(memo.spent_s())}{f' ({memo.cost})' if memo.cost else ''}; "
+        f"The campaign cost {device_time_text(memo.spent_s())}{f' ({plain(memo.cost)})' if memo.cost else ''}; "
         f"{device_time_text(memo.budget_s)} were agreed. "
         "Candidates share the baseline's runs."
     )
@@ -45,35 +46,36 @@ def _lines(memo: Memo) -> Iterator[str]:
 
 
 def _candidate(decision: Decision) -> Iterator[str]:
-    yield from ("", f"## {decision.candidate}", "")
-    patch = ", ".join(f"`{key}: {value}`" for key, value in decision.patch.items())
-    why = f" Tried because {decision.because}." if decision.because else ""
+    yield from ("", f"## {plain(decision.candidate)}", "")
+    patch = ", ".join(code(f"{key}: {value}") for key, value in decision.patch.items())
+    why = f" Tried because {plain(decision.because)}." if decision.because else ""
     yield f"{view.WORDS[decision.recommendation]}. The change: {patch}.{why}"
     for _, title, lines in view.lists_of(decision):
         yield from ("", f"**{title}**", "")
-        yield from (f"- {line}" for line in lines)
+        yield from (f"- {plain(line)}" for line in lines)
     for gate in decision.gates:
-        yield from ("", f"**Gate {gate.gate}: {view.gate_text(gate)}.** {gate.reason}", "")
+        yield from ("", f"**Gate {plain(gate.gate)}: {view.gate_text(gate)}.** {plain(gate.reason)}", "")
         yield from markdown_table(_clauses(gate))
     yield from ("", "**Benchmarks**", "")
-    yield from markdown_table(Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects]))
+    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects])
+    yield from markdown_table(quoted(effects))
     yield from ("", "**Records**", "")
     yield from markdown_table(_runs(decision))
 
 
 def _clauses(gate: GateResult) -> Table:
     def seen(clause: Clause) -> str:
-        sources = "".join(f" (`{source.path}`)" for source in clause.evidence)
-        return f"{clause.seen}{sources}"
+        sources = "".join(f" ({code(source.path)})" for source in clause.evidence)
+        return f"{plain(clause.seen)}{sources}"
 
     return Table.of(
         gate.clauses,
         ("", lambda clause: view.mark_of(gate, clause)),
-        ("clause", lambda clause: clause.name),
-        ("asks", lambda clause: clause.asks),
+        ("clause", lambda clause: plain(clause.name)),
+        ("asks", lambda clause: plain(clause.asks)),
         ("seen", seen),
-        ("why", lambda clause: clause.reason),
-        ("what would turn it", lambda clause: view.more_text(clause.more)),
+        ("why", lambda clause: plain(clause.reason)),
+        ("what would turn it", lambda clause: plain(view.more_text(clause.more))),
     )
 
 
@@ -82,17 +84,17 @@ def _runs(decision: Decision) -> Table:
 
     def model(place: int) -> str:
         both = decision.runs[place], decision.runs[num_seeds + place]
-        return " ".join(dict.fromkeys(map(view.model_text, both)))
+        return plain(" ".join(dict.fromkeys(map(view.model_text, both))))
 
     def results(place: int) -> str:
-        return " ".join(f"`{each.candidate_results[place].path}`" for each in decision.effects)
+        return " ".join(code(each.candidate_results[place].path) for each in decision.effects)
 
     return Table.of(
         range(num_seeds),
         ("seed", lambda place: str(decision.runs[place].seed)),
-        ("baseline", lambda place: f"`{decision.runs[place].run_id}`"),
-        ("candidate", lambda place: f"`{decision.runs[num_seeds + place].run_id}`"),
-        ("gain", lambda place: effect_text(gains[place], decision.unit)),
+        ("baseline", lambda place: code(decision.runs[place].run_id)),
+        ("candidate", lambda place: code(decision.runs[num_seeds + place].run_id)),
+        ("gain", lambda place: plain(effect_text(gains[place], decision.unit))),
         ("model", model),
         ("results", results),
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import yaml
 
 from assay.base.clock import utc_text
-from assay.base.units import count_text
+from assay.base.units import count_text, number_of
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit
 from assay.records.dataset import DatasetManifest
@@ -14,7 +14,7 @@ from assay.records.evaluation import AnyEvaluation
 from assay.records.exported_model import ExportedModel
 from assay.records.run import Attempt, Run
 from assay.reporting.figures.figure import Table
-from assay.reporting.pages.document import markdown_table
+from assay.reporting.pages.markdown import code, fenced, markdown_table, plain, quoted
 from assay.reporting.views.verdict import device_hours_text, estimate_text
 
 
@@ -45,7 +45,7 @@ def model_card(facts: ModelFacts) -> str:
 
 def _lines(facts: ModelFacts) -> Iterator[str]:
     exported = facts.exported
-    yield f"# {exported.recipe['name']}, run {exported.run_id}, step {exported.step:,}"
+    yield f"# {plain(exported.recipe['name'])}, run {plain(exported.run_id)}, step {exported.step:,}"
     yield from ("", *_use(exported))
     yield from ("", "## Data", "", *_data(facts))
     yield from ("", "## Training", "", *_training(facts))
@@ -57,14 +57,8 @@ def _lines(facts: ModelFacts) -> Iterator[str]:
         "A licence, what the model is meant for, whom it may harm, and how it does on rows unlike those it was "
         "evaluated on: no record says anything of them."
     )
-    yield from (
-        "",
-        "## Recipe",
-        "",
-        "```yaml",
-        yaml.safe_dump(exported.recipe, sort_keys=False).rstrip(),
-        "```",
-    )
+    recipe = yaml.safe_dump(exported.recipe, sort_keys=False).rstrip()
+    yield from ("", "## Recipe", "", *fenced(recipe, "yaml"))
 
 
 def _use(exported: ExportedModel) -> Iterator[str]:
@@ -102,7 +96,7 @@ def _use_of_language_model(exported: ExportedModel) -> Iterator[str]:
     if exported.base_sha256 is not None:
         yield (
             "The folder holds adapters alone. `BASE` is the model that they were trained on, which the recipe "
-            f"names; the digest of its weights in the run's commits is `{exported.base_sha256}`."
+            f"names; the digest of its weights in the run's commits is {code(exported.base_sha256)}."
         )
     if is_reward:
         yield (
@@ -126,7 +120,7 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
     buckets = ", metadata_buckets=model.buckets_of(rows)" if columns else ""
     yield from (f"logits = model(**tokens{buckets}).logits", "```", "")
     if columns:
-        named = ", ".join(f"`{name}`" for name in columns)
+        named = ", ".join(map(code, columns))
         yield f"`rows` are mappings with {named}; without them all is missing."
     yield (
         "transformers has no class of this shape, so the folder brings a module, which needs torch and "
@@ -137,14 +131,16 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
 
 def _data(facts: ModelFacts) -> Iterator[str]:
     manifest = facts.manifest
-    labels = ", ".join(f"{name}: {count:,}" for name, count in manifest.label_counts.items())
+    labels = ", ".join(f"{plain(name)}: {count:,}" for name, count in manifest.label_counts.items())
     yield (
-        f"Dataset `{manifest.name}`: {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, "
+        f"Dataset {code(manifest.name)}: {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, "
         f"{manifest.lengths.mean:.0f} a row on average and {manifest.lengths.max:,} at most."
         + (f" Rows by label: {labels}." if labels else "")
     )
     split = facts.exported.recipe["data"]["split"]
-    yield f"Held out: {', '.join(f'{key} {value}' for key, value in split.items() if value is not None)}."
+    yield plain(
+        f"Held out: {', '.join(f'{key} {value}' for key, value in split.items() if value is not None)}."
+    )
     if not facts.exported.is_tokenizer_proved:
         yield "The tokenizer was named at the export; no record says that the rows were made with it."
 
@@ -156,10 +152,10 @@ def _training(facts: ModelFacts) -> Iterator[str]:
     devices = sorted({attempt.processor.model for attempt in attempts if attempt.processor is not None})
     held_s = sum(each.world_size * (each.ended_s - each.started_s) for each in attempts if each.ended_s)
     yield (
-        f"Begun {utc_text(run.created_s)} by assay {run.code_version}; step {facts.commit.step:,}{of}, in "
-        f"{len(attempts)} {'attempt' if len(attempts) == 1 else 'attempts'} on {' and '.join(map(str, sizes))} "
-        f"{'rank' if sizes == [1] else 'ranks'}"
-        + (f" ({', '.join(devices)})" if devices else "")
+        f"Begun {utc_text(run.created_s)} by assay {plain(run.code_version)}; "
+        f"step {facts.commit.step:,}{of}, in {number_of(len(attempts), 'attempt')} on "
+        f"{' and '.join(map(str, sizes))} {'rank' if sizes == [1] else 'ranks'}"
+        + (f" ({plain(', '.join(devices))})" if devices else "")
         + f", {device_hours_text(held_s)} of device time in all."
     )
 
@@ -170,7 +166,7 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
         yield "None of these weights: the run evaluated other commits, or has not finished."
         return
     rows = evaluation.overall.num_rows
-    yield f"On the {rows:,} held-out rows of `{evaluation.split}`, which were not trained on:"
+    yield f"On the {rows:,} held-out rows of {code(evaluation.split)}, which were not trained on:"
     yield ""
     table = Table.of(
         evaluation.overall.measured,
@@ -178,30 +174,30 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
         ("value", lambda each: estimate_text(each.estimate)),
         ("better", lambda each: "higher" if each.metric.higher_is_better else "lower"),
     )
-    yield from markdown_table(table)
+    yield from markdown_table(quoted(table))
 
 
 def _audit(facts: ModelFacts) -> Iterator[str]:
     audit = facts.audit
     if audit is None:
-        command = f"assay audit {facts.run.run_id}"
-        yield f"None on record: whether each row was learned once is not proved (`{command}`)."
+        command = code(f"assay audit {facts.run.run_id}")
+        yield f"None on record: whether each row was learned once is not proved ({command})."
         return
     yield (
         f"**{audit.verdict}** of the run as a whole: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
         f"learned once, {audit.rows_quarantined:,} quarantined, in {audit.epochs} epochs."
     )
     for line in (*audit.problems, *audit.missing[:10], *audit.repeated[:10]):
-        yield f"- {line}"
+        yield f"- {plain(line)}"
 
 
 def _digests(facts: ModelFacts) -> Table:
     exported = facts.exported
     rows = {
-        "weights, in the run's log of commits": exported.weights_digest,
-        "recipe and dataset": exported.recipe_sha256,
-        "dataset": exported.dataset_fingerprint,
-        "tokenizer": exported.tokenizer_sha256,
-        **{f"`{file.path}`": file.sha256 for file in exported.files},
+        "weights, in the run's log of commits": plain(exported.weights_digest),
+        "recipe and dataset": plain(exported.recipe_sha256),
+        "dataset": plain(exported.dataset_fingerprint),
+        "tokenizer": plain(exported.tokenizer_sha256),
+        **{code(file.path): plain(file.sha256) for file in exported.files},
     }
     return Table(("of", "sha256"), [list(row) for row in rows.items()])

@@ -69,7 +69,7 @@ def test_no_document_shows_code(documents):
 
 def test_both_forms_tell_the_same_verdict(documents):
     for document in documents:
-        assert document.verdict.sentence in markdown(document)
+        assert document.verdict.sentence.strip() in markdown(document)
         assert document.title in render_document(document)
 
 
