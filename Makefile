@@ -32,8 +32,9 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed  ## hundreds of kills; a quarter of an hour
+soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills; half an hour
 	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 
 mutants: $(VENV)/.installed  ## small wrong programs that the tests must notice, room by room; ALL=1 takes hours
 	PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
@@ -60,6 +61,7 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages
 
 test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/training/model/test_lora.py tests/integration/test_lora.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
 # package asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.

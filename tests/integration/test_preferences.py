@@ -16,15 +16,8 @@ from transformers.models.llama.configuration_llama import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
-from assay.base.clock import SystemClock
-from assay.base.config import LoadedConfig
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.run import new_run
-from assay.store.commit_log import CommitLog
-from assay.store.home import Home
-from assay.store.objects import open_store
-from assay.training.audit import audit_run
+from assay.launch.ranks.supervisor import RestartPolicy
+from method_runs import digest, eventful
 from one_rank import train_one_rank
 from preference_rows import (
     END,
@@ -60,16 +53,6 @@ def methods(base: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def digest(tree: dict[str, Any], name: str, policy: RestartPolicy, world_size: int = 1) -> str:
-    """Of the weights with which a run of real processes ends; it is audited."""
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
-    log = CommitLog(open_store(run.store_url))
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
-    finished = log.finished()
-    assert finished is not None and audit_run(run, log).verdict in ("pass", "incomplete")
-    return finished.weights_digest
-
-
 @pytest.mark.parametrize(
     "way", ["reward", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "reward")]
 )
@@ -78,13 +61,7 @@ def test_killed_resized_and_sharded_the_weights_are_the_same(
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     tree = preference_recipe(preferences, methods[way.partition(",")[0]], loader=WAYS[way])
-    kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 5), (2, 8), (3, 11))]
-    eventful = RestartPolicy(
-        world_sizes=(4, 2, 2, 1),
-        parallel=("fsdp2", "ddp", "fsdp2", "ddp"),
-        faults=FaultPlan.model_validate({"faults": kills}),
-    )
-    assert digest(tree, "eventful", eventful) == digest(tree, "undisturbed", RestartPolicy())
+    assert digest(tree, "eventful", eventful()) == digest(tree, "undisturbed", RestartPolicy())
 
 
 Assay = Callable[..., Any]

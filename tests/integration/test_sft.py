@@ -11,16 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from assay.base.clock import SystemClock
-from assay.base.config import LoadedConfig
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.run import new_run
-from assay.store.commit_log import CommitLog
-from assay.store.home import Home
-from assay.store.objects import open_store
-from assay.training.audit import audit_run
+from assay.launch.ranks.supervisor import RestartPolicy
 from language_rows import language_dataset, sft_recipe, small_model
+from method_runs import digest, eventful
 from one_rank import train_one_rank
 
 KILL = {"faults": [{"type": "kill", "rank": 0, "step": 10, "phase": "compute"}]}
@@ -38,26 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def language(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return language_dataset(tmp_path_factory.mktemp("language"))
-
-
-def digest(tree: dict[str, Any], name: str, policy: RestartPolicy, world_size: int = 1) -> str:
-    """Of the weights with which a run of real processes ends; it is audited."""
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
-    log = CommitLog(open_store(run.store_url))
-    Supervisor(run, log, policy=policy, watchers=[], clock=SystemClock()).run(world_size)
-    finished = log.finished()
-    assert finished is not None and audit_run(run, log).verdict in ("pass", "incomplete")
-    return finished.weights_digest
-
-
-def eventful() -> RestartPolicy:
-    """Four ranks with shards, then two with all weights, then two with shards, then one."""
-    kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 5), (2, 8), (3, 11))]
-    return RestartPolicy(
-        world_sizes=(4, 2, 2, 1),
-        parallel=("fsdp2", "ddp", "fsdp2", "ddp"),
-        faults=FaultPlan.model_validate({"faults": kills}),
-    )
 
 
 def test_it_learns_and_its_validation_falls(language: Path, tmp_path: Path) -> None:

@@ -72,10 +72,10 @@ def random_plan(seed: int, *, num_steps: int, world_sizes: Sequence[int]) -> Fau
     return FaultPlan(faults=tuple(kills))
 
 
-def changing_sizes(rng: random.Random, num_attempts: int) -> tuple[int, ...]:
-    sizes = [rng.choice([1, 2, 4])]
+def changing_sizes(rng: random.Random, num_attempts: int, among: Sequence[int] = (1, 2, 4)) -> tuple[int, ...]:
+    sizes = [rng.choice(among)]
     while len(sizes) < num_attempts:
-        sizes.append(rng.choice([size for size in (1, 2, 4) if size != sizes[-1]]))
+        sizes.append(rng.choice([size for size in among if size != sizes[-1]]))
     return tuple(sizes)
 
 
@@ -91,6 +91,13 @@ def supervise(run, world_size: int = 1, **policy):
     return Supervisor(
         run, log_of(run), policy=RestartPolicy(max_restarts=20, **policy), watchers=[], clock=SystemClock()
     ).run(world_size)
+
+
+def kill_and_resize(run, sizes: Sequence[int], parallel: tuple, plan: FaultPlan) -> None:
+    supervise(run, world_sizes=tuple(sizes), parallel=parallel, faults=plan)
+    attempts = saved_attempts(Path(run.run_dir))
+    assert (attempts[0].outcome, attempts[-1].outcome) == ("killed", "succeeded"), plan
+    assert [attempt.world_size for attempt in attempts] == list(sizes[: len(attempts)])
 
 
 def assert_all_good_commits_are_as_committed(log: CommitLog) -> None:
@@ -112,10 +119,7 @@ def test_random_kills_and_resizes_end_with_the_undisturbed_weights(seed, new_tin
     sizes = changing_sizes(rng, num_attempts=rng.randint(2, 4))
     run = new_tiny_run(**OFTEN)
     plan = random_plan(seed, num_steps=KILLED_BY_STEP, world_sizes=sizes)
-    supervise(run, world_sizes=sizes, parallel=random_parallel(rng, len(sizes)), faults=plan)
-    attempts = saved_attempts(Path(run.run_dir))
-    assert (attempts[0].outcome, attempts[-1].outcome) == ("killed", "succeeded"), plan
-    assert [attempt.world_size for attempt in attempts] == list(sizes[: len(attempts)])
+    kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
     assert_as_if_nothing_had_happened(run, undisturbed)
 
 
