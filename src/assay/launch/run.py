@@ -12,6 +12,7 @@ from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
+from assay.data.dataset.columns import MADE_BY
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.lane_shares import LaneShares
@@ -194,7 +195,7 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
         if column not in present:
             raise ConfigError(
                 f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
-                f"{', '.join(present)}."
+                f"{', '.join(present)}." + (f" '{MADE_BY[column]}' writes it." if column in MADE_BY else "")
             )
     recipe.method.check_dataset(dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():

@@ -23,6 +23,12 @@ ITEM = "item"
 """JSON: what graders read of a prompt."""
 REFERENCE_LOG_PROBS = ("ref_chosen_logps", "ref_rejected_logps")
 """Log-probabilities of the chosen and the rejected completion under a reference, in nats; as TRL names them."""
+MADE_BY = {
+    SPANS: "assay data build --format chat",
+    **dict.fromkeys((REJECTED, PROMPT_TOKENS, MARGIN), "assay data build --format pairs"),
+    **dict.fromkeys(REFERENCE_LOG_PROBS, "assay data score"),
+}
+"""The command that writes a column, for who has not got it."""
 SEQUENCES = (TOKENS, REJECTED)
 """Columns of tokens: a row is as long as its longest, and costs what they cost together."""
 

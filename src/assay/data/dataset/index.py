@@ -26,8 +26,10 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.data.dataset.columns import (
     LABEL,
+    MARGIN,
     MASK,
     PROMPT_TOKENS,
+    REFERENCE_LOG_PROBS,
     REJECTED,
     SEQUENCES,
     SPANS,
@@ -344,11 +346,23 @@ def _checked_pairs(table: pa.Table, lengths: Lengths, where: str) -> int:
         where,
         f"{TOKENS} and {REJECTED} do not begin with the same {PROMPT_TOKENS}",
     )
+    for name in (MARGIN, *REFERENCE_LOG_PROBS):
+        if name in table.column_names:
+            _refuse_pair(~_is_finite(table[name], where, name), where, f"{name} is no finite number")
     comparable = np.where(lengths == rejected, lengths, 0)
     _refuse_pair(
         (comparable > 0) & ~_differ(one, other, comparable), where, "what was chosen is what was rejected"
     )
     return int((lengths + rejected - 2 * shared).sum())
+
+
+def _is_finite(column: pa.ChunkedArray, where: str, name: str) -> npt.NDArray[np.bool_]:
+    if not (pa.types.is_floating(column.type) or pa.types.is_integer(column.type)):
+        raise DataError(
+            f"{where}: {name} has type {column.type}, and is a number. Map its values, or rename it."
+        )
+    finite: npt.NDArray[np.bool_] = np.isfinite(pc.cast(column, pa.float64()).to_numpy(zero_copy_only=False))
+    return finite
 
 
 def _refuse_pair(wrong: npt.NDArray[np.bool_], where: str, what: str) -> None:

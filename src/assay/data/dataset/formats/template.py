@@ -2,9 +2,9 @@
 
     messages --template--> text, [begin, end) of each turn that an assistant has
 
-A template is what strangers wrote: it runs in Jinja's sandbox, and reads nothing but the messages, the tools
-and the tokenizer's special tokens. No clock either: the same rows render alike on every day, and a template
-that asks for the day is told one.
+A template is what strangers wrote: it runs in Jinja's sandbox, within bounds of time and memory, and reads
+nothing but the messages, the tools and the tokenizer's special tokens. No clock either: the same rows render
+alike on every day, and a template that asks for the day is told one.
 
 Where an assistant's turn is follows from the template's own marks ({% generation %}); without marks, from what
 it makes of the turns before it: their text, with the words that ask for an answer, must begin the whole. A
@@ -13,7 +13,11 @@ template that rewrites earlier turns (thoughts that it drops, say) has no such b
 
 import json
 import re
+import resource
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +32,10 @@ from tokenizers import Tokenizer
 from assay.base.errors import ConfigError, DataError
 
 TEMPLATE_FILE = "chat_template.jinja"
+MAX_SECONDS = 5.0
+"""Processor time for one conversation, which takes about a millisecond."""
+MAX_BYTES = 1 << 30
+"""Memory, likewise."""
 Message = Mapping[str, Any]
 Span = tuple[int, int]
 """[begin, end) of characters."""
@@ -166,8 +174,15 @@ class ChatTemplate:
     ) -> str:
         given = {**self._special, **context, "messages": messages, "add_generation_prompt": asks}
         try:
-            return self._template.render(given)
+            with _bounded():
+                return self._template.render(given)
+        except MemoryError as error:
+            raise DataError(
+                f"{where}: the chat template ({self._where}) takes more than {MAX_BYTES >> 20} MiB of memory "
+                "for one conversation. Name another template (--chat-template)."
+            ) from error
         except (
+            _TooLongError,
             TemplateError,
             TypeError,
             ValueError,
@@ -232,6 +247,43 @@ class _Generation(Extension):
     @staticmethod
     def marked(caller: Any) -> str:
         return f"{_OPEN}{caller()}{_CLOSE}"
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """At most `MAX_BYTES` more than there are, and `MAX_SECONDS` of processor time; the latter where signals
+    arrive, in a main thread: all that renders rows are processes of their own."""
+    limits, is_main = (
+        resource.getrlimit(resource.RLIMIT_AS),
+        threading.current_thread() is threading.main_thread(),
+    )
+    most = min([_held_bytes() + MAX_BYTES, *(limit for limit in limits if limit >= 0)])
+    resource.setrlimit(resource.RLIMIT_AS, (most, limits[1]))
+    was = signal.signal(signal.SIGVTALRM, _stop) if is_main else None
+    if is_main:
+        signal.setitimer(signal.ITIMER_VIRTUAL, MAX_SECONDS)
+    try:
+        yield
+    finally:
+        if is_main:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, was)
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+def _held_bytes() -> int:
+    """Addresses that this process has taken; so many that nothing is bounded where its system does not say."""
+    with suppress(OSError):
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    return 1 << 60
+
+
+class _TooLongError(Exception):
+    """A template does not come to an end."""
+
+
+def _stop(*_: object) -> NoReturn:
+    raise _TooLongError(f"it takes longer than {MAX_SECONDS:g} s of processor time")
 
 
 def _refuse(message: str) -> NoReturn:

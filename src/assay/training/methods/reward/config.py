@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from assay.base.errors import ConfigError
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
@@ -51,6 +52,16 @@ class RewardConfig(MethodConfig):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
+        if self.margin_column is None:
+            return
+        kind = manifest.columns[self.margin_column]
+        missing = sum(each.missing_rate for each in manifest.column_profiles if each.name == self.margin_column)
+        if not kind.startswith(("int", "uint", "float", "double", "halffloat")) or missing:
+            what = f"{missing:.1%} of its values are missing" if missing else f"it has type {kind}"
+            raise ConfigError(
+                f"method.margin_column={self.margin_column}: {what}; a margin is a number in every row. Mend "
+                "the column, or take all margins for 0: method.margin_column=null."
+            )
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
