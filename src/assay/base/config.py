@@ -138,6 +138,11 @@ def _problems(
             guess = meant_key(config_class, error["loc"])
             hint = f" Perhaps you meant '{guess}'." if guess else ""
             yield f"{key}{place}: no such key.{hint}"
+        elif error["type"] == "union_tag_invalid":
+            tag, named = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")
+            yield f"{key}.type{place}: '{tag}' is none of these: {named}."
+        elif error["type"] == "union_tag_not_found":
+            yield f"{key}.type: required, and not given."
         elif error["type"] == "missing":
             yield f"{key}: required, and not given."
         else:

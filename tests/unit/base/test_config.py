@@ -1,7 +1,9 @@
 """What is said of a configuration that is not valid."""
 
+from typing import Annotated, Literal
+
 import pytest
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from assay.base.config import FrozenConfig, LoadedConfig, validated
 from assay.base.errors import ConfigError
@@ -47,6 +49,31 @@ def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
     with pytest.raises(ConfigError) as raised:
         validated(Whole, LoadedConfig(values, {}))
     assert str(raised.value) == f"the whole is not valid:\n  {said}"
+
+
+class Left(FrozenConfig):
+    type: Literal["left"] = "left"
+
+
+class Right(FrozenConfig):
+    type: Literal["right"]
+
+
+class Fork(FrozenConfig):
+    way: Annotated[Left | Right, Field(discriminator="type")]
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ({"type": "up"}, "way.type: 'up' is none of these: left, right."),
+        ({}, "way.type: required, and not given."),
+    ],
+)
+def test_a_kind_that_there_is_not_is_told_from_those_that_there_are(way, said):
+    with pytest.raises(ConfigError) as raised:
+        validated(Fork, LoadedConfig({"way": way}, {}))
+    assert str(raised.value) == f"the fork is not valid:\n  {said}"
 
 
 def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():
