@@ -2,6 +2,7 @@
 
 import glob
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,6 +140,10 @@ def opened_ledger(home: "Home") -> "Ledger":
     return _up_to_date(home, home.open_ledger())
 
 
+_ROOM_BYTES = 1_000_000
+"""What SQLite may need beside a ledger that is only asked."""
+
+
 def found_ledger(home: "Home") -> "Ledger | None":
     """For who only asks: nothing is made, and of one that cannot be written a copy is asked."""
     file = home.ledger_file()
@@ -165,8 +170,9 @@ def asked_ledger(home: "Home", *run_ids: str) -> "Ledger":
 
 
 def _is_writable(file: Path) -> bool:
-    """Whether SQLite can write to a file, and beside it."""
-    return all(os.access(path, os.W_OK, effective_ids=True) for path in (file, file.parent))
+    """Whether SQLite can write to a file, and beside it: it does so even for who only reads."""
+    may = all(os.access(path, os.W_OK, effective_ids=True) for path in (file, file.parent))
+    return may and shutil.disk_usage(file.parent).free >= _ROOM_BYTES
 
 
 def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":

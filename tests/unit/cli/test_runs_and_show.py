@@ -2,7 +2,9 @@
 
 import json
 import os
+import shutil
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -374,6 +376,26 @@ def test_a_run_whose_attempt_died_runs_while_its_supervisor_is_there(home: Path)
         dead = {"outcome": "killed", "ended_s": BEGAN_S + 1, "end_step": 0}
         ledger.record_attempt(attempt.model_copy(update=dead))
         assert run_view(ledger, "tiny-1").status == "running"
+
+
+def test_on_a_full_disk_a_run_can_be_looked_at(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite writes beside a ledger even for who only reads: a copy is asked."""
+    with Home.from_environment().open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    full = shutil.disk_usage(home)._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
+    opened, connect = [], sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3,
+        "connect",
+        lambda path, *rest, **names: opened.append(str(path)) or connect(path, *rest, **names),
+    )
+    assert call("show", "tiny-1") == 0 and "30 of 30" in capsys.readouterr().out
+    assert call("runs") == 0
+    written = [path for path in opened if str(home) in path and "mode=ro" not in path]
+    assert opened and not written
 
 
 def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,8 @@
 """One self-contained HTML file: style and drawings inside, nothing fetched, readable without any script."""
 
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.resources import files
 from itertools import chain
@@ -119,11 +121,18 @@ def render_page(
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write it, with the folders above it. Raises `StoreError` where that cannot be."""
+    """Write it, with the folders above it, whole or not at all. Raises `StoreError` where that cannot be."""
+    is_plain = not path.is_symlink() and (path.is_file() or not path.exists())  # /dev/stdout is not
+    beside = path.with_name(f".unfinished-{os.getpid()}-{path.name}") if is_plain else path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+        beside.write_bytes(text.encode())
+        if is_plain:
+            beside.replace(path)
     except OSError as error:
+        if is_plain:
+            with suppress(OSError):
+                beside.unlink(missing_ok=True)
         raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error
 
 

@@ -195,6 +195,7 @@ def cure_of(reason: str) -> str:
         "locked": f"Another process has held it for over {LOCKED_S} s: wait for it, or stop it.",
         "disk is full": "Free space on its disk; what was recorded before is intact.",
         "No space left": "Free space on its disk; what was recorded before is intact.",
+        "disk I/O error": "Its disk is full, or fails: free space there; what was recorded before is intact.",
         "readonly": "Make the file and its folder writable.",
         "unable to open": "Make its folder readable and writable, or name another ledger in $ASSAY_LEDGER.",
         "not a database": "Another file is in its place: move it away.",

@@ -1,17 +1,35 @@
 """Pages: the first sentence is right, everything is inside the file, and hostile names stay text."""
 
 import re
+import resource
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
+from assay.base.errors import StoreError
 from assay.base.units import percent_text
 from assay.records.evaluation import Estimate
-from assay.reporting.pages.render import render_comparison_page, render_run_page
+from assay.reporting.pages.render import render_comparison_page, render_run_page, write_file
 from assay.reporting.views.verdict import comparison_verdict, estimate_text, run_verdict
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+def test_a_page_that_cannot_be_written_whole_leaves_the_one_that_is_there(tmp_path):
+    page = tmp_path / "page.html"
+    write_file(page, "good")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2, hard))
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            write_file(page, "another")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert page.read_text() == "good" and [*tmp_path.iterdir()] == [page]
+    (tmp_path / "link.html").symlink_to(page)
+    write_file(tmp_path / "link.html", "through the link")
+    assert page.read_text() == "through the link"
 
 
 class Outline(HTMLParser):
