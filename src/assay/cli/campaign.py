@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
-from assay.cli.given import CAMPAIGN, FILE, found_ledger, given_home, opened_ledger
+from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_home, opened_ledger
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ KEYS_HEAD = (
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def campaign() -> None:
     """Train a baseline and its candidates over several seeds, and let declared gates decide.
 

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import DATASET, FOLDER, SOURCE, SOURCE_PATH, given_home, is_given, run_and_step
+from assay.cli.given import (
+    DATASET,
+    FOLDER,
+    SOURCE,
+    SOURCE_PATH,
+    CommandGroup,
+    given_home,
+    is_given,
+    run_and_step,
+)
 
 if TYPE_CHECKING:
     from assay.data.dataset.raw.propose import AskedFields, Proposal
@@ -21,7 +30,7 @@ GLANCE_S = 15.0
 """How long a store may be away of which no more than the order is to be measured."""
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def data() -> None:
     """Adopt Parquet as it is, or build a dataset from raw text; look at it; see how it splits; compare two."""
 

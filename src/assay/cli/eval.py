@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, PATH, RUN, InputFile, given_home, opened_ledger
+from assay.cli.given import FILE, OUT_FILE, PATH, RUN, CommandGroup, InputFile, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME_A_LOG = "Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect."
 
 
-@click.group(name="eval")
+@click.group(cls=CommandGroup, name="eval")
 def eval_() -> None:
     """Ask checkpoints the questions of a suite, item by item; see the scores, and what is not covered."""
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.units import power_text
-from assay.cli.given import FILE
+from assay.cli.given import FILE, CommandGroup
 
 if TYPE_CHECKING:
     from assay.records.evaluation import Estimate
     from assay.reporting.views.evidence import ProxyView
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def evidence() -> None:
     """Say, before anything runs, what a comparison could find; judge small scales by large ones."""
 

@@ -19,6 +19,20 @@ else:
     _Type = click.ParamType
 
 
+class CommandGroup(click.Group):
+    """Its help has the first sentence of each command whole, where click cuts it at the end of a line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by name."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, self.commands[name].get_short_help_str(limit=1_000))
+                    for name in self.list_commands(ctx)
+                ]
+            )
+
+
 class InputFile(click.Path):
     """A file to be read: what is not there is said before a command has begun, and imported what it needs."""
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, InputFile, given_home
+from assay.cli.given import FILE, OUT_FILE, CommandGroup, InputFile, given_home
 from assay.cli.plan_risk import offer, review_command, risk, status
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _workers = click.option(
 )
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def plan() -> None:
     """Plan a program: activities, people, devices, budget, gates and dates, as one YAML file."""
 

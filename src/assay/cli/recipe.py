@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import DATASET, OUT_FILE
+from assay.cli.given import DATASET, OUT_FILE, CommandGroup
 
 if TYPE_CHECKING:
     from assay.launch.new_recipe import LanguageMethod
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def recipe() -> None:
     """Recipes: what a run is. 'assay train --keys' describes every key."""
 

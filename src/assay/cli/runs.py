@@ -7,13 +7,13 @@ from typing import Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, found_ledger, given_home, opened_ledger
+from assay.cli.given import RUN, CommandGroup, found_ledger, given_home, opened_ledger
 
 _STATUSES = ("running", "gone", "unknown", "succeeded", "failed", "preempted")
 _SORTINGS = ("age", "cost", "name", "seen", "status", "step", "value")
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=CommandGroup, invoke_without_command=True)
 @click.option(
     "--status", type=click.Choice(_STATUSES), multiple=True, help="Only of this status. May be repeated."
 )

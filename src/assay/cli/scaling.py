@@ -9,7 +9,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.base.units import power_text
-from assay.cli.given import FILE_OR_RUN, OUT_FILE, RUN, given_home, opened_ledger
+from assay.cli.given import FILE_OR_RUN, OUT_FILE, RUN, CommandGroup, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.evaluation.evidence.scaling.points import ScalingPoints
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def scaling() -> None:
     """Fit loss over scale and say what a larger run would reach; compare how fast two runs learn."""
 

@@ -1,6 +1,7 @@
 """The figures of a run's page, in the order in which a reader asks: what happened, did it learn, is it good."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from assay.base.clock import utc_text
@@ -128,7 +129,7 @@ def learning_figures(curves: RunCurves) -> Iterator[Figure]:
 
 def method_figures(series: Sequence[Series]) -> Iterator[Figure]:
     """What the run's method watches beside the loss."""
-    known = {each.name: each for each in series}
+    known = {each.name: replace(each, name=each.name.replace("_", " ")) for each in series}
     shown = [
         (title, drawn, unit, caption)
         for title, names, unit, caption in _OF_METHODS

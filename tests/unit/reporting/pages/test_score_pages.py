@@ -56,7 +56,12 @@ def test_a_run_page_shows_what_its_method_watches(run_page):
     falling = [Series(name, [1, 2, 3], [0.0, -0.1, -0.4]) for name in ("chosen_reward", "rejected_reward")]
     page = replace(run_page, of_method=(*falling, Series("entropy", [1, 2, 3], [3.0, 2.0, 1.0])))
     text, plain = render_run_page(page), render_run_page(run_page)
-    assert ">Rewards<" in text and "displacement" in text and ">Entropy<" in text
+    assert (
+        ">Rewards<" in text
+        and "rejected reward" in text
+        and "rejected_reward" not in text
+        and ">Entropy<" in text
+    )
     assert ">Rewards<" not in plain and ">Margin<" not in text
 
 
