@@ -93,6 +93,15 @@ def test_every_command_is_documented(command: str) -> None:
     assert any(f"assay {command}" in page.read_text() for page in PAGES)
 
 
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_no_commands_help_is_cut_in_the_midst_of_a_sentence(command: str) -> None:
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    if isinstance(found, click.Group):
+        _, _, listed = found.get_help(click.Context(found, info_name=command)).partition("Commands:")
+        assert listed and "..." not in listed
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):

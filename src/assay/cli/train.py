@@ -171,8 +171,6 @@ def train(
     if resume is None and not place.dry_run:
         save_run(home, run)
         bring_commit(home, run)
-    if resume is not None and (warning := _what_is_taken_over(run)) and not place.dry_run:
-        click.secho(warning, err=True, fg="yellow")
     policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
     finished = finished_entry(CommitLog(open_store(run.store_url))) if resume and not place.dry_run else None
@@ -256,6 +254,8 @@ def _asked_for(
     if resume is not None:
         run = existing_run(home, resume)
         _refuse_changes(run, overrides, store=new["store_url"], run_id=new["run_id"], check=check)
+        if warning := _what_is_taken_over(run):
+            click.secho(warning, err=True, fg="yellow")
         return run
     if forked is not None:
         run = planned_fork(home, *run_and_step(home, forked), overrides, **new)
