@@ -1,4 +1,5 @@
-"""Data efficiency: how many bits it takes to send the training labels to somebody who learns along.
+"""Data efficiency: how many bits it takes to send what is learned to somebody who learns along: the labels of
+rows, the trained tokens of texts, which of two completions was preferred.
 
 Sender and receiver hold the same inputs, the same recipe and the same seed. For each step the sender codes
 the step's rows with the model as it is *before* the update (-log2 p bits each), then both make the update.
@@ -7,7 +8,9 @@ needs fewer examples has a shorter code, and no held-out set is spent on the que
 exact: every row is coded once, before it was ever trained on. Dropout does not spoil it: its noise is keyed
 by (seed, step, lane), so the receiver draws the same.
 
-    bits = sum over steps of  loss (mean over the step's rows, nats) x rows / ln 2
+    bits = sum over steps of  loss (mean over what the step weighs, nats) x weight / ln 2
+
+A step weighs its rows, pairs, or trained tokens.
 
 Two codes are compared on the same rows in the same order. With one pair of runs the interval is over rows:
 the steps' differences, their correlation in time allowed for (Newey-West). It says nothing about the luck of
@@ -61,7 +64,7 @@ class CodeLength(NamedTuple):
 
     @property
     def bits_per_row(self) -> float:
-        """Mean over the rows; 1 is what binary labels cost without any model."""
+        """Mean over the rows; 1 is what binary labels and preferences cost without any model."""
         return self.bits / self.num_rows
 
 
@@ -69,9 +72,16 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     """The code of a run on record, up to its last commit or the end of its first pass.
 
     Steps that were rolled back do not count; their rows are coded by the attempt that learned them for good.
-    Raises `DataError` where there is no commit yet, or a step's loss or row count is not on record.
+    Raises `DataError` where the run's loss is no code, there is no commit yet, or a step's loss or row count is
+    not on record.
     """
     run = ledger.run(run_id)
+    if (method := recipe_of(run).method).coded is None:
+        raise DataError(
+            f"run {run.run_id}: its training loss is not -log p of what method '{method.type}' learns, so there is "
+            "no code. Labels that are classes have one, tokens of SFT, and preferences: of a reward model without "
+            "margins and centring, or by the plain sigmoid loss of DPO."
+        )
     commits = intact_commits(ledger.log_entries(run.run_id))
     if not commits:
         raise DataError(
@@ -83,9 +93,18 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
         metric_series(ledger, run.run_id, "loss", max_points=_EVERY_POINT), num_steps, run, "loss"
     )
     rows = _by_step(metric_series(ledger, run.run_id, "rows", max_points=_EVERY_POINT), num_steps, run, "rows")
+    weights = rows.copy()  # but where another was written down
+    other = metric_series(ledger, run.run_id, "weight", max_points=_EVERY_POINT)
+    kept = other.steps <= num_steps
+    if "tokens" in method.coded and not kept.any():
+        raise DataError(
+            f"run {run.run_id} was trained by an assay that did not write down how many tokens a step trains, "
+            "so the length of its code is not known. Train it again."
+        )
+    weights[other.steps[kept] - 1] = other.values[kept]
     return CodeLength(
         run_id=run.run_id,
-        bits_per_step=losses * rows / np.log(2.0),
+        bits_per_step=losses * weights / np.log(2.0),
         rows_per_step=rows,
         is_whole_pass=steps_per_epoch is not None,
         order=_order(run),
@@ -175,6 +194,7 @@ def _order(run: Run) -> dict[str, Any]:
     recipe = recipe_of(run)
     return {
         "dataset": run.dataset_fingerprint,
+        "what is learned": recipe.method.coded,
         "split": recipe.data.split,
         **{f"loader.{key}": getattr(recipe.loader, key) for key in _ORDER_KEYS},
     }

@@ -99,6 +99,12 @@ class MethodConfig(FrozenConfig, ABC):
         """What its model says of each validation row."""
 
     @property
+    def coded(self) -> str | None:
+        """What the training loss is -log p of, in nats (`labels`, `preferences`); None where it is something
+        else, of which there is no code."""
+        return None
+
+    @property
     def takes_packed_rows(self) -> bool:
         """Whether several rows may share a sequence."""
         return False

@@ -164,6 +164,8 @@ class Trainer:
                 "learning_rate": totals.learning_rate,
                 "rows": totals.num_rows,
                 "tokens": totals.num_tokens,
+                # Trained tokens of a language model; of other methods rows, which are there already.
+                **({} if totals.weight == totals.num_rows else {"weight": totals.weight}),
                 "step_s": seconds,
                 "exchange_s": totals.exchange_s,
                 **totals.metrics,

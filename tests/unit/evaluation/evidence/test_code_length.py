@@ -1,6 +1,9 @@
 """Code lengths: exact sums over the first pass, paired on the same rows, with intervals that hold."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,10 +37,17 @@ def commit(step: int, attempt: int, cursor: Cursor) -> Commit:
 
 
 def record(
-    ledger: Ledger, home: Path, run_id: str, entries: list[LogEntry], lives: dict[int, dict[int, float]]
+    ledger: Ledger,
+    home: Path,
+    run_id: str,
+    entries: list[LogEntry],
+    lives: dict[int, dict[int, float]],
+    *,
+    method: dict[str, Any] | None = None,
+    weights: Mapping[int, float] = MappingProxyType({}),
 ) -> None:
     """A run whose attempts logged these losses by step; each step has 8 rows, each fourth 3."""
-    recipe = tiny_recipe(loader={"seed": 1})
+    recipe = tiny_recipe(loader={"seed": 1}, **({} if method is None else {"method": method}))
     run = Run(
         run_id=run_id,
         created_s=0.0,
@@ -56,7 +66,8 @@ def record(
         path = segment_path(Path(run.run_dir), number, 0)
         writer = SegmentWriter(path, run_id=run_id, attempt=number, rank=0, clock=HandClock(1.8e9))
         for step, loss in losses.items():
-            writer.log(step, {"loss": loss, "rows": 8.0 if step % 4 else 3.0})
+            values = {"loss": loss, "rows": 8.0 if step % 4 else 3.0}
+            writer.log(step, values | ({"weight": weights[step]} if step in weights else {}))
         writer.close()
     ledger.record_log_entries(run_id, dict(enumerate(entries)))
     fold_run(ledger, run)
@@ -147,3 +158,58 @@ def test_several_pairs_give_an_interval_over_pairs():
 def test_the_variance_of_independent_deviations_is_their_sum_of_squares():
     deviations = np.random.default_rng(7).normal(size=20_000)
     assert newey_west(deviations) == pytest.approx(20_000, rel=0.1)
+
+
+SFT = {"type": "sft", "train_on": "all", "model": {"type": "new", "vocab_size": 9}}
+DPO = {"type": "dpo", "model": {"type": "pretrained", "path": "base"}}
+
+
+def test_a_step_of_tokens_is_coded_by_the_tokens_that_it_trains(ledger, tmp_path):
+    entries = [
+        AttemptBegan(attempt=1, world_size=1, began_s=0.0),
+        commit(2, 1, Cursor(epoch=0, step_in_epoch=2)),
+    ]
+    weights = {1: 100.0, 2: 8.0}  # of the second step, as many tokens as rows: not written down
+    record(ledger, tmp_path, "a", entries, {1: {1: 0.7, 2: 0.6}}, method=SFT, weights={1: weights[1]})
+    found = code_length(ledger, "a")
+    assert found.bits_per_step == pytest.approx(np.array([0.7 * 100, 0.6 * 8]) / np.log(2))
+    assert found.num_rows == 16
+    record(ledger, tmp_path, "older", entries, {1: {1: 0.7, 2: 0.6}}, method=SFT)
+    with pytest.raises(DataError, match="did not write down how many tokens"):
+        code_length(ledger, "older")
+    in_spans = {**SFT, "train_on": "spans"}
+    record(ledger, tmp_path, "spans", entries, {1: {1: 0.7, 2: 0.6}}, method=in_spans, weights=weights)
+    with pytest.raises(DataError, match="they differ in what is learned"):
+        compare_code_lengths([(found, code_length(ledger, "spans"))])
+
+
+@pytest.mark.parametrize(
+    ("method", "is_coded"),
+    [
+        (DPO, True),
+        ({**DPO, "loss": {"type": "ipo"}}, False),
+        ({**DPO, "loss": {"label_smoothing": 0.1}}, False),
+        ({**DPO, "sft_weight": 1.0}, False),
+        ({"type": "reward", "model": SFT["model"], "margin_column": None}, True),
+        ({"type": "reward", "model": SFT["model"]}, False),
+        (
+            {
+                "type": "classify",
+                "encoder": {"type": "new", "vocab_size": 9, "hidden_size": 16},
+                "label": {"type": "number"},
+            },
+            False,
+        ),
+    ],
+)
+def test_only_a_loss_that_is_minus_log_p_has_a_code(ledger, tmp_path, method, is_coded):
+    entries = [
+        AttemptBegan(attempt=1, world_size=1, began_s=0.0),
+        commit(1, 1, Cursor(epoch=0, step_in_epoch=1)),
+    ]
+    record(ledger, tmp_path, "a", entries, {1: {1: 0.7}}, method=method)
+    if is_coded:
+        assert code_length(ledger, "a").bits == pytest.approx(0.7 * 8 / np.log(2))
+    else:
+        with pytest.raises(DataError, match="so there is no code"):
+            code_length(ledger, "a")

@@ -1,7 +1,8 @@
 """Runs on record as points of a law: parameters from the recipe, tokens from the metrics, held-out loss.
 
 The loss is the first metric of the last evaluation of which less is better: a classifier's validation
-log-loss, in nats per row. What the training loss says depends on dropout and on the schedule's last steps.
+log-loss, in nats per row; nats a token of SFT; a reward model's log-loss. What the training loss says depends
+on dropout and on the schedule's last steps.
 Losses on different validation rows do not belong on one curve, so all runs must be evaluated on one split of
 one dataset.
 """
@@ -42,6 +43,11 @@ def points_of_runs(ledger: Ledger, run_ids: Sequence[str]) -> ScalingPoints:
             f"the runs were evaluated on different rows: {len(splits)} splits, with "
             f"{' and '.join(f'{count:,}' for count in sorted(rows))} rows. One law needs one validation set; "
             "use runs with equal 'data.split'."
+        )
+    if len(losses := {each.evaluation.loss.metric.name for each in finished if each.evaluation.loss}) > 1:
+        raise DataError(
+            f"the runs are measured by other losses: {' and '.join(sorted(losses))}. One law needs one loss; "
+            "use runs of one method."
         )
     return scaling_points(
         [each.loss for each in finished],
@@ -93,7 +99,7 @@ def _parameters(run: Run) -> int:
     parameters = recipe_of(run).method.num_parameters()
     if parameters is None:
         raise DataError(
-            f"run {run.run_id} began with a pretrained encoder, whose size is not in the recipe. Write the "
+            f"run {run.run_id} began with a pretrained model, whose size is not in the recipe. Write the "
             "points to a CSV file with columns parameters,tokens,loss."
         )
     return parameters

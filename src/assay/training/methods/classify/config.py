@@ -6,7 +6,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
-from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig
+from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
 from assay.training.model.config import EncoderConfig, NewEncoderConfig
 from assay.training.trainer.method_config import MethodConfig, ModelSize, Predictions
 
@@ -47,6 +47,11 @@ class ClassifyConfig(MethodConfig):
     def columns(self) -> tuple[str, ...]:
         """See `MethodConfig`."""
         return ("input_ids", "label", *self.metadata_columns)
+
+    @property
+    def coded(self) -> str | None:
+        """See `MethodConfig`; the loss of a number is a squared error."""
+        return None if isinstance(self.label, NumberLabel) else "labels"
 
     @property
     def predictions(self) -> Predictions:

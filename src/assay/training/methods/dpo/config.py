@@ -139,6 +139,12 @@ class DpoConfig(MethodConfig):
         return (TOKENS, REJECTED, PROMPT_TOKENS, *reference, *self.slice_columns)
 
     @property
+    def coded(self) -> str | None:
+        """See `MethodConfig`: the loss is that of the preference where nothing is smoothed or added."""
+        is_plain = isinstance(self.loss, SigmoidLoss) and not self.loss.label_smoothing
+        return "preferences" if is_plain and not self.sft_weight else None
+
+    @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`. Accuracy is first: losses of other kinds or betas cannot be compared."""
         return RowScores(

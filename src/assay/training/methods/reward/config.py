@@ -45,6 +45,11 @@ class RewardConfig(MethodConfig):
         return (TOKENS, REJECTED, PROMPT_TOKENS, *margins, *self.slice_columns)
 
     @property
+    def coded(self) -> str | None:
+        """See `MethodConfig`: with margins, chances do not add up to one, and centring is none."""
+        return "preferences" if self.margin_column is None and not self.centring else None
+
+    @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
         return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD))

@@ -42,6 +42,11 @@ class SftConfig(MethodConfig):
         return ("input_ids", *((SPANS,) if self.train_on == "spans" else ()), *self.slice_columns)
 
     @property
+    def coded(self) -> str:
+        """See `MethodConfig`."""
+        return "all tokens" if self.train_on == "all" else "tokens in spans"
+
+    @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`: each row's mean over its trained tokens."""
         return RowScores((NATS_PER_TOKEN, TOKEN_ACCURACY), counted=TRAINED_TOKENS)

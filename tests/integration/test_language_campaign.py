@@ -1,0 +1,97 @@
+"""Campaigns over candidates of language methods, by the commands: to a decision, and a memo that says it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from integration.test_language_export import MODEL, conversations, preferences, recipe
+
+__all__ = ["conversations", "preferences"]
+TEXT = "".join(
+    f"{first} plus {second}\nthat is {8 * first + second}\n" for first in range(8) for second in range(8)
+)
+
+
+class Assay:
+    """Commands in processes of their own, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "ASSAY_HOME": str(folder / "home")}
+
+    def __call__(self, *arguments: object) -> str:
+        command = [sys.executable, "-m", "assay", *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, env=self._environment)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def write(self, name: str, tree: dict[str, Any]) -> Path:
+        (self.folder / name).write_text(yaml.safe_dump(tree))
+        return self.folder / name
+
+
+def campaign(assay: Assay, tree: dict[str, Any], **keys: Any) -> tuple[dict[str, Any], str]:
+    """The decision on the candidate `faster`, and the memo."""
+    assay.write("recipe.yaml", tree)
+    path = assay.write(
+        "campaign.yaml",
+        {
+            "name": "tiny",
+            "question": "Does a far higher learning rate help?",
+            "recipe": "recipe.yaml",
+            "candidates": [
+                {"name": "faster", "patch": {"trainer.optimizer.learning_rate": 0.02}},
+                {"name": "slower", "patch": {"trainer.optimizer.learning_rate": 0.0001}},
+            ],
+            "seeds": 3,
+            "budget_device_hours": 1,
+            **keys,
+        },
+    )
+    assay("campaign", "run", path)
+    (folder,) = assay.folder.glob("home/**/memo.md")
+    decisions = json.loads(assay("campaign", "show", "tiny", "--json"))
+    return decisions, folder.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp_path: Path) -> None:
+    assay = Assay(tmp_path)
+    (tmp_path / "texts").mkdir()
+    for part in range(8):
+        (tmp_path / "texts" / f"{part}.txt").write_text(
+            TEXT[part * len(TEXT) // 8 : (part + 1) * len(TEXT) // 8]
+        )
+    assay.write(
+        "suite.yaml",
+        {
+            "name": "texts",
+            "benchmarks": [
+                {"type": "bits_per_byte", "name": "bits", "files": ["texts/*.txt"], "block_bytes": 64},
+                {"type": "held_out", "name": "held-out"},
+            ],
+        },
+    )
+    tree = recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})
+    tree["trainer"] = {"max_steps": 12, "commit_every": 12, "optimizer": {"learning_rate": 1e-3}}
+    tree["loader"]["global_batch_size"] = 8
+    decisions, memo = campaign(
+        assay,
+        tree,
+        benchmarks=[
+            {"type": "suite", "name": "bits", "suite": "suite.yaml"},
+            {"type": "suite", "name": "held-out", "suite": "suite.yaml"},
+            {"type": "predictions", "name": "own", "score": "own"},
+        ],
+        rule={"primary": ["bits"], "least_effect": 0.2, "guardrails": [{"benchmark": "own", "margin": 0.5}]},
+    )
+    print(json.dumps(decisions, indent=1)[:6000])
+    print(memo)
+    assert 0
