@@ -36,8 +36,8 @@ class Assay:
         return self.folder / name
 
 
-def campaign(assay: Assay, tree: dict[str, Any], **keys: Any) -> tuple[dict[str, Any], str]:
-    """The decision on the candidate `faster`, and the memo."""
+def campaign(assay: Assay, tree: dict[str, Any], **keys: Any) -> tuple[list[Any], str]:
+    """The decisions, and the memo."""
     assay.write("recipe.yaml", tree)
     path = assay.write(
         "campaign.yaml",
@@ -92,6 +92,45 @@ def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp
         ],
         rule={"primary": ["bits"], "least_effect": 0.2, "guardrails": [{"benchmark": "own", "margin": 0.5}]},
     )
-    print(json.dumps(decisions, indent=1)[:6000])
-    print(memo)
-    assert 0
+    by_name = {each["candidate"]: each for each in decisions}
+    assert (by_name["faster"]["recommendation"], by_name["slower"]["recommendation"]) == ("scale", "stop")
+    bits, held_out, own = by_name["faster"]["effects"]
+    assert bits["unit"] == "bits per byte" and not bits["higher_is_better"]
+    assert bits["candidate_score"] < bits["baseline_score"]
+    assert bits["effect"]["value"] == pytest.approx(bits["baseline_score"] - bits["candidate_score"])
+    assert held_out["by_seed"] == pytest.approx(own["by_seed"], abs=0.05), "tokens and rows weigh differently"
+    fell = f"(from {bits['baseline_score']:.4f} to {bits['candidate_score']:.4f}; less is better)"
+    assert fell in by_name["faster"]["sentence"] and fell in memo
+    assert "bits (less is better)" in memo and "bits per byte" in memo
+    assay("scaling", "code-length", "tiny-baseline-s0", "tiny-faster-s0")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("method", ["reward", "dpo"])
+def test_candidates_of_methods_of_pairs_end_in_a_memo(
+    method: str, conversations: Path, preferences: Path, tmp_path: Path
+) -> None:
+    assay = Assay(tmp_path)
+    model: dict[str, Any] = MODEL
+    if method == "dpo":
+        start = recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL})
+        assay("train", assay.write("sft.yaml", start), "--run-id", "sft")
+        assay("export", "sft", "--to", tmp_path / "base")
+        model = {"type": "pretrained", "path": str(tmp_path / "base")}
+    held_out = {"type": "held_out", "name": "held-out", "score": "margin"}
+    assay.write("suite.yaml", {"name": "pairs", "benchmarks": [held_out]})
+    decisions, memo = campaign(
+        assay,
+        recipe(preferences, {"type": method, "model": model}),
+        benchmarks=[
+            {"type": "predictions", "name": "own", "score": "own"},
+            {"type": "suite", "name": "held-out", "suite": "suite.yaml"},
+        ],
+        rule={"primary": ["own"], "least_effect": 0.05},
+    )
+    for decision in decisions:
+        own, margin = decision["effects"]
+        assert (own["unit"], margin["unit"]) == ("share", "rewards") and own["higher_is_better"]
+        assert decision["sentence"] and "less is better" not in decision["sentence"]
+    assert "points" in memo

@@ -47,17 +47,19 @@ def conversations(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def preferences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def preferences(conversations: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the tokenizer and the template of the conversations, whose model DPO may begin with."""
     lines = [
         {"chosen": chat(index, f"that is {index}"), "rejected": chat(index, "who knows"), **KEYS[index]}
         for index in range(len(PROMPTS))
     ]
-    return built(tmp_path_factory.mktemp("pairs"), "pairs", lines)
+    return built(tmp_path_factory.mktemp("pairs"), "pairs", lines, tokenizer=str(conversations))
 
 
-def built(folder: Path, format: str, lines: list[dict[str, Any]]) -> Path:
+def built(folder: Path, format: str, lines: list[dict[str, Any]], tokenizer: str = "new:320") -> Path:
     (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    settings: dict[str, Any] = {"tokenizer": "new:320", "format": format, "chat_template": "chatml"}
+    settings: dict[str, Any] = {"tokenizer": tokenizer, "format": format}
+    settings |= {"chat_template": "chatml"} if tokenizer == "new:320" else {}
     settings |= {"key_field": "topic", "metadata_fields": ("first",)}
     build_dataset([folder / "rows.jsonl"], folder / "dataset", BuildConfig(**settings))
     return folder / "dataset"

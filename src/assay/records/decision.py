@@ -91,7 +91,8 @@ class GateResult(Record):
 
 
 class BenchmarkEffect(Record):
-    """Candidate minus baseline on one benchmark, over paired seeds and items; higher is better."""
+    """Candidate minus baseline on one benchmark, over paired seeds and items; of a loss, baseline minus
+    candidate: an effect above 0 is a gain."""
 
     benchmark: str
     role: Literal["primary", "guardrail", "safety", "sealed", "other"]
@@ -112,6 +113,10 @@ class BenchmarkEffect(Record):
     baseline_results: tuple[Source, ...]
     """By seed."""
     candidate_results: tuple[Source, ...]
+    higher_is_better: bool = True
+    """False of a loss, e.g. bits per byte."""
+
+    added: ClassVar = frozenset({"higher_is_better"})
 
 
 class Decision(Record):

@@ -127,7 +127,7 @@ class _Verdict(NamedTuple):
 
 def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verdict:
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
-    over = f"over {number_of(facts.num_seeds, 'seed')}"
+    over = f"over {number_of(facts.num_seeds, 'seed')}{_of_a_loss(facts)}"
     if found.recommendation == "scale":
         return _Verdict(f"Scale {name}: it gains {gain} {over}, and {_lower(found.scale.reason)}", "gate scale")
     if found.recommendation == "stop":
@@ -150,6 +150,17 @@ def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verd
     reason = _lower(blocking.reason).removesuffix(".")
     sentence = f"Narrow {name}: {reason} (clause '{blocking.name}'). Its effect is {gain} {over}.{cure}"
     return _Verdict(sentence, f"gate scale: {blocking.name}")
+
+
+def _of_a_loss(facts: Facts) -> str:
+    """Which way the scores went, where less is better; nothing where more is."""
+    primary = [each for each in facts.benchmarks.values() if each.role == "primary"]
+    if all(_is_higher_better(each) for each in primary):
+        return ""
+    if len(primary) > 1:
+        return " (less is better)"
+    found = _effect_record(primary[0])
+    return f" (from {found.baseline_score:.4f} to {found.candidate_score:.4f}; less is better)"
 
 
 def _lower(text: str) -> str:
@@ -188,7 +199,12 @@ def _effect_record(benchmark: BenchmarkFacts) -> BenchmarkEffect:
         could_detect=_could_detect(benchmark),
         baseline_results=benchmark.sources[:num_seeds],
         candidate_results=benchmark.sources[num_seeds:],
+        higher_is_better=_is_higher_better(benchmark),
     )
+
+
+def _is_higher_better(benchmark: BenchmarkFacts) -> bool:
+    return all(result.higher_is_better for result in benchmark.results)
 
 
 def _could_detect(benchmark: BenchmarkFacts) -> float:

@@ -78,9 +78,9 @@ def code_length(ledger: Ledger, run_id: str) -> CodeLength:
     run = ledger.run(run_id)
     if (method := recipe_of(run).method).coded is None:
         raise DataError(
-            f"run {run.run_id}: its training loss is not -log p of what method '{method.type}' learns, so there is "
-            "no code. Labels that are classes have one, tokens of SFT, and preferences: of a reward model without "
-            "margins and centring, or by the plain sigmoid loss of DPO."
+            f"run {run.run_id}: its training loss is not -log p of what method '{method.type}' learns, so "
+            "there is no code. Labels that are classes have one, tokens of SFT, and preferences: of a reward "
+            "model without margins and centring, or by the plain sigmoid loss of DPO."
         )
     commits = intact_commits(ledger.log_entries(run.run_id))
     if not commits:

@@ -38,8 +38,9 @@ def _gains(memo: Memo) -> Figure:
     return figure(
         _forest(rows, unit=lead.unit, label="Gain of each candidate", limit=lead.least_effect),
         title="The gain",
-        caption="Candidate minus baseline on the primary benchmarks, over seeds and items together, with its "
-        "95% interval. The dashed line is the smallest gain worth having.",
+        caption="What the candidate gains over the baseline on the primary benchmarks (of a loss, how much it "
+        "falls), over seeds and items together, with its 95% interval. The dashed line is the smallest gain "
+        "worth having.",
         table=Table.of(
             memo.decisions,
             ("candidate", lambda each: each.candidate),
@@ -74,5 +75,5 @@ def _forest(rows: Sequence[ForestRow], *, unit: str, label: str, limit: float | 
         label=f"{label} with its 95% interval",
         reference=0.0,
         limit=limit,
-        x_label=f"candidate minus baseline ({unit})",
+        x_label=f"gain over the baseline ({unit})",
     )

@@ -84,10 +84,10 @@ def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
             width=width,
             label=f"Gain of each candidate in {unit} with its interval",
             reference=0.0,
-            x_label=f"candidate minus baseline ({unit})",
+            x_label=f"gain over the baseline ({unit})",
         ),
         title="The gain",
-        caption="Candidate minus baseline on the primary benchmarks, with its interval. Red: to stop.",
+        caption="What each gains over its baseline on the primary benchmarks, with its interval. Red: to stop.",
     )
 
 

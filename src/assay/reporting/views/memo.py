@@ -180,7 +180,7 @@ def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
     """What `EFFECT_COLUMNS` say of it."""
     clusters = "" if effect.num_clusters == effect.num_items else f" in {effect.num_clusters:,} clusters"
     return (
-        effect.benchmark,
+        effect.benchmark if effect.higher_is_better else f"{effect.benchmark} (less is better)",
         effect.role,
         f"{effect.baseline_score:.4f}",
         f"{effect.candidate_score:.4f}",

@@ -211,5 +211,5 @@ def test_only_a_loss_that_is_minus_log_p_has_a_code(ledger, tmp_path, method, is
     if is_coded:
         assert code_length(ledger, "a").bits == pytest.approx(0.7 * 8 / np.log(2))
     else:
-        with pytest.raises(DataError, match="so there is no code"):
+        with pytest.raises(DataError, match="there is no code"):
             code_length(ledger, "a")
