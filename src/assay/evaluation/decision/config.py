@@ -12,7 +12,7 @@ A gate is data: a list of conditions told apart by `type`, and whether all or an
 condition finds is in `conditions.py`; nothing here looks at a result.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -70,8 +70,9 @@ class PredictionsBenchmark(FrozenConfig):
     where: dict[str, str | int | None] = Field(default_factory=dict)
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""
 
-    cluster: str | None = None
-    """Metadata column whose equal values share their luck (a source, a file); by default each row is alone."""
+    cluster: str | None = "split_cluster"
+    """Column of the predictions whose equal values share their luck (a source, a file). By default the rows
+    that the split kept together (`data.split.column`), as in a run's own intervals; null: each row is alone."""
 
 
 class SuiteBenchmark(FrozenConfig):
@@ -278,8 +279,18 @@ class Gate(FrozenConfig):
     """What is looked at."""
 
 
+def _rows_alone(tree: dict[str, Any]) -> dict[str, Any]:
+    """Before rows that the split kept together were one draw by default, each was alone."""
+    for each in tree.get("benchmarks", ()):
+        if each.get("type") == "predictions":
+            each.setdefault("cluster", None)
+    return tree
+
+
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
+
+    upgrades: ClassVar = (_rows_alone,)
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""

@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
-from assay.evaluation.decision.config import CampaignConfig
+from assay.evaluation.decision.config import Benchmark, CampaignConfig
 from assay.evaluation.evidence.benchmark_items import ScoreMatrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.predictions import CLUSTER
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
 from assay.records.benchmark import BenchmarkResult
@@ -214,9 +215,7 @@ def facts_of(
     seeds = [run.seed for run in runs]
     assert seeds[: look.num_seeds] == seeds[look.num_seeds :], "arms are paired by seed"
     found = {
-        benchmark.name: benchmark_facts(
-            benchmark.name, role_of(config, benchmark.name), scores[benchmark.name], kind=benchmark.type
-        )
+        benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
         for benchmark in config.open_benchmarks
     }
     primary = {name: found[name] for name in config.rule.primary}
@@ -244,21 +243,19 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
     return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
 
 
-def benchmark_facts(
-    name: str, role: Role, scores: BenchmarkScores, *, kind: Literal["predictions", "suite"]
-) -> BenchmarkFacts:
-    """One benchmark; `kind` is its type in the campaign's file."""
+def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
+    """What is known of one benchmark."""
     matrix, result = scores.matrix, scores.results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
-            f"benchmark '{name}': no item was scored by all {len(scores.results)} runs, so nothing can be "
-            "compared. Evaluate the runs again."
+            f"benchmark '{benchmark.name}': no item was scored by all {len(scores.results)} runs, so nothing "
+            "can be compared. Evaluate the runs again."
         )
     num_seeds = len(scores.results) // 2
     turned = matrix.scores if result.higher_is_better else -matrix.scores
     baseline, candidate = turned[:num_seeds], turned[num_seeds:]
     return BenchmarkFacts(
-        name=name,
+        name=benchmark.name,
         role=role,
         unit=result.unit,
         baseline=baseline,
@@ -270,16 +267,19 @@ def benchmark_facts(
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
         results=scores.results,
         sources=scores.sources,
-        items=_collection(kind, matrix),
+        items=_collection(benchmark, matrix),
     )
 
 
-def _collection(kind: str, matrix: ScoreMatrix) -> ItemCollection:
-    """Predictions are of one split's rows. Other benchmarks share items where ids and clusters are all equal:
-    line numbers of unrelated files are equal, too, but then their luck is unrelated, and adding it item by item
-    says the same as adding variances."""
+def _collection(benchmark: Benchmark, matrix: ScoreMatrix) -> ItemCollection:
+    """Predictions are of one split's rows, which it kept together by names of its own. Other benchmarks share
+    items where ids and clusters are all equal: line numbers of unrelated files are equal, too, but then their
+    luck is unrelated, and adding it item by item says the same as adding variances."""
+    if benchmark.type == "predictions":
+        names = matrix.cluster_names if benchmark.cluster == CLUSTER else None
+        return ItemCollection("rows", matrix.item_ids, matrix.clusters, names)
     equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
-    return ItemCollection("rows" if kind == "predictions" else equal, matrix.item_ids, matrix.clusters)
+    return ItemCollection(equal, matrix.item_ids, matrix.clusters)
 
 
 def _failed_in_worst_seed(scores: Floats, *, higher_is_better: bool) -> npt.NDArray[np.bool_]:

@@ -30,6 +30,7 @@ from assay.evaluation.evidence.benchmark_items import (
 )
 from assay.evaluation.evidence.classifier.auc import placements
 from assay.evaluation.evidence.classifier.rows import ScoredRows, scores_of
+from assay.evaluation.evidence.predictions import CLUSTER
 from assay.records.benchmark import BenchmarkResult
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, AnyEvaluation, Metric, ScoreEvaluation
 
@@ -179,11 +180,8 @@ def _mask(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.b
 
 def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.float64]) -> list[ItemScore]:
     ids = [str(row_id) for row_id in table["row_id"].to_pylist()]
-    clusters = (
-        ids
-        if benchmark.cluster is None
-        else [str(each) for each in _column(benchmark, table, benchmark.cluster)]
-    )
+    is_alone = benchmark.cluster is None or (benchmark.cluster == CLUSTER and CLUSTER not in table.column_names)
+    clusters = ids if is_alone else [str(each) for each in _column(benchmark, table, str(benchmark.cluster))]
     return [
         ItemScore(item_id, cluster, score)
         for item_id, cluster, score in zip(ids, clusters, scores.tolist(), strict=True)

@@ -64,6 +64,8 @@ class ScoreMatrix(NamedTuple):
     item_ids: tuple[str, ...]
     clusters: Int[np.ndarray, "item"]
     """[item]: index of its cluster, from 0."""
+    cluster_names: tuple[str, ...]
+    """[item]: what the cluster is called."""
     weights: Float64[np.ndarray, "item"]
     """[item]: 1, or e.g. its bytes."""
     num_dropped: int
@@ -170,6 +172,7 @@ def score_matrix(results: Sequence[tuple[BenchmarkResult, pa.Table]]) -> ScoreMa
         scores=scores[:, kept],
         item_ids=tuple(np.array(ids, dtype=object)[kept].tolist()),
         clusters=_cluster_indices(first["cluster"])[kept],
+        cluster_names=tuple(np.array(first["cluster"].to_pylist(), dtype=object)[kept].tolist()),
         weights=first["weight"].to_numpy()[kept],
         num_dropped=int((~kept).sum()),
     )

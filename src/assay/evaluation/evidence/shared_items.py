@@ -9,7 +9,7 @@ sums the deviations of a draw over benchmarks before it squares them.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int64, Shaped
@@ -24,20 +24,25 @@ class ItemCollection(NamedTuple):
     """Benchmarks with the same name here mean the same thing by an item id."""
     item_ids: Sequence[str]
     clusters: Shaped[np.ndarray, "item"]
+    cluster_names: Sequence[str] | None = None
+    """Where they, too, mean the same in every benchmark of this name: those of other rows of one file share
+    the file's luck."""
 
 
 def common_draws(collections: Mapping[str, ItemCollection]) -> dict[str, Int64[np.ndarray, "_"]]:
     """Draws of each benchmark; items that share an id of one collection, or a cluster, are one draw."""
     cluster_nodes, item_nodes = [], []
     known: dict[tuple[str, str], int] = {}
-    num_clusters = 0
-    for each in collections.values():
-        names, cluster_of = np.unique(each.clusters, return_inverse=True)
-        cluster_nodes.append(cluster_of + num_clusters)
+    clusters: dict[tuple[str | None, str, Any], int] = {}
+    for benchmark, each in collections.items():
+        names, among = each.cluster_names, None
+        if names is None:
+            names, among = each.clusters.tolist(), benchmark
+        keys = [(among, each.name, name) for name in names]
+        cluster_nodes.append(np.array([clusters.setdefault(key, len(clusters)) for key in keys]))
         item_nodes.append(np.array([known.setdefault((each.name, key), len(known)) for key in each.item_ids]))
-        num_clusters += names.size
-    ends = (np.concatenate(cluster_nodes), np.concatenate(item_nodes) + num_clusters)
-    size = num_clusters + len(known)
+    ends = (np.concatenate(cluster_nodes), np.concatenate(item_nodes) + len(clusters))
+    size = len(clusters) + len(known)
     labels = connected_components(coo_array((np.ones(ends[0].size), ends), (size, size)), directed=False)[1]
     return {
         name: labels[nodes].astype(np.int64) for name, nodes in zip(collections, cluster_nodes, strict=True)

@@ -90,7 +90,7 @@ def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -
     folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
-        record = _as_declared(home, record, config)
+        record, config = _as_declared(home, record, config)
         require_suites_as_declared(record, config)
     places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
     settings = {"places": places, **{key: tree[key] for key in sorted(MAY_CHANGE)}}
@@ -159,18 +159,23 @@ def _with_dataset(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     return {**recipe, "data": {**recipe["data"], "dataset": dataset}} if dataset else recipe
 
 
-def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> Campaign:
+def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[Campaign, CampaignConfig]:
     found = declared_campaign(home.campaigns / wanted.name)
     if _dataset(found) != _dataset(wanted) and _is_dataset_of(found, home, Path(_dataset(wanted))):
         found = found.model_copy(update={"recipe": _with_dataset(found.recipe, _dataset(wanted))})
     found = found.model_copy(update={"beside": wanted.beside})
     if found.config_sha256 == wanted.config_sha256:
-        return found
-    # An older assay wrote fewer keys: what counts is what it means today.
+        return found, config
+    # An older assay wrote fewer keys, and took others for what a file leaves out: its campaign goes on so.
     settings = {key: value for key, value in config.model_dump(mode="json").items() if key in MAY_CHANGE}
-    changed = sorted(_changes("", *(_declared_config(each, settings).model_dump() for each in (found, wanted))))
+    version = {"version": found.config.get("version", 1)}
+    given = wanted.model_copy(
+        update={"config": {**config.model_dump(mode="json", exclude_unset=True), **version}}
+    )
+    before, now = (_declared_config(each, settings) for each in (found, given))
+    changed = sorted(_changes("", before.model_dump(), now.model_dump()))
     if not changed and _recipe(found) == _recipe(wanted):
-        return found
+        return found, before
     changed = changed or ["the known-good recipe"]
     raise ConfigError(
         f"campaign '{found.name}' was declared with another {', '.join(changed[:4])}. What was declared "

@@ -153,8 +153,8 @@ def _assumed(config: CampaignConfig, beside: Path) -> PairedNoise | None:
         components_from_discordance(discordance=ASSUMED_DISCORDANCE, seed_sd=ASSUMED_SEED_SD),
         num_items,
         "share",
-        f"assuming that two models differ on {ASSUMED_DISCORDANCE:.0%} of {num_items:,} items and a recipe's "
-        f"score by {bound_text(ASSUMED_SEED_SD, 'share')} over its seeds",
+        f"assuming that two models differ on {ASSUMED_DISCORDANCE:.0%} of {num_items:,} independent items and "
+        f"a recipe's score by {bound_text(ASSUMED_SEED_SD, 'share')} over its seeds",
     )
 
 

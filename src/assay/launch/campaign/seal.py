@@ -70,7 +70,7 @@ def seal_of(
         )
     scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
-    return SealFacts(benchmark_facts(benchmark.name, "sealed", scores, kind="suite"), "", source)
+    return SealFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
 
 
 def openings(home: Home) -> Iterator[SealOpening]:

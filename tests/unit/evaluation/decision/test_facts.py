@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from assay.evaluation.decision.config import CampaignConfig
+from assay.evaluation.decision.config import CampaignConfig, SuiteBenchmark
 from assay.evaluation.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
@@ -75,6 +75,8 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
 def test_failures_are_those_of_the_worst_seed():
     clean, worst = np.ones(ROWS.size), np.where(np.arange(ROWS.size) < 5, 0.0, 1.0)
     found = benchmark_facts(
-        "secrets", "safety", benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]), kind="suite"
+        SuiteBenchmark(type="suite", name="secrets"),
+        "safety",
+        benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]),
     )
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)

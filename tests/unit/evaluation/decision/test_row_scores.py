@@ -11,6 +11,7 @@ from assay.evaluation.evidence.benchmark_items import read_items
 from assay.evaluation.evidence.classifier.auc import auc_difference, placements
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.effect import paired_effect
+from assay.evaluation.evidence.predictions import CLUSTER
 from assay.records.evaluation import (
     ClassifierEvaluation,
     ClassifierMetrics,
@@ -73,10 +74,10 @@ def _predictions() -> pa.Table:
     )
 
 
-def _result(tmp_path, **benchmark):
+def _result(tmp_path, table=None, **benchmark):
     config = PredictionsBenchmark(type="predictions", name="b", **benchmark)
     result = result_of_predictions(
-        config, _predictions(), _evaluation(), arm="a", seed=7, evaluated_s=0.0, folder=tmp_path
+        config, table or _predictions(), _evaluation(), arm="a", seed=7, evaluated_s=0.0, folder=tmp_path
     )
     return result, read_items(tmp_path, result)
 
@@ -94,6 +95,14 @@ def test_where_chooses_rows_by_metadata_label_and_null(tmp_path, where, row_ids)
 def test_a_cluster_column_makes_its_rows_share_their_luck(tmp_path):
     _, items = _result(tmp_path, cluster="kind")
     assert items["cluster"].to_pylist() == ["method", "method", "function", "None"]
+
+
+def test_rows_that_the_split_kept_together_share_their_luck_unless_each_is_declared_alone(tmp_path):
+    table = _predictions().append_column(CLUSTER, pa.array([7, 7, 9, 7], pa.uint64()))
+    _, items = _result(tmp_path, table)
+    assert items["cluster"].to_pylist() == ["7", "7", "9", "7"]
+    for alone in (_result(tmp_path, table, cluster=None), _result(tmp_path)):
+        assert alone[1]["cluster"].to_pylist() == ["1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize(

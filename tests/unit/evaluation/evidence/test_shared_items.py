@@ -39,6 +39,18 @@ def test_the_interval_of_two_scores_of_the_same_rows_covers():
     assert 0.93 <= np.mean(inside) <= 0.97
 
 
+def test_rows_of_one_file_are_one_draw_in_benchmarks_of_other_rows_where_clusters_have_names_of_the_split():
+    functions = ItemCollection("rows", ["1", "2", "3"], np.array([0, 0, 1]), ("x", "x", "y"))
+    methods = ItemCollection("rows", ["4", "5"], np.array([0, 1]), ("y", "z"))
+    found = common_draws({"functions": functions, "methods": methods})
+    assert found["functions"][2] == found["methods"][0]
+    assert len({*found["functions"].tolist(), *found["methods"].tolist()}) == 3
+    unnamed = common_draws(
+        {"functions": functions._replace(cluster_names=None), "methods": methods._replace(cluster_names=None)}
+    )
+    assert not set(unnamed["functions"].tolist()) & set(unnamed["methods"].tolist())
+
+
 def test_items_are_one_draw_through_an_id_or_a_cluster():
     found = common_draws(
         {
