@@ -765,6 +765,25 @@ def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
         decide_again(pilot(), ledger, clock=SystemClock())
 
 
+def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_them(campaign_file) -> None:
+    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    path = campaign.folder / "decisions" / "treated-3.json"
+    tree = json.loads(path.read_text())
+    clauses = [clause for gate in tree["gates"] for clause in gate["clauses"]]
+    for clause in clauses:
+        clause["seen"] = clause["reason"] = clause["asks"] = "as an older assay put it"
+    path.write_text(json.dumps(tree))
+    with Home.from_environment().open_ledger() as ledger:
+        decide_again(pilot(), ledger, clock=SystemClock())
+        for key in ("value", "bound"):
+            clause = next(each for each in clauses if each["type"] == "guardrail")
+            clause[key] += 1e-4
+            path.write_text(json.dumps(tree))
+            with pytest.raises(DamagedDataError, match=r"clause 'guardrail: .* was pass"):
+                decide_again(pilot(), ledger, clock=SystemClock())
+            clause[key] -= 1e-4
+
+
 def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     _write_result(campaign.folder.parents[1] / "pilot-treated-s0", "code", arm="treated", seed=0, rate=0.5)

@@ -34,6 +34,7 @@ from assay.evaluation.decision.words import (
     effect_text,
     interval_words,
     rate_text,
+    side_text,
 )
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.failure_rate import (
@@ -101,7 +102,8 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
         type="guardrail",
         verdict=verdict,
         asks=f"harm below {bound_text(rule.margin, unit)}, with 95% confidence",
-        seen=f"{effect_text(found.harm, unit)} of harm, at most {effect_text(found.upper, unit)}",
+        seen=f"{'' if found.harm > 0.0 else 'no harm seen: '}{side_text(found.harm, unit)}, "
+        f"at worst {side_text(found.upper, unit)}",
         value=_finite(found.upper),
         bound=rule.margin,
         reason={
@@ -156,7 +158,7 @@ def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
         type="harm",
         verdict="pass" if is_met else "fail",
         asks=f"harm above {bound_text(margin, found.unit)}, with 95% confidence",
-        seen=f"{effect_text(float(harm.mean), found.unit)} of harm, at least {effect_text(lower, found.unit)}",
+        seen=f"{side_text(float(harm.mean), found.unit)}, at best {side_text(lower, found.unit)}",
         value=_finite(lower),
         bound=margin,
         reason="Harm is shown." if is_met else "No such harm is shown.",

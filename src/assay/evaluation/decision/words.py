@@ -1,5 +1,7 @@
 """Numbers of a decision as a person says them: effects in points, device time in hours, chances in percent."""
 
+import math
+
 from assay.base.units import duration_text
 from assay.records.decision import MoreEvidence
 from assay.records.evaluation import Estimate
@@ -12,6 +14,16 @@ def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
     if unit in _IN_POINTS:
         return f"{_number(100 * value, '.2f', signed)} points" + (" of AUC" if unit == "AUC" else "")
     return f"{_number(value, '.4f', signed)} {unit}"
+
+
+def side_text(harm: float, unit: str) -> str:
+    """`0.61 points better` of a harm below 0, `1.20 points worse` of one above it."""
+    if not math.isfinite(harm):
+        return "nobody knows how much"
+    shown = effect_text(abs(harm), unit, signed=False)
+    if not shown.partition(" ")[0].strip("0."):
+        return "the same"
+    return f"{shown} {'worse' if harm > 0.0 else 'better'}"
 
 
 def bound_text(value: float, unit: str) -> str:

@@ -4,12 +4,14 @@ A decision follows from the per-item results, so judging again gives the same on
 does not follow any more (a result that changed, a verdict that somebody edited) is found and refused.
 """
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from assay.base.errors import DamagedDataError, DataError
 from assay.evaluation.decision.lineage import known_good_after
 from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_looks
-from assay.records.decision import Decision
+from assay.records.decision import Clause, Decision
 from assay.store.ledger.ledger import Ledger
 
 
@@ -103,7 +105,8 @@ def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
 
 
 def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str] = frozenset()) -> str | None:
-    """The first clause in which two decisions of one look differ; costs and opinions do not count.
+    """The first clause in which two decisions of one look differ; costs, opinions and words do not count: each
+    assay has its own words for a number.
 
     `besides`: clauses that may differ, and with them the recommendation.
     """
@@ -113,8 +116,21 @@ def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str
         for old, new in zip(before.clauses, after.clauses, strict=True):
             if old.type in ("budget", "spent") or old.name in besides:
                 continue
-            if (old.verdict, old.seen) != (new.verdict, new.seen):
-                return f"clause '{old.name}' was {old.verdict} ({old.seen}), and is {new.verdict} ({new.seen})"
+            if old.verdict != new.verdict or not _are_equal((old.value, old.bound), (new.value, new.bound)):
+                return f"clause '{old.name}' was {_verdict_text(old)}, and is {_verdict_text(new)}"
     if recorded.effect != found.effect:
         return f"its effect was {recorded.effect.value:+.6g}, and is {found.effect.value:+.6g}"
     return None
+
+
+def _verdict_text(clause: Clause) -> str:
+    return f"{clause.verdict} ({clause.seen}{'' if clause.value is None else f': {clause.value:.6g}'})"
+
+
+def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
+    """But for the last digits: libraries sum in orders of their own."""
+    return len(before) == len(after) and all(
+        old == new
+        or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))
+        for old, new in zip(before, after, strict=True)
+    )

@@ -1,6 +1,14 @@
+import math
+
 import pytest
 
-from assay.evaluation.decision.words import chance_text, device_time_text, effect_text, interval_words
+from assay.evaluation.decision.words import (
+    chance_text,
+    device_time_text,
+    effect_text,
+    interval_words,
+    side_text,
+)
 from assay.records.evaluation import Estimate
 
 
@@ -15,6 +23,19 @@ from assay.records.evaluation import Estimate
 )
 def test_an_effect_is_in_points_or_its_own_unit_and_zero_has_no_sign(value, unit, text):
     assert effect_text(value, unit) == text
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (-0.0061, "0.61 points better"),
+        (0.012, "1.20 points worse"),
+        (0.00001, "the same"),
+        (math.inf, "nobody knows how much"),
+    ],
+)
+def test_a_harm_is_said_as_better_or_worse_and_never_as_a_negative_harm(harm: float, text: str) -> None:
+    assert side_text(harm, "share") == text
 
 
 def test_an_interval_is_in_the_unit_of_its_effect():
