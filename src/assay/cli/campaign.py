@@ -1,5 +1,6 @@
 """`assay campaign`: baseline and candidates x seeds, within a budget, until the gates have decided."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_ho
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from assay.records.decision import Decision
 
 KEYS_HEAD = (
@@ -87,9 +86,8 @@ def run(
         click.echo(f"warning: {warning}", err=True)
     if check:
         click.echo(
-            f"campaign {config.name}: at most {number_of(num_runs, 'run')}, looks at "
-            f"{', '.join(map(str, config.all_looks))} seeds, budget "
-            f"{device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
+            f"campaign {config.name}: at most {number_of(num_runs, 'run')}, {_looks_text(config.all_looks)}, "
+            f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
         for line in power_lines(power):
             click.echo(line)
@@ -111,6 +109,12 @@ def run(
         if written.memo.cost:
             click.echo(f"cost so far: {written.memo.cost}")
         click.echo(written.page)
+
+
+def _looks_text(looks: Sequence[int]) -> str:
+    if len(looks) == 1:
+        return f"one look, at {number_of(looks[0], 'seed')}"
+    return f"looks at {', '.join(map(str, looks[:-1]))} and {looks[-1]} seeds"
 
 
 @campaign.command("keys")

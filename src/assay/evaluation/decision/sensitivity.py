@@ -61,5 +61,5 @@ def _turning_point(config: CampaignConfig, facts: Facts, recommendation: Recomme
     )
     if recommendation == "scale":
         yield f"Had the mean gain been below {effect_text(least, facts.unit)}, it would not be scaled."
-    else:
+    elif float(effect.mean) < least:
         yield f"A mean gain of {effect_text(least, facts.unit)}, with this spread, would pass."

@@ -22,7 +22,7 @@ def side_text(harm: float, unit: str) -> str:
         return "nobody knows how much"
     shown = effect_text(abs(harm), unit, signed=False)
     if not shown.partition(" ")[0].strip("0."):
-        return "the same"
+        return "as good"
     return f"{shown} {'worse' if harm > 0.0 else 'better'}"
 
 

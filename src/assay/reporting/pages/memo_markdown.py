@@ -4,7 +4,7 @@ records are named by their place in the folder of runs, to which no link leads f
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from assay.evaluation.decision.words import device_time_text, effect_text, interval_words
+from assay.evaluation.decision.words import device_time_text, effect_text
 from assay.records.decision import Clause, Decision, GateResult
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.markdown import code, markdown_table, plain, quoted
@@ -29,10 +29,9 @@ def _lines(memo: Memo) -> Iterator[str]:
     table = Table.of(
         memo.decisions,
         ("candidate", lambda each: f"[{plain(each.candidate)}](#{quote(each.candidate)})"),
-        ("recommendation", lambda each: f"**{each.recommendation}** ({code(view.place_of(each))})"),
-        ("gain", lambda each: plain(interval_words(each.effect, each.unit))),
-        ("cost so far", lambda each: device_time_text(each.spent_s)),
         ("next", lambda each: plain(view.next_text(each))),
+        ("cost so far", lambda each: device_time_text(each.spent_s)),
+        ("decision", lambda each: code(view.place_of(each))),
     )
     yield from markdown_table(table)
     yield ""
@@ -49,21 +48,21 @@ def _candidate(decision: Decision) -> Iterator[str]:
     yield from ("", f"## {plain(decision.candidate)}", "")
     patch = ", ".join(code(f"{key}: {value}") for key, value in decision.patch.items())
     why = f" Tried because {plain(decision.because)}." if decision.because else ""
-    yield f"{view.WORDS[decision.recommendation]}. The change: {patch}.{why}"
+    yield f"The change: {patch}.{why}"
     for _, title, lines in view.lists_of(decision):
         yield from ("", f"**{title}**", "")
         yield from (f"- {plain(line)}" for line in lines)
     for gate in decision.gates:
         yield from ("", f"**Gate {plain(gate.gate)}: {view.gate_text(gate)}.** {plain(gate.reason)}", "")
-        yield from markdown_table(_clauses(gate))
-    yield from ("", "**Benchmarks**", "")
+        yield from markdown_table(_clauses(decision, gate))
+    yield from ("", f"**Benchmarks.**{view.clusters_text(decision)}", "")
     effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects])
     yield from markdown_table(quoted(effects))
     yield from ("", "**Records**", "")
     yield from markdown_table(_runs(decision))
 
 
-def _clauses(gate: GateResult) -> Table:
+def _clauses(decision: Decision, gate: GateResult) -> Table:
     def seen(clause: Clause) -> str:
         sources = "".join(f" ({code(source.path)})" for source in clause.evidence)
         return f"{plain(clause.seen)}{sources}"
@@ -75,7 +74,7 @@ def _clauses(gate: GateResult) -> Table:
         ("asks", lambda clause: plain(clause.asks)),
         ("seen", seen),
         ("why", lambda clause: plain(clause.reason)),
-        ("what would turn it", lambda clause: plain(view.more_text(clause.more))),
+        ("what would turn it", lambda clause: plain(view.cure_text(decision, gate, clause))),
     )
 
 

@@ -3,7 +3,7 @@ it is mailed to people who have no folder of runs."""
 
 from assay.base.clock import utc_text
 from assay.base.units import duration_text
-from assay.evaluation.decision.words import device_time_text, interval_words
+from assay.evaluation.decision.words import device_time_text
 from assay.records.decision import Clause, Decision
 from assay.reporting.figures.memo_figures import memo_figures
 from assay.reporting.pages.render import render_page
@@ -27,7 +27,6 @@ def render_memo_page(memo: Memo) -> str:
         clause_link=_clause_link,
         device_time=device_time_text,
         duration=duration_text,
-        interval_words=interval_words,
         zip=zip,
     )
 

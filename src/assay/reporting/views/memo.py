@@ -84,9 +84,15 @@ def memo_verdict(memo: Memo) -> Verdict:
     return Verdict(
         worst((tone, "open")) if warned else tone,
         " · ".join(words),
-        " ".join([*(each.sentence for each in memo.decisions), *left]),
+        " ".join([*(_said_of(each, is_alone=len(memo.decisions) == 1) for each in memo.decisions), *left]),
         marks,
     )
+
+
+def _said_of(decision: Decision, *, is_alone: bool) -> str:
+    """Its sentence behind the verdict, which the page has said in large letters."""
+    said = decision.sentence.removeprefix(f"{WORDS[decision.recommendation]} {decision.candidate}: ")
+    return f"{said[:1].upper()}{said[1:]}" if is_alone else f"{decision.candidate}: {said}"
 
 
 def _models_word(runs: Sequence[CampaignRun]) -> tuple[Tone, str]:
@@ -122,7 +128,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         Tile(
             "evidence",
             number_of(len(memo.runs()), "run"),
-            f"{lead.look.num_seeds} paired seeds, {_look_words(lead)}",
+            f"{lead.look.num_seeds} paired seeds, {look_words(lead)}",
         ),
         _cost_tile(memo),
     ]
@@ -134,7 +140,9 @@ def next_text(decision: Decision) -> str:
         return "nothing more is spent on it"
     if decision.recommendation == "scale":
         return "its recipe is the new known-good one; a plan says what scaling it costs"
-    return more_text(decision.cheapest) if decision.cheapest else "people's work; see the open clauses"
+    if decision.cheapest is None:
+        return "people's work; see the open clauses"
+    return f"its cheapest cure{_price_text(decision.cheapest)}, or nothing more"
 
 
 def more_text(more: MoreEvidence | None) -> str:
@@ -142,8 +150,23 @@ def more_text(more: MoreEvidence | None) -> str:
     do."""
     if more is None or (more.chance == 0.0 and more.answers is None):
         return "—"
+    return f"{more.what}{_price_text(more)}"
+
+
+def _price_text(more: MoreEvidence) -> str:
     notes = [*([device_time_text(more.device_s)] if more.device_s else []), *chances_text(more)]
-    return f"{more.what} ({', '.join(notes)})" if notes else more.what
+    return f" ({', '.join(notes)})" if notes else ""
+
+
+def cure_text(decision: Decision, gate: GateResult, clause: Clause) -> str:
+    """What would turn a clause; a cure that the verdict, or a clause before it, has named is not told again."""
+    told = more_text(clause.more)
+    if clause.more is None or told == "—":
+        return told
+    if decision.cheapest is not None and clause.more.what == decision.cheapest.what:
+        return "the cheapest cure"
+    first = next(each for each in gate.clauses if each.more is not None and each.more.what == clause.more.what)
+    return told if first == clause else f"as {first.name}"
 
 
 def gate_text(gate: GateResult) -> str:
@@ -188,6 +211,13 @@ def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
         "—" if effect.could_detect is None else effect_text(effect.could_detect, effect.unit, signed=False),
         f"{effect.num_items:,}{clusters}",
     )
+
+
+def clusters_text(decision: Decision) -> str:
+    """What items of a cluster count for; empty where every item is alone."""
+    if all(each.num_clusters == each.num_items for each in decision.effects):
+        return ""
+    return " Items that come in clusters (a file, a person) share their luck: a cluster counts as one draw."
 
 
 def lists_of(decision: Decision) -> list[tuple[Literal["change", "risks", "dissent"], str, Sequence[str]]]:
@@ -249,7 +279,8 @@ def anchor_of(path: str) -> str:
     return f"record-{sha256(path.encode()).hexdigest()[:12]}"
 
 
-def _look_words(decision: Decision) -> str:
+def look_words(decision: Decision) -> str:
+    """Which of the declared looks it was made at."""
     if not decision.look.is_gate:
         return "an unscheduled look"
     if decision.num_looks == 1:

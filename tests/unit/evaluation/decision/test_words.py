@@ -30,7 +30,7 @@ def test_an_effect_is_in_points_or_its_own_unit_and_zero_has_no_sign(value, unit
     [
         (-0.0061, "0.61 points better"),
         (0.012, "1.20 points worse"),
-        (0.00001, "the same"),
+        (0.00001, "as good"),
         (math.inf, "nobody knows how much"),
     ],
 )

@@ -38,7 +38,25 @@ def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
 
 def test_an_open_clause_names_its_price(memo, decision):
     text = memo_markdown(memo(decision("perhaps", "narrow")))
-    assert "2 more seeds (1 min 30 s of device time, 60% to pass)" in text
+    assert "its cheapest cure (1 min 30 s of device time, 60% to pass), or nothing more" in text
+
+
+def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):
+    made = decision("perhaps", "narrow")
+    cure = made.cheapest.what
+    made = made.model_copy(update={"sentence": f"Narrow perhaps: it is not shown. The cheapest cure: {cure}."})
+    for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
+        assert text.lower().count("narrow perhaps") == 1
+        assert text.count(cure) == 1
+        assert "It is not shown." in text
+
+
+def test_the_memo_says_where_items_come_in_clusters(memo, decision):
+    clustered = decision("yes", "scale")
+    effects = [each.model_copy(update={"num_clusters": each.num_items}) for each in clustered.effects]
+    alone = clustered.model_copy(update={"effects": tuple(effects)})
+    said = ["a cluster counts as one draw" in memo_markdown(memo(each)) for each in (alone, clustered)]
+    assert said == [False, True]
 
 
 @pytest.mark.parametrize("recommendation", ["scale", "narrow", "stop"])
