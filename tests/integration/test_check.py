@@ -1,5 +1,6 @@
 """What `assay train --check` says of a run beforehand is what the run then does."""
 
+import json
 import re
 from pathlib import Path
 
@@ -37,7 +38,16 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
     ):
         assert part in said, said
     assert "time  " not in said
-    assert yaml.safe_load(said)["trainer"]["max_steps"] == 500
+    lines = said.splitlines()
+    assert lines[0].startswith("steps ") and len(lines) < 12, "the answer, and nothing but it"
+    assert run("train", recipe, "trainer.max_steps=500", *checks, "--verbose") == 0
+    whole = capfd.readouterr().out
+    assert whole.startswith("# steps ") and "# order of the rows" in whole
+    assert yaml.safe_load(whole)["trainer"]["max_steps"] == 500
+    assert run("train", recipe, "trainer.max_steps=500", *checks, "--json") == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["num_steps"], told["world_size"], told["recipe"]["trainer"]["max_steps"]) == (20, 2, 500)
+    assert told["measured"] is None and "place_correlation" in told["order"] and len(told["remarks"]) == 1
     assert not (recipe.parent / "home").exists()
 
 

@@ -100,8 +100,13 @@ if TYPE_CHECKING:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check recipe, data and model sizes; print the resolved recipe, its steps, tokens, memory, commits "
-    "and time, and how well its order mixes the rows. Leaves nothing behind.",
+    help="Check recipe, data and model sizes; print what will be done: steps, time, memory, warnings, tokens, "
+    "commits. Leaves nothing behind.",
+)
+@click.option(
+    "--verbose",
+    is_flag=True,
+    help="With --check: the resolved recipe, too, and how well its order mixes the rows.",
 )
 @click.option(
     "--check-seconds",
@@ -127,6 +132,7 @@ def train(
     faults: Path | None,
     check: bool,
     check_seconds: float,
+    verbose: bool,
     keys: bool,
     as_json: bool,
     place: PlaceOptions,
@@ -144,7 +150,9 @@ def train(
         return
     recipe, overrides = _told_apart(recipe, overrides, resume, forked)
     if check and recipe is not None:
-        _print_check(recipe, overrides, workers=workers, seconds=check_seconds)
+        _print_check(
+            recipe, overrides, workers=workers, seconds=check_seconds, verbose=verbose, as_json=as_json
+        )
         return
     place.check(workers)
     if place.on == "here" and not (place.dry_run or check):
@@ -266,9 +274,17 @@ def _asked_for(
     return run
 
 
-def _print_check(recipe_file: Path, overrides: tuple[str, ...], *, workers: int, seconds: float) -> None:
+def _print_check(
+    recipe_file: Path,
+    overrides: tuple[str, ...],
+    *,
+    workers: int,
+    seconds: float,
+    verbose: bool,
+    as_json: bool,
+) -> None:
     from assay.base.config import read_config_file
-    from assay.cli.screens.check import check_lines
+    from assay.cli.screens.check import check_lines, check_view
     from assay.cli.screens.data import order_lines
     from assay.launch.calibration import calibrate
     from assay.launch.preview import preview
@@ -277,16 +293,25 @@ def _print_check(recipe_file: Path, overrides: tuple[str, ...], *, workers: int,
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
     found = preview(recipe, dataset, world_size=workers)
-    click.echo(resolved_recipe(recipe, loaded.origins))
     measured = None
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
         measured = calibrate(loaded, world_size=workers, seconds=seconds)
-    mean_tokens = dataset.manifest.lengths.mean
-    for line in (
-        *check_lines(found, recipe.trainer, measured, world_size=workers),
-        *order_lines(order_of(recipe, dataset), recipe.loader, mean_tokens=mean_tokens),
-    ):
+    order = order_of(recipe, dataset)
+    if as_json:
+        click.echo(check_view(found, recipe, measured, order, world_size=workers).to_json())
+        return
+    if order.mend is not None:
+        badly = f"loader.window_rows={recipe.loader.window_rows} mixes these rows badly: --verbose says how"
+        found = found._replace(remarks=(*found.remarks, badly))
+    mark = "# " if verbose else ""  # beside the recipe, all else is a comment
+    for line in check_lines(found, recipe.trainer, measured, world_size=workers):
+        click.echo(f"{mark}{line}")
+    if not verbose:
+        click.echo("recipe       valid; --verbose prints it whole, and how well its order mixes the rows")
+        return
+    click.echo(resolved_recipe(recipe, loaded.origins))
+    for line in order_lines(order, recipe.loader, mean_tokens=dataset.manifest.lengths.mean):
         click.echo(f"# {line}")
 
 

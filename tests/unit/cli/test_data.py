@@ -105,9 +105,18 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     )  # fmt: skip
     recipe = str(Path(assay.launch.__file__).with_name("demo.yaml"))
     code, checked, _ = run(
-        capsys, "train", recipe, *overrides, "loader.window_rows=64", "--check", "--check-seconds", "0"
+        capsys,
+        "train",
+        recipe,
+        *overrides,
+        "loader.window_rows=64",
+        "--check",
+        "--check-seconds",
+        "0",
+        "--verbose",
     )
     assert code == 0
+    assert "# note: loader.window_rows=64 mixes these rows badly" in checked
     assert "# order of the rows (window_rows=64, lanes=4, global_batch_size=32, padded) beside" in checked
     assert re.search(r"#   mend it by loader\.window_rows=\d+", checked)
     assert yaml.safe_load(checked)["loader"]["window_rows"] == 64

@@ -1,11 +1,15 @@
-"""What a recipe will do, in lines that may stand below it as comments."""
+"""What a recipe will do: the answer first, then what it follows from."""
 
 from collections.abc import Iterator
 
 from assay.base.units import bytes_text, count_text, duration_text
 from assay.cli.screens.words import device_hours_text
+from assay.data.loader.mixing import Mixing
 from assay.launch.calibration import Calibration
 from assay.launch.preview import Preview, RankMemory, expected_s
+from assay.reporting.views.check import CheckView, SpeedView
+from assay.reporting.views.dataset_order import order_view
+from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
 
 
@@ -16,19 +20,34 @@ def check_lines(
     epochs = found.num_steps / found.steps_per_epoch
     epoch = f"{found.steps_per_epoch:,} steps over {found.num_rows:,} rows"
     yield f"steps        {found.num_steps:,}: {epochs:.3g} epoch{'' if epochs == 1 else 's'} of {epoch}"
+    if measured is not None:
+        yield from _time(found, measured, world_size)
+    if found.memory is not None:
+        yield from _memory(found.memory, measured)
+    for remark in found.remarks:
+        yield f"note: {remark}"
     parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
     yield f"parameters   {parameters}"
     a_step = count_text(found.num_tokens / found.num_steps)
     yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step"
-    if found.memory is not None:
-        yield from _memory(found.memory, measured)
     yield f"commits      {_commits(found, trainer)}"
     on_the_way = f"every {trainer.evaluate_every:,} steps and " if trainer.evaluate_every else ""
     yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
-    if measured is not None:
-        yield from _time(found, measured, world_size)
-    for remark in found.remarks:
-        yield f"note: {remark}"
+
+
+def check_view(
+    found: Preview, recipe: Recipe, measured: Calibration | None, mixing: Mixing, *, world_size: int
+) -> CheckView:
+    """All of it at once, for a program."""
+    return CheckView.of(
+        found,
+        memory_bytes=None if found.memory is None else found.memory._asdict(),
+        world_size=world_size,
+        wall_s=None if measured is None else expected_s(found, measured),
+        measured=None if measured is None else SpeedView.of(measured),
+        order=order_view(mixing),
+        recipe=recipe.model_dump(mode="json"),
+    )
 
 
 def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:

@@ -40,11 +40,13 @@ class OrderView(View):
     """Null where the rows are well mixed."""
 
 
+def order_view(mixing: Mixing) -> OrderView:
+    """The view of an order that was measured."""
+    traits = tuple(TraitView.of(trait) for trait in mixing.traits)
+    return OrderView.of(mixing, traits=traits, mend=MendView.of(mixing.mend) if mixing.mend else None)
+
+
 def json_with_order(manifest: DatasetManifest, mixing: Mixing | None) -> str:
     """A dataset's keys and `order`, null where that could not be measured."""
-    order = None
-    if mixing is not None:
-        traits = tuple(TraitView.of(trait) for trait in mixing.traits)
-        mend = MendView.of(mixing.mend) if mixing.mend else None
-        order = OrderView.of(mixing, traits=traits, mend=mend).model_dump(mode="json")
+    order = None if mixing is None else order_view(mixing).model_dump(mode="json")
     return json.dumps({**manifest.to_tree(), "order": order})

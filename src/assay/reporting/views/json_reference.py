@@ -26,6 +26,7 @@ from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
+from assay.reporting.views.check import CheckView
 from assay.reporting.views.comparison import ComparisonView
 from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
@@ -55,6 +56,7 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("assay runs", "a list, the newest run first", RunLine),
     Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay train --check", "one object", CheckView),
     Printed("assay diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),
     Printed("assay audit", "one object", AuditReport),
