@@ -195,6 +195,25 @@ def test_a_row_that_can_not_be_asked_about_is_named_and_no_file_appears(
     assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
 
 
+def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
+    home: Path, tmp_path: Path, capfd
+) -> None:
+    source = tmp_path / "rows.jsonl"
+    texts = ["alpha", "", "beta", None]
+    source.write_text("\n".join(json.dumps({"n": n, "text": text}) for n, text in enumerate(texts)))
+    missing = ("--missing", "language", "--missing", "turns")
+    assert run("predict", "tiny", source, *missing) == 0
+    out, err = capfd.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["n"] for row in rows] == [0, 1, 2, 3]
+    assert [row["probability"] is None for row in rows] == [False, True, False, True]
+    assert f"2 rows without text: kept, with no answer (the first: {source}: line 2)" in err
+    source.write_text("\n".join(json.dumps({"n": n, "text": texts[n]}) for n in (0, 2)))
+    assert run("predict", "tiny", source, *missing) == 0
+    alone = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [row["probability"] for row in alone] == pytest.approx([rows[n]["probability"] for n in (0, 2)])
+
+
 def test_a_file_is_not_written_over_itself_and_a_suffix_says_its_kind(
     home: Path, tmp_path: Path, capfd
 ) -> None:

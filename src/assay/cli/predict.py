@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.cli.given import FILE, OUT_FILE, PATH, given_home, run_and_step
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ def predict(
     """Ask MODEL about every row of FILE; print the rows in their order, each with the model's answers.
 
     MODEL is a folder that 'assay export' wrote, a RUN, or RUN@STEP for one of its commits. FILE is CSV, TSV,
-    JSON lines, Parquet, Arrow, or text (a row a line). A file of any length is read some rows at a time.
+    JSON lines, Parquet, Arrow, or text (a row a line). A file of any length is read some rows at a time. A row
+    without text keeps its place, its answers empty.
     """
     from assay.cli.screens.terminal import show_progress
     from assay.launch.models.predict import predict_rows
@@ -46,8 +48,16 @@ def predict(
         def progress(done: int, total: int) -> None:
             show_progress("predict", done, total, unit=" parts")
 
-        for rows in predict_rows(predictor, file, text=text, missing=missing, progress=progress):
+        empty: list[str] = []
+        for rows in predict_rows(
+            predictor, file, text=text, missing=missing, progress=progress, textless=empty.append
+        ):
             writer.write(rows)
+    if empty:
+        click.echo(
+            f"{number_of(len(empty), 'row')} without text: kept, with no answer (the first: {empty[0]})",
+            err=True,
+        )
 
 
 def _predictor(model: str, tokenizer: Path | None) -> "Predictor":

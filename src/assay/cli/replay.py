@@ -147,7 +147,7 @@ def _row_lines(search: "RowSearch | None") -> list[str]:
         return []
     if not search.rows:
         return [f"  no row is to blame: none adds to {search.criterion}"]
-    lines = [f"  {len(search.rows)} of {search.num_rows} rows: {search.criterion}"]
+    lines = [f"  {len(search.rows):,} of {search.num_rows:,} rows: {search.criterion}"]
     lines += [
         f"    row {row.row_id} ({row.place}), lane {row.lane}: loss "
         + ("not finite" if row.loss is None else f"{row.loss:.4g}")

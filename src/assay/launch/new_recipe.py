@@ -94,7 +94,7 @@ def new_recipe(
     lines = [
         f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
-        *_aligned(_general(title, folder, split, train)),
+        *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
         *_aligned(_loader(manifest, sizes, num_rows=int(train.num_rows.sum()))),
         *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
         *_aligned(_trainer(sizes, rate, pretrained=model is not None)),
@@ -110,7 +110,7 @@ def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
 
 
 def _general(
-    title: str, folder: Path, split: HashSplit | TimeSplit, train: DatasetView
+    title: str, folder: Path, split: HashSplit | TimeSplit, train: DatasetView, group: str
 ) -> Iterator[tuple[str, str]]:
     held_out = 1 - int(train.num_rows.sum()) / train.dataset.manifest.num_rows
     yield f"name: {title}", "begins the ids of the runs"
@@ -124,12 +124,13 @@ def _general(
             (f"rows from then on are held out: {held_out:.0%}"),
         )
         return
+    together = f"rows of one '{group}'" if group and split.column == KEY else "equal values"
     given = (
         f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
     )
     yield (
         f"  split: {{type: hash, {given}}}",
-        f"{held_out:.0%} of the rows are held out; equal values stay together",
+        f"{held_out:.0%} of the rows are held out; {together} stay together",
     )
 
 

@@ -88,8 +88,13 @@ class BuildSummary(Record):
     """Left out because `drop` asks for it: nothing can be learned from them."""
     first_unusable: str = ""
     """What is wrong with the first of them."""
+    group: str = ""
+    """The field that the column `shard_id` holds; empty where that is a digest of the text, or an older assay
+    wrote it down."""
 
-    added: ClassVar = frozenset({"num_split", "num_long", "first_long", "num_unusable", "first_unusable"})
+    added: ClassVar = frozenset(
+        {"num_split", "num_long", "first_long", "num_unusable", "first_unusable", "group"}
+    )
 
 
 class ReferenceScores(Record):

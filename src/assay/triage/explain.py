@@ -70,7 +70,7 @@ def _are_most(rows: RowSearch) -> bool:
 
 
 def _of_rows(rows: RowSearch) -> Explanation:
-    count = f"{len(rows.rows)} of the step's {rows.num_rows} rows"
+    count = f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows"
     if rows.loss_without is None or rows.step_loss is None:
         return Explanation(cause="bad data", because=f"{count} have {rows.criterion}; they are named above.")
     return Explanation(
@@ -98,7 +98,7 @@ def _of_loss(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explana
     median = float(np.median(losses))
     spread = 1.4826 * float(np.median(np.abs(losses - median))) or float(losses.std()) or 1e-12
     sigmas = (report.loss - median) / spread
-    seen = f"The loss is {report.loss:.4g}; over the {len(losses)} steps before: median {median:.4g}"
+    seen = f"The loss is {report.loss:.4g}; over the {len(losses):,} steps before: median {median:.4g}"
     if sigmas < SPIKE_SIGMAS:
         return Explanation(
             cause="ordinary", because=f"{seen}, so this is {sigmas:+.1f} standard deviations: no spike."
@@ -114,7 +114,7 @@ def _rows_text(report: ReplayReport) -> str:
     rows = report.rows
     if rows is None or not rows.rows:
         return "No row makes it so by itself"
-    return f"{len(rows.rows)} of the step's {rows.num_rows} rows make it so"
+    return f"{len(rows.rows):,} of the step's {rows.num_rows:,} rows make it so"
 
 
 def _divergence(report: ReplayReport, earlier: list[dict[str, float]]) -> str | None:

@@ -250,3 +250,26 @@ def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsy
     Path("two/tokenizer.json").write_text("{}")
     code, shown, _ = run(capsys, "data", "show", "two")
     assert code == 0 and "examples: none. two/tokenizer.json: not the tokenizer" in shown
+
+
+def test_a_recipe_for_rows_of_tokens_and_labels_alone_splits_by_the_text(corpus: Path, capsys) -> None:
+    Path("bare").mkdir()
+    rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
+    pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
+    assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
+    code, _, said = run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")
+    assert code == 0, said
+    written = yaml.safe_load(Path("recipe.yaml").read_text())
+    assert written["data"]["split"]["column"] == "input_ids"
+    assert not {"categorical_columns", "numeric_columns"} & written["method"].keys()
+    assert "equal values stay together" in Path("recipe.yaml").read_text()
+    code, _, said = run(capsys, "train", "recipe.yaml", "--check", "--check-seconds", "0")
+    assert code == 0, said
+
+
+def test_the_column_by_which_rows_stay_together_is_shown_with_the_fields_own_name(corpus: Path, capsys) -> None:
+    code, built, said = run(capsys, *BUILD, "--metadata", "language", "--out", "one")
+    assert code == 0, said
+    assert "shard_id (key)" in built and "shard_id (key)" in run(capsys, "data", "show", "one")[1]
+    assert run(capsys, "recipe", "new", "one", "--out", "recipe.yaml")[0] == 0
+    assert "rows of one 'key' stay together" in Path("recipe.yaml").read_text()

@@ -122,7 +122,7 @@ def notes(result: BenchmarkResult) -> list[str]:
         )
         named = ", ".join(leak.items_found[:3]) + (", …" if leak.num_items_found > 3 else "")
         lines.append(
-            f"  {result.benchmark}: {leak.num_items_found} items were trained on (at least half of their "
+            f"  {result.benchmark}: {leak.num_items_found:,} items were trained on (at least half of their "
             f"{leak.ngram}-grams): {named}{without}"
         )
     return lines

@@ -75,6 +75,6 @@ def _time(found: Preview, measured: Calibration, world_size: int) -> Iterator[st
     )
     speed, start = count_text(1 / measured.seconds_per_token), duration_text(measured.startup_s)
     yield (
-        f"             measured here over {measured.num_steps} real steps: {speed} tokens/s; {start} to the "
+        f"             measured here over {measured.num_steps:,} real steps: {speed} tokens/s; {start} to the "
         f"first step; a commit {duration_text(measured.commit_s)}"
     )

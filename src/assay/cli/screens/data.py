@@ -13,6 +13,7 @@ from rich.text import Text
 from assay.base.errors import AssayError
 from assay.base.units import bytes_text, count_text, number_of
 from assay.cli.screens.terminal import name, number, table_of
+from assay.data.dataset.columns import KEY
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
 from assay.evaluation.evidence.warnings import RULES, warnings_of_cuts, warnings_of_leaks
@@ -63,7 +64,8 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         console.print(
             f"[yellow]warning: {escape(warning.text)} {escape(RULES[warning.rule].cure.capitalize())}.[/]\n"
         )
-    console.print(_column_table(manifest.column_profiles, manifest.num_rows))
+    group = manifest.build.group if manifest.build is not None else ""
+    console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
 
 _UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unknown", "missing"})
@@ -181,13 +183,18 @@ def _print_lengths(console: Console, lengths: LengthProfile) -> None:
         console.print(f"{edge:>7,} [cyan]{bar:<{BAR}}[/] {rows:>10,}")
 
 
-def _column_table(columns: Sequence[ColumnProfile], num_rows: int) -> Table:
+def _column_table(columns: Sequence[ColumnProfile], num_rows: int, group: str) -> Table:
+    def called(column: ColumnProfile) -> str:
+        return (
+            f"{column.name} ({group})" if group not in ("", column.name) and column.name == KEY else column.name
+        )
+
     def type_text(column: ColumnProfile) -> str:
         return column.type.removesuffix(", ordered=0>") if column.type.startswith("dictionary") else column.type
 
     return table_of(
         columns,
-        (name("column"), lambda column: escape(column.name)),
+        (name("column"), lambda column: escape(called(column))),
         ("type", type_text),
         (number("missing"), lambda column: f"{column.missing_rate:.1%}" if column.missing_rate else "-"),
         ("values", lambda column: escape(_values_text(column, num_rows))),

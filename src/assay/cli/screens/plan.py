@@ -230,7 +230,7 @@ def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
             f"{day.p10:.0f} to {day.p90:.0f}",
             percent_text(safety.p_on_time),
             percent_text(safety.p_over_budget),
-            " / ".join(f"{safety.verdicts[name]:.0%}" for name in ("scale", "narrow", "stop")),
+            " / ".join(percent_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
             "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
         )
     return table

@@ -242,7 +242,7 @@ def print_result(result: RunResult) -> None:
         headline = evaluation.headline
         click.echo(f"{f'validation {headline.metric.title}':<15} {estimate_text(headline.estimate)}")
     if audit is not None:
-        learned = f"{audit.rows_learned} of {audit.rows_expected} rows learned once"
+        learned = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
         click.echo(f"audit           {audit.verdict}: {learned}")
     for warning in warnings_of_model(recorded_losses(Path(result.run.run_dir)), evaluation):
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")

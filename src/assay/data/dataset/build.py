@@ -147,7 +147,7 @@ def build_dataset(
             _digest_beside(config, SETTINGS_FILE),
             _digest_beside(config, TEMPLATE_FILE),
         ),
-        build=summary,
+        build=summary.model_copy(update={"group": config.key_field or ""}),
     )
 
 

@@ -227,7 +227,8 @@ def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None
     check_format_fields(config.format, there, where)
     for name, option in config.fields().items():
         if name not in there:
-            guesses = difflib.get_close_matches(name, there, n=1, cutoff=0.5)
+            guesses = [each for each in there if name in each or each in name]
+            guesses += difflib.get_close_matches(name, there, n=1, cutoff=0.7)
             hint = f" Perhaps you meant {option} {guesses[0]}." if guesses else ""
             without = ", or build without labels (--no-label)" if option == "--label" else ""
             raise ConfigError(

@@ -252,7 +252,7 @@ def _checked(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: S
 
 def _lengths(column: pa.ChunkedArray, where: str, name: str = TOKENS) -> Lengths:
     if column.null_count:
-        raise DataError(f"{where}: {column.null_count} rows have no {name} (null). Drop these rows first.")
+        raise DataError(f"{where}: {column.null_count:,} rows have no {name} (null). Drop these rows first.")
     lengths: npt.NDArray[np.int64] = pc.list_value_length(column).to_numpy().astype(np.int64)
     if len(lengths) and lengths.min() == 0:
         raise DataError(f"{where}: row {int(lengths.argmin())} has no tokens in {name}. Drop empty rows first.")
@@ -262,7 +262,7 @@ def _lengths(column: pa.ChunkedArray, where: str, name: str = TOKENS) -> Lengths
 def _max_token_id(column: pa.ChunkedArray, where: str, name: str) -> int:
     tokens = pc.list_flatten(column)
     if tokens.null_count:
-        raise DataError(f"{where}: {tokens.null_count} tokens in {name} are null. Drop or mend these rows.")
+        raise DataError(f"{where}: {tokens.null_count:,} tokens in {name} are null. Drop or mend these rows.")
     limits = pc.min_max(tokens).as_py()
     if limits["min"] < 0:
         raise DataError(f"{where}: {name} holds {limits['min']}; tokens are 0 or more. Mend these rows first.")
@@ -272,12 +272,14 @@ def _max_token_id(column: pa.ChunkedArray, where: str, name: str) -> int:
 def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
     """Rows of each label; of none where they are numbers with fractions."""
     if column.null_count:
-        raise DataError(f"{where}: {column.null_count} rows have no {LABEL} (null). Drop or label them first.")
+        raise DataError(
+            f"{where}: {column.null_count:,} rows have no {LABEL} (null). Drop or label them first."
+        )
     if pa.types.is_floating(column.type):
         values = column.to_numpy()
         if not (finite := np.isfinite(values)).all():
             raise DataError(
-                f"{where}: {LABEL} is {values[~finite][0]} in {int((~finite).sum())} rows; a number to learn "
+                f"{where}: {LABEL} is {values[~finite][0]} in {int((~finite).sum()):,} rows; a number to learn "
                 "is "
                 "finite. Drop or mend these rows."
             )

@@ -192,7 +192,7 @@ def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np
     if held_out.all() or not held_out.any():
         other = "moment" if config.type == "time" else "column, fraction or seed"
         raise ConfigError(
-            f"data.split puts {'all' if held_out.all() else 'none'} of the {len(held_out)} rows into "
+            f"data.split puts {'all' if held_out.all() else 'none'} of the {len(held_out):,} rows into "
             f"validation. Choose another {other}; 'assay data show' prints what the columns hold."
         )
     return held_out
@@ -237,7 +237,7 @@ def _is_held_out(hashes: Keys, config: HashSplit) -> npt.NDArray[np.bool_]:
 def _by_time(column: pa.ChunkedArray, config: TimeSplit, where: str) -> npt.NDArray[np.bool_]:
     if column.null_count:
         raise DataError(
-            f"{where} is null in {column.null_count} rows of a row group, and a row without a time is on "
+            f"{where} is null in {column.null_count:,} rows of a row group, and a row without a time is on "
             "neither side. Split by hash of another column, or fill it in."
         )
     moment = config.validation_from

@@ -128,8 +128,8 @@ def _scored(
     rows = scores_of(chosen, source=f"predictions of {evaluation.run_id}")
     if benchmark.score == "ranking" and not rows.has_both_classes:
         raise ConfigError(
-            f"benchmark '{benchmark.name}': all {rows.num_rows} rows have one label, so nothing can be ranked. "
-            "Use score: correct."
+            f"benchmark '{benchmark.name}': all {rows.num_rows:,} rows have one label, so nothing can be "
+            "ranked. Use score: correct."
         )
     return METRICS[benchmark.score], row_scores(rows, benchmark.score)
 

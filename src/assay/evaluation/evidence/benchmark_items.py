@@ -199,7 +199,7 @@ def summarise(table: pa.Table) -> Summary:
     num_failed = int((~scored).sum())
     if not scored.any():
         seen = sorted({str(item.failure) for item in items_of(table) if item.failure is not None})[:3]
-        raise DataError(f"none of {len(scores)} items has a score, so there is no result: {'; '.join(seen)}")
+        raise DataError(f"none of {len(scores):,} items has a score, so there is no result: {'; '.join(seen)}")
     scores, weights = scores[scored], table["weight"].to_numpy()[scored]
     clusters = np.unique(_cluster_indices(table["cluster"])[scored], return_inverse=True)[1]
     mean = float(np.average(scores, weights=weights))

@@ -153,9 +153,8 @@ def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     scores = np.asarray(table[metric.name].to_numpy(), np.float64)
     if not (is_finite := np.isfinite(scores)).all():
         raise DataError(
-            f"{metric.title} is {scores[~is_finite][0]} in {int((~is_finite).sum())} rows: the model that was "
-            "asked has "
-            "diverged. Train it with a lower learning rate."
+            f"{metric.title} is {scores[~is_finite][0]} in {int((~is_finite).sum()):,} rows: the model that "
+            "was asked has diverged. Train it with a lower learning rate."
         )
     return scores
 

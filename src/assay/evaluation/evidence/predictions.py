@@ -123,8 +123,8 @@ def require_same_rows(baseline: Any, candidate: Any, names: str) -> None:
     if not np.array_equal(before, after):
         shared = np.intersect1d(before, after).size
         raise DataError(
-            f"{names}: not evaluated on the same rows: {before.size - shared} rows only in the first, "
-            f"{after.size - shared} only in the second, {shared} in both. "
+            f"{names}: not evaluated on the same rows: {before.size - shared:,} rows only in the first, "
+            f"{after.size - shared:,} only in the second, {shared:,} in both. "
             "Evaluate both on one split of one dataset."
         )
 
@@ -136,7 +136,7 @@ def require_same_labels(baseline: Any, candidate: Any, names: str) -> None:
     before, after = (np.asarray(table[LABEL].to_numpy()) for table in (baseline, candidate))
     if num_relabelled := int(np.count_nonzero(before != after)):
         raise DataError(
-            f"{names}: {num_relabelled} of {len(baseline)} rows have different labels in the two files. "
+            f"{names}: {num_relabelled:,} of {len(baseline):,} rows have different labels in the two files. "
             "The labels changed between the two evaluations; evaluate both anew."
         )
 
@@ -158,6 +158,6 @@ def _refuse_repeats(sorted_ids: UInt64[np.ndarray, "row"], path: Path) -> None:
     repeats = sorted_ids[1:][sorted_ids[1:] == sorted_ids[:-1]]
     if repeats.size:
         raise DataError(
-            f"{path}: {repeats.size} rows are listed more than once, the first is row {repeats[0]}. "
+            f"{path}: {repeats.size:,} rows are listed more than once, the first is row {repeats[0]}. "
             "Each row of a split must be scored once."
         )

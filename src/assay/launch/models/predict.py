@@ -2,8 +2,9 @@
 
     FILE --(some rows at a time)--> text and columns --> tokens --> model --> the row with its answers
 
-No more than these rows are in memory. A row that cannot be asked about ends it with its place in the file;
-what was written by then is not taken for the whole (`OUT` appears at the end).
+No more than these rows are in memory. A row without text keeps its place, its answers empty, and is told. A row
+that cannot be asked about ends it with its place in the file; what was written by then is not taken for the
+whole (`OUT` appears at the end).
 """
 
 import itertools
@@ -34,6 +35,8 @@ from assay.training.methods.registry import portable_method
 from assay.training.recipe import Recipe, recipe_of
 
 ROWS_AT_ONCE = 512
+STAND_IN = [0]
+"""The tokens of a row that has none."""
 Progress = Callable[[int, int], None]
 
 
@@ -76,38 +79,50 @@ def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path 
 
 
 def predict_rows(
-    predictor: Predictor, file: Path, *, text: str, missing: Sequence[str], progress: Progress
+    predictor: Predictor,
+    file: Path,
+    *,
+    text: str,
+    missing: Sequence[str],
+    progress: Progress,
+    textless: Callable[[str], None],
 ) -> Iterator[list[Row]]:
     """The rows of a file with their answers, some at a time.
 
     `text` is the column of the text; `missing` are columns that the model reads and the file has not.
+    `textless` is told where a row without text is, whose answers are None.
     """
     spans = find_spans([file], ROWS_AT_ONCE)
     progress(0, len(spans))
     for done, span in enumerate(spans, 1):
         rows = span.rows()
         while part := list(itertools.islice(rows, ROWS_AT_ONCE)):
-            yield _answered(predictor, part, text, missing)
+            yield _answered(predictor, part, text, missing, textless)
         progress(done, len(spans))
 
 
 def _answered(
-    predictor: Predictor, part: Sequence[tuple[str, Row]], text: str, missing: Sequence[str]
+    predictor: Predictor,
+    part: Sequence[tuple[str, Row]],
+    text: str,
+    missing: Sequence[str],
+    textless: Callable[[str], None],
 ) -> list[Row]:
     texts = [_text_of(row, text, where) for where, row in part]
     encodings = predictor.tokenizer.encode_batch_fast(texts)
     tokens = [encoding.ids for encoding in encodings]
     for (where, _), ids in zip(part, tokens, strict=True):
         if not ids:
-            raise DataError(f"{where}: '{text}' has no tokens. Drop rows without text.")
+            textless(where)
     columns = {
         name: _column(name, kind, part, is_missing=name in missing) for name, kind in predictor.columns.items()
     }
-    answers = predictor.answerer.answers(tokens, columns)
+    # A model needs a token to be asked; what it says of this one is nobody's answer.
+    answers = predictor.answerer.answers([ids or STAND_IN for ids in tokens], columns)
     # Whatever the file holds already keeps its name.
     names = {name: f"predicted_{name}" if any(name in row for _, row in part) else name for name in answers}
     return [
-        {**row, **{names[name]: values[index] for name, values in answers.items()}}
+        {**row, **{names[name]: values[index] if tokens[index] else None for name, values in answers.items()}}
         for index, (_, row) in enumerate(part)
     ]
 
@@ -119,6 +134,8 @@ def _text_of(row: Row, name: str, where: str) -> str:
         raise DataError(
             f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {longest}."
         )
+    if row[name] is None:
+        return ""
     if not isinstance(row[name], str):
         raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
     return str(row[name])

@@ -46,6 +46,19 @@ def forest_rows(entries: Iterable[tuple[str, ForestRow]], *, shown: int = 8) -> 
     return rows
 
 
+def told_apart(names: Iterable[str], longest: int) -> dict[str, str]:
+    """Names of at most `longest` characters, no two the same: ids of runs differ in their last letters."""
+    whole = set(names)
+    for tail in (0, *range(6, longest - 1)):
+        end = longest - 1 - tail
+        shown = {
+            name: name if len(name) <= longest else f"{name[:end]}…{name[len(name) - tail :]}" for name in whole
+        }
+        if len(set(shown.values())) == len(whole):
+            return shown
+    return {name: name for name in whole}
+
+
 def is_worse(found: Estimate | None, than: float, *, higher_is_better: bool) -> bool:
     """Whether the whole interval lies on the bad side of a value."""
     if found is None:
@@ -108,6 +121,9 @@ def forest_chart(
     x_label: str,
 ) -> str:
     """Estimates with their intervals, one a line. `reference` is a thin rule, `limit` a dashed one."""
+    lines = [row for row in rows if row.note not in ("", HIDDEN) or row.estimate is not None]
+    shown = told_apart([row.name for row in lines], 36 if width > 500 else 17)
+    rows = [row._replace(name=shown[row.name]) if row in lines else row for row in rows]
     estimates = [row.estimate for row in rows if row.estimate]
     wanted = [end for each in estimates for end in (each.low, each.value, each.high)]
     ends = [end for end in (*wanted, reference, limit) if end is not None]
@@ -145,9 +161,7 @@ def _forest_row(row: ForestRow, scale: Scale, *, y: float, width: int) -> str:
         return text(row.name, 0, y + 4, class_="group")
     if row.note == HIDDEN:
         return text(row.name, 10, y + 4, class_="tick quiet")
-    longest = 36 if width > 500 else 17
-    name = row.name if len(row.name) <= longest else row.name[: longest - 1] + "…"
-    parts = [text(name, 10, y + 4, class_="tick strong")]
+    parts = [text(row.name, 10, y + 4, class_="tick strong")]
     if width > 500:
         parts.append(text(row.note, width, y + 4, class_="tick", text_anchor="end"))
     if row.estimate is None:

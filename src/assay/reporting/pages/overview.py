@@ -110,7 +110,7 @@ def live_document(runs: Sequence[LiveRun], *, now_s: float) -> Document:
             "bad" if bad else "good" if running and not unknown else "open",
             f"{len(running)} running"
             + (f", {len(bad)} failed or left" if bad else "")
-            + (f", {unknown} of which nobody can tell from here" if unknown else ""),
+            + (f", {unknown} not heard of for long" if unknown else ""),
             _standing(running, bad, runs),
         ),
         tiles=[

@@ -248,6 +248,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         name=run.recipe.get("name"),
         status=run_status(
             attempts,
+            created_s=run.created_s,
             is_finished=finished is not None,
             launch=launches[-1] if launches else None,
             last_seen_s=seen_s,

@@ -47,6 +47,8 @@ class RunLine(RunHead):
     """By which runs of its method are compared, e.g. `AUC`; null before the first evaluation."""
     value: float | None
     """The value of that metric, in the last evaluation."""
+    higher_is_better: bool | None
+    """Whether more of it is better; null before the first evaluation."""
     auc: float | None
     """The same where the metric is the AUC; else null."""
     device_hours: float
@@ -73,7 +75,7 @@ class Selection(NamedTuple):
     drills: bool = False
     """Also those that were made by drills."""
     sort: Sorting = "age"
-    """The newest, the latest, the dearest, the highest first; names by the alphabet."""
+    """The newest, the latest, the dearest, the best first; names by the alphabet."""
     limit: int | None = None
 
 
@@ -134,7 +136,11 @@ _ORDER: dict[str, Callable[[RunLine], Any]] = {
     "status": lambda line: (line.status, -line.created),
     "step": lambda line: -line.step,
     # Metrics of other names have other scales; those without a value come last.
-    "value": lambda line: (line.value is None, line.metric or "", -(line.value or 0.0)),
+    "value": lambda line: (
+        line.value is None,
+        line.metric or "",
+        (line.value or 0.0) * (-1 if line.higher_is_better else 1),
+    ),
 }
 
 

@@ -240,7 +240,7 @@ def _survived(run: RunView) -> str:
     if not cut_short:
         return ""
     lost = run.lost_steps
-    again = f"; {lost} steps were made again" if lost else "; no step was lost"
+    again = f"; {lost:,} steps were made again" if lost else "; no step was lost"
     ends = [each for each in cut_short if each.reason]
     reason = f" ({ends[0].reason})" if ends else ""
     times = "once" if len(cut_short) == 1 else f"{len(cut_short)} times"

@@ -5,14 +5,14 @@ from typing import Any, NamedTuple
 
 from assay.base.clock import SystemClock
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
-from assay.records.evaluation import AUC, ClassifierEvaluation, evaluation_from_json
+from assay.records.evaluation import AUC, ClassifierEvaluation, Metric, evaluation_from_json
 from assay.records.launch import Launch
 from assay.records.run import Attempt, Run, RunStatus
 from assay.store.launches import process_state
 from assay.store.ledger.database import Connection
 from assay.store.ledger.ledger import Ledger
 
-NOT_EVALUATED = (None, None)
+NOT_EVALUATED = (None, None, None)
 SILENT_S = 900.0
 """The silence of a run whose process cannot be seen from here: one that was heard of since then is there."""
 
@@ -31,6 +31,8 @@ class RunSummary(NamedTuple):
     """Title of the metric that runs of its method are compared by; None before the first evaluation."""
     value: float | None
     """The value of that metric, in the last evaluation."""
+    higher_is_better: bool | None
+    """Whether more of it is better."""
     device_s: float
     """Device time over all ranks; of an attempt that has not ended, until its last sign of life."""
     launch: Launch | None
@@ -40,11 +42,17 @@ class RunSummary(NamedTuple):
 
 
 def run_status(
-    attempts: Sequence[Attempt], *, is_finished: bool, launch: Launch | None, last_seen_s: float | None
+    attempts: Sequence[Attempt],
+    *,
+    created_s: float,
+    is_finished: bool,
+    launch: Launch | None,
+    last_seen_s: float | None,
 ) -> RunStatus:
     """How a run stands. `failed`: its last attempt died and no other was begun.
 
-    `launch`: the last one on record. `last_seen_s`: when a rank was last heard of, since the epoch.
+    `launch`: the last one on record. `last_seen_s`: when a rank was last heard of, since the epoch; before its
+    first word the beginning of the run, and of an attempt, is what was heard.
     """
     if is_finished:
         return "succeeded"
@@ -58,8 +66,8 @@ def run_status(
         return "failed"
     if state == "ended":
         return "gone"
-    is_heard = last_seen_s is not None and SystemClock().now_s() - last_seen_s < SILENT_S
-    return "running" if is_heard else "unknown"
+    heard_s = max(created_s, last_seen_s or 0.0, *(each.started_s for each in attempts))
+    return "running" if SystemClock().now_s() - heard_s < SILENT_S else "unknown"
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
@@ -91,6 +99,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             run=run,
             status=run_status(
                 attempts.get(run.run_id, ()),
+                created_s=run.created_s,
                 is_finished=run.run_id in finished,
                 launch=launches.get(run.run_id),
                 last_seen_s=last_seen_s.get(run.run_id),
@@ -100,6 +109,7 @@ def run_summaries(ledger: Ledger) -> list[RunSummary]:
             attempts=tuple(attempts.get(run.run_id, ())),
             metric=headlines.get(run.run_id, NOT_EVALUATED)[0],
             value=headlines.get(run.run_id, NOT_EVALUATED)[1],
+            higher_is_better=headlines.get(run.run_id, NOT_EVALUATED)[2],
             device_s=device_s.get(run.run_id, 0.0)
             + _held_so_far_s(attempts.get(run.run_id, ()), last_seen_s.get(run.run_id)),
             launch=launches.get(run.run_id),
@@ -124,22 +134,23 @@ def total_steps_of(run: Run) -> int | None:
     return steps if isinstance(steps, int) else None
 
 
-def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None]]:
-    """Run -> title and value. A classifier's evaluation is known by its kind; only other records are read."""
+def _last_headlines(connection: Connection) -> dict[str, tuple[str | None, float | None, bool | None]]:
+    """Run -> title, value and direction. A classifier's evaluation is known by its kind; only other records are
+    read."""
     rows = connection.execute(
         "SELECT run_id, auc, CASE WHEN record LIKE :pattern THEN NULL ELSE record END FROM evaluations "
         "ORDER BY step",
         {"pattern": f'%"kind":"{ClassifierEvaluation.kind}"%'},
     )
     last = {run_id: (value, text) for run_id, value, text in rows}
+    metrics = {run_id: AUC if text is None else _metric(text, run_id) for run_id, (_, text) in last.items()}
     return {
-        run_id: (AUC.title if text is None else _metric(text, run_id), value)
-        for run_id, (value, text) in last.items()
+        run_id: (metric.title, last[run_id][0], metric.higher_is_better) for run_id, metric in metrics.items()
     }
 
 
-def _metric(text: str, run_id: str) -> str:
-    return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric.title
+def _metric(text: str, run_id: str) -> Metric:
+    return evaluation_from_json(text, source=f"ledger, run {run_id}").headline.metric
 
 
 def _by_run(connection: Connection, value: str, table: str) -> dict[str, Any]:

@@ -130,7 +130,7 @@ class RowSearcher:
         median = float(np.median(before))
         limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), LEAST_SPREAD * median)
         criterion = (
-            f"the step's mean loss above {limit:.4g}: that of the {len(earlier)} steps before, with the "
+            f"the step's mean loss above {limit:.4g}: that of the {len(earlier):,} steps before, with the "
             f"same weights (median {median:.4g}), plus {SIGMAS:g} robust standard deviations"
         )
         is_high = np.isin(np.arange(len(self._rows)), lifting(losses, limit))

@@ -61,6 +61,21 @@ def test_a_log_has_a_line_for_the_first_step_and_for_every_commit(training: Trai
     assert training.said() == []
 
 
+def test_a_line_of_a_log_begins_with_its_moment_and_large_numbers_are_grouped(run: Run) -> None:
+    Path(run.run_dir).mkdir()
+    training = Training(run)
+    display = LogLines(12_000, clock=training.clock, write=training.lines.append)
+    display.begin(training.attempt.model_copy(update={"start_step": 1_499, "attempt": 2}))
+    training.progress = RunProgress(run, display)
+    training.step(1_500, seconds=2.0)
+    training.progress.tick(training.attempt)
+    assert training.lines[-2:] == [
+        "1970-01-01T00:00:00Z  run r: attempt 2 begins on 2 workers at step 1,499 of 12,000",
+        "1970-01-01T00:00:02Z  step 1,500/12,000, loss 0.0067, learning rate 1.00e-04, 500 tokens/s, "
+        "5 h 50 min left",
+    ]
+
+
 def test_a_commit_that_is_seen_before_its_step_was_is_of_that_step(training: Training) -> None:
     training.step(11)
     training.said()

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -299,6 +300,18 @@ def test_a_field_that_is_not_there_is_refused_with_what_was_perhaps_meant(tmp_pa
     source = write_csv(tmp_path / "a.csv", ROWS)
     with pytest.raises(ConfigError, match=r"'langage' is missing .* Perhaps you meant --metadata lang"):
         build([source], tmp_path / "out", metadata_fields=("langage",))
+    rows = [{"text": "a", "label": 0, "lens": 1, "review_language": "en"}]
+    (tmp_path / "b.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for field, hint in (
+        ("language", " Perhaps you meant --metadata review_language."),
+        ("kind", ""),
+        ("tens", " Perhaps you meant --metadata lens."),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"(--metadata).{hint} Name one of those")):
+            build([tmp_path / "b.jsonl"], tmp_path / "out", metadata_fields=(field,))
+    with pytest.raises(ConfigError) as said:
+        build([tmp_path / "b.jsonl"], tmp_path / "out", metadata_fields=("lang5",))
+    assert "lens." not in str(said.value), "two letters in four are no likeness"
     assert not (tmp_path / "out").exists()
 
 

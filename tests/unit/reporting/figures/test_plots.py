@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from assay.records.evaluation import Estimate
-from assay.reporting.figures.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows
+from assay.reporting.figures.evidence_plots import HIDDEN, ForestRow, forest_chart, forest_rows, told_apart
 from assay.reporting.figures.life_plot import life_chart
 from assay.reporting.figures.plots import bucketed, phase_bars, phase_totals, series_chart
 from assay.reporting.figures.svg import Scale, decades, domain, tag, text, ticks
@@ -132,3 +132,17 @@ def test_marks_of_a_logarithmic_axis_are_few_and_inside(low, ratio, target):
     marks = decades(low, low * ratio, target)
     assert all(low * (1 - 1e-6) <= mark <= low * ratio * (1 + 1e-6) for mark in marks)
     assert 1 <= len(marks) <= 3 * target + 3
+
+
+@pytest.mark.parametrize("longest", [17, 36])
+def test_no_two_names_of_a_forest_are_shortened_to_one(longest):
+    names = [
+        f"docstrings-of-the-packages-1122-1517{n:02}-{tail}" for n in range(3) for tail in ("3786", "d7ef")
+    ]
+    shown = told_apart([*names, "short"], longest)
+    assert len(set(shown.values())) == 7 and shown["short"] == "short"
+    assert all(len(each) <= longest for each in shown.values())
+    assert told_apart(["a" * 50], 17) == {"a" * 50: "a" * 16 + "…"}
+    rows = [ForestRow(name, Estimate(value=0.1, low=0.0, high=0.2), "pass") for name in names]
+    svg = forest_chart(rows, width=400, label="forest", reference=0.0, x_label="AUC")
+    assert all(told_apart(names, 17)[name] in svg for name in names)

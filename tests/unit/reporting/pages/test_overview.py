@@ -43,7 +43,7 @@ def test_a_run_of_which_nobody_can_tell_counts_as_none_that_runs(run_page):
     view = run_page.view.model_copy(update={"status": "unknown"})
     document = live_document([LiveRun(view, run_page.curves)], now_s=0.0)
     assert document.verdict.tone == "open" and "0 running" in document.verdict.word
-    assert "1 of which nobody can tell" in document.verdict.word
+    assert "1 not heard of for long" in document.verdict.word
 
 
 def test_the_time_left_follows_from_the_steps_left_and_the_speed(run_page):

@@ -7,11 +7,12 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.records.commit import CommitQuarantined, RunFinished
+from assay.records.evaluation import Estimate, Measured, Metric, ScoreEvaluation, ScoreMetrics
 from assay.records.goodput import USEFUL
 from assay.records.launch import Launch
 from assay.reporting.pages.render import render_run_page
 from assay.reporting.views.run import run_view
-from assay.reporting.views.run_list import run_lines
+from assay.reporting.views.run_list import Selection, run_lines
 from assay.reporting.views.run_page import run_page as gathered
 from assay.reporting.views.verdict import run_tiles, run_verdict
 from assay.store.home import Home
@@ -90,6 +91,7 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
         found = (shown["evaluation"] or {"overall": {"auc": None}})["overall"]["auc"]
         measured = (None, None, None) if found is None else ("AUC", found["value"], found["value"])
         assert tuple(map(listed.pop, ("metric", "value", "auc"))) == measured
+        assert listed.pop("higher_is_better") is (None if found is None else True)
         assert listed.pop("device_hours") == pytest.approx(held_s / 3600)
         assert listed.pop("started") == (None if not shown["launches"] else "Slurm job 12")
         assert (listed.pop("forked_from"), listed.pop("note")) == (None, None)
@@ -97,6 +99,21 @@ def test_the_list_of_runs_and_the_view_of_each_say_the_same(ledger, life):
     lines = {line.run_id: line for line in run_lines(ledger)}
     assert (lines["planned"].total_steps, lines["planned"].auc) == (400, None)
     assert lines[life.run.run_id].auc == life.evaluation.overall.auc.value
+
+
+@pytest.mark.parametrize(("higher_is_better", "best"), [(True, "high"), (False, "low")])
+def test_runs_sorted_by_value_begin_with_the_best_of_their_metric(ledger, life, higher_is_better, best) -> None:
+    metric = Metric(name="squared_error", unit="squares", higher_is_better=higher_is_better)
+    for run_id, value in (("low", 1.0), ("high", 2.0)):
+        ledger.record_run(life.run.model_copy(update={"run_id": run_id}))
+        measured = (Measured(metric=metric, estimate=Estimate(value=value)),)
+        evaluation = ScoreEvaluation(
+            run_id=run_id, step=1, weights_digest="w", dataset_fingerprint="d", split="validation",
+            overall=ScoreMetrics(num_rows=4, measured=measured), slices=(), predictions_sha256="",
+        )  # fmt: skip
+        ledger.record_evaluation(evaluation)
+    found = [line.run_id for line in run_lines(ledger, Selection(sort="value"))]
+    assert found[0] == best and found[-1] == life.run.run_id, "what has no value comes last"
 
 
 def test_the_view_of_a_run_and_its_account_agree_on_goodput(ledger, life):

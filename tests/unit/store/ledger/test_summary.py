@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.base.clock import SystemClock
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.ledger.ledger import open_ledger
 from assay.store.ledger.summary import run_status, run_summaries
@@ -28,8 +29,18 @@ def test_a_run_stands_as_its_last_attempt_does_until_its_log_says_finished(
     outcomes: list[str], is_finished: bool, status: str
 ) -> None:
     attempts = [attempt(number, outcome) for number, outcome in enumerate(outcomes, start=1)]
-    found = run_status(attempts, is_finished=is_finished, launch=None, last_seen_s=None)
+    found = run_status(attempts, created_s=1.0, is_finished=is_finished, launch=None, last_seen_s=None)
     assert found == status
+
+
+@pytest.mark.parametrize("begun", ["the run", "an attempt"])
+def test_a_run_in_its_first_second_is_running_before_any_rank_was_heard_of(begun: str) -> None:
+    now_s = SystemClock().now_s()
+    again = attempt(1, "running").model_copy(update={"started_s": now_s})
+    created_s, attempts = (now_s, []) if begun == "the run" else (1.0, [again])
+    assert (
+        run_status(attempts, created_s=created_s, is_finished=False, launch=None, last_seen_s=None) == "running"
+    )
 
 
 def test_device_time_adds_up_over_ranks_and_attempts_of_each_run(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def compare_auc(
     difference = auc_difference(before, after)
     if difference is None:
         raise DataError(
-            f"{names}: all {before.num_rows} rows have label {int(before.is_positive[0])}, "
+            f"{names}: all {before.num_rows:,} rows have label {int(before.is_positive[0])}, "
             "so there is no AUC. Evaluate on a split that holds both classes."
         )
     return AucComparison(
