@@ -150,9 +150,7 @@ def train(
         return
     recipe, overrides = _told_apart(recipe, overrides, resume, forked)
     if check and recipe is not None:
-        _print_check(
-            recipe, overrides, workers=workers, seconds=check_seconds, verbose=verbose, as_json=as_json
-        )
+        _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
         return
     place.check(workers)
     if place.on == "here" and not (place.dry_run or check):
@@ -277,9 +275,9 @@ def _asked_for(
 def _print_check(
     recipe_file: Path,
     overrides: tuple[str, ...],
-    *,
     workers: int,
     seconds: float,
+    *,
     verbose: bool,
     as_json: bool,
 ) -> None:

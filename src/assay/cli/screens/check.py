@@ -7,7 +7,7 @@ from assay.cli.screens.words import device_hours_text
 from assay.data.loader.mixing import Mixing
 from assay.launch.calibration import Calibration
 from assay.launch.preview import Preview, RankMemory, expected_s
-from assay.reporting.views.check import CheckView, SpeedView
+from assay.reporting.views.check import CalibrationView, CheckView
 from assay.reporting.views.dataset_order import order_view
 from assay.training.recipe import Recipe
 from assay.training.trainer.config import TrainerConfig
@@ -44,7 +44,7 @@ def check_view(
         memory_bytes=None if found.memory is None else found.memory._asdict(),
         world_size=world_size,
         wall_s=None if measured is None else expected_s(found, measured),
-        measured=None if measured is None else SpeedView.of(measured),
+        measured=None if measured is None else CalibrationView.of(measured),
         order=order_view(mixing),
         recipe=recipe.model_dump(mode="json"),
     )

@@ -6,7 +6,7 @@ from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.view import View
 
 
-class SpeedView(View):
+class CalibrationView(View):
     """Some seconds of real steps on this machine."""
 
     num_steps: int
@@ -18,14 +18,14 @@ class SpeedView(View):
     commit_s: float
     """For which a rank was held up by the last commit, at the most."""
     peak_bytes: int
-    """Of the host's memory, by the rank that held most."""
+    """The host's memory that the rank which held most took."""
 
 
 class CheckView(View):
     """A recipe on its dataset, on so many workers."""
 
     num_steps: int
-    """Of the whole run."""
+    """Steps of the whole run."""
     steps_per_epoch: int
     """In one pass over the rows."""
     num_rows: int
@@ -36,7 +36,7 @@ class CheckView(View):
     parameters: int | None
     """Null where nobody knows before the model is made."""
     memory_bytes: dict[str, int] | None
-    """Of a rank by a formula, in float32, part by part; null likewise."""
+    """What a rank takes by a formula, in float32, part by part; null likewise."""
     num_commits: int | None
     """Null where the measured cost of one decides."""
     num_evaluations: int
@@ -46,7 +46,7 @@ class CheckView(View):
     world_size: int
     wall_s: float | None
     """Expected of the whole run if nothing dies; null where nothing was measured."""
-    measured: SpeedView | None
+    measured: CalibrationView | None
     """Null with `--check-seconds 0`."""
     order: OrderView
     """How well its order mixes the rows."""
