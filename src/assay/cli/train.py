@@ -141,9 +141,8 @@ def train(
     """Train RECIPE (a YAML file), with OVERRIDES like trainer.epochs=2, and prove what was learned.
 
     A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
-    does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to the
-    same weights.
-    'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
+    does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to equal
+    weights. 'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
     """
     if keys:
         _print_keys()

@@ -66,8 +66,12 @@ def run_status(
         return "failed"
     if state == "ended":
         return "gone"
-    heard_s = max(created_s, last_seen_s or 0.0, *(each.started_s for each in attempts))
-    return "running" if SystemClock().now_s() - heard_s < SILENT_S else "unknown"
+    now_s = SystemClock().now_s()
+    is_heard = last_seen_s is not None and now_s - last_seen_s < SILENT_S
+    has_begun = any(
+        abs(now_s - at_s) < SILENT_S for at_s in (created_s, *(each.started_s for each in attempts))
+    )
+    return "running" if is_heard or has_begun else "unknown"
 
 
 def intact_commits(entries: Sequence[LogEntry]) -> list[Commit]:
