@@ -138,6 +138,28 @@ def test_an_unreachable_store_is_exit_code_75(recipe: Path, capfd, monkeypatch: 
     assert "s3://bucket/rows" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("store", "said"),
+    [
+        ("s3://KEY:hush@bucket/run", "AWS_SECRET_ACCESS_KEY"),
+        ("s3://bucket/run?token=hush", "goes on record"),
+        ("s3://bucket/run\x1b[2J", "cannot be seen"),
+    ],
+)
+def test_a_store_whose_url_is_no_ones_to_read_is_refused_before_it_is_on_record(
+    recipe: Path, capfd, store: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("train", recipe, "--store", store, "--run-id", "told") == 2
+    err = capfd.readouterr().err
+    assert said in err and "hush" not in err
+    assert run("show", "told") == 2
+    assert run("data", "index", store, "--out", "x") == 2
+    assert said in capfd.readouterr().err
+    monkeypatch.setenv("ASSAY_LEDGER", "mysql://me:hush@host/runs")
+    assert run("runs") == 2
+    assert "hush" not in capfd.readouterr().err
+
+
 @pytest.mark.timeout(60)
 def test_a_run_whose_log_was_moved_away_is_refused_and_fails_its_audit(
     recipe: Path, capfd, tmp_path: Path

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from assay.base.errors import AssayError
-from assay.cli.screens.visible import visible_output
+from assay.base.visible import visible_output
 
 _COMMANDS = {
     "data": ("assay.cli.data", "Adopt, build, split and describe datasets."),

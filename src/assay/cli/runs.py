@@ -103,13 +103,16 @@ def delete(run_ids: tuple[str, ...], yes: bool) -> None:
     home = given_home()
     for run_id in run_ids:
         home.run_file(run_id)
+    from assay.base.shown_url import without_secrets
     from assay.base.units import bytes_text
     from assay.launch.delete import delete_run, planned_deletion
 
     with opened_ledger(home) as ledger:
         planned = [planned_deletion(home, ledger, run_id) for run_id in dict.fromkeys(run_ids)]
         for each in planned:
-            place = "" if each.run.store_url == each.run.run_dir else f" and {each.run.store_url}"
+            place = (
+                "" if each.run.store_url == each.run.run_dir else f" and {without_secrets(each.run.store_url)}"
+            )
             click.echo(
                 f"{each.run.run_id}: {each.num_files:,} files, {bytes_text(each.num_bytes)}, in "
                 f"{each.run.run_dir}{place}"

@@ -9,6 +9,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
+from assay.base.shown_url import without_secrets
 from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given, run_and_step
 from assay.cli.train_on import PlaceOptions, place_options
 
@@ -325,8 +326,8 @@ def _refuse_changes(
 
     if store is not None and absolute_store(store) != run.store_url:
         raise ConfigError(
-            f"--store {store}: the commits of run '{run.run_id}' are in {run.store_url}, and stay there. Leave "
-            "--store out, or start a new run with it."
+            f"--store {without_secrets(store)}: the commits of run '{run.run_id}' are in "
+            f"{without_secrets(run.store_url)}, and stay there. Leave --store out, or start a new run with it."
         )
     if run_id not in (None, run.run_id):
         raise ConfigError(f"--run-id {run_id}: run '{run.run_id}' keeps its name. Leave --run-id out.")

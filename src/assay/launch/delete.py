@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.base.shown_url import without_secrets
 from assay.evaluation.suite.queue import PREFIX as BENCHMARKS
 from assay.launch.capsules import CAPSULE_PREFIX
 from assay.launch.places.launches import last_launch, state_of
@@ -53,7 +54,7 @@ def planned_deletion(home: Home, ledger: Ledger, run_id: str) -> Deletion:
     if is_outside and (original := original_of(run)) is not None:
         raise ConfigError(
             f"{run.run_dir} is a copy of the run in {original}, and both have their commits in "
-            f"{run.store_url}. Remove the copied folder by hand."
+            f"{without_secrets(run.store_url)}. Remove the copied folder by hand."
         )
     sizes = [path.stat().st_size for path in Path(run.run_dir).rglob("*") if path.is_file()]
     if is_outside:

@@ -12,6 +12,7 @@ from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
+from assay.base.shown_url import refuse_secrets
 from assay.data.dataset.columns import MADE_BY
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -70,6 +71,8 @@ def planned_run(
     """The checked record of a run that does not exist yet; nothing is written."""
     recipe, dataset = checked(recipe_values)
     LaneShares(recipe.loader.lanes, world_size)
+    if store_url is not None:
+        refuse_secrets(store_url, of="--store")
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"

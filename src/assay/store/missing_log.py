@@ -28,7 +28,7 @@ def refuse_missing_log(run: Run, log: CommitLog) -> None:
     made = log.summary().last_steps.keys() - {0}  # a fork begins with the commit of another run
     if made and run.store_url != run.run_dir and made.isdisjoint(number for number, _ in _remains_here(run)):
         raise DamagedDataError(
-            f"run '{run.run_id}' cannot go on: {run.store_url}/{LOG_PREFIX} has commits, and none is of an "
+            f"run '{run.run_id}' cannot go on: {log.store.url}/{LOG_PREFIX} has commits, and none is of an "
             f"attempt that {run.run_dir} knows. They are of another run with the same --store: give each its "
             "own. Or the run's folder lost its attempts: put them back."
         )
@@ -39,7 +39,7 @@ def missing_log(run: Run, log: CommitLog) -> str | None:
     # What was left first: an attempt is in the log before it leaves anything.
     remains, attempts = max(_remains(run, log), default=None), saved_attempts(Path(run.run_dir))
     summary = log.summary()
-    place = f"{run.store_url}/{LOG_PREFIX}"
+    place = f"{log.store.url}/{LOG_PREFIX}"
     cure = "Put it back, or train the recipe again under another --run-id."
     if remains is not None and remains[0] > summary.attempt:
         attempt, found = remains
@@ -73,7 +73,7 @@ def _remains(run: Run, log: CommitLog) -> Iterator[tuple[int, str]]:
     for item in log.store.list(CHECKPOINT_PREFIX, checkpoints_from(commits[-1].step) if commits else ""):
         folder = item.key.rpartition("/")[0]
         if (made := made_by(folder)) is not None:
-            yield made.attempt, f"{run.store_url}/{folder}"
+            yield made.attempt, f"{log.store.url}/{folder}"
 
 
 def _remains_here(run: Run) -> Iterator[tuple[int, str]]:

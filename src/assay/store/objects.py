@@ -21,6 +21,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, from_url
 
 from assay.base.errors import StoreAwayError, StoreError
+from assay.base.shown_url import without_secrets
 from assay.store import range_reader
 from assay.store.patience import Answer, Patience
 from assay.store.range_reader import RangeReader
@@ -117,7 +118,8 @@ def open_store(url: str, patience: Patience | None = None) -> ObjectStore:
     try:
         store, write_store = (from_url(url, **each) for each in options)
     except (BaseError, ValueError) as error:
-        raise StoreError(f"{url}: cannot be opened as an object store: {error}") from error
+        reason = str(error).splitlines()[0].replace(url, without_secrets(url))
+        raise StoreError(f"{without_secrets(url)}: cannot be opened as an object store: {reason}") from None
     return PatientStore(RemoteStore(url, store, write_store), patience)
 
 
@@ -190,7 +192,7 @@ class RemoteStore:
 
     def __init__(self, url: str, store: Any, write_store: Any = None) -> None:
         """`write_store`: for files that are written front to back, by default `store`."""
-        self.url = url
+        self.url = without_secrets(url)
         self._store = store
         self._write_store = write_store or store
 

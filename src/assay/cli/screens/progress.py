@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from assay.base.clock import Clock, SystemClock, utc_text
 from assay.base.units import count_text, duration_text
-from assay.cli.screens.visible import terminal_of, visible
+from assay.base.visible import terminal_of, visible
 from assay.evaluation.evidence.warnings import warnings_of_model
 from assay.launch.drive import RunResult
 from assay.launch.ranks.supervisor import describe

@@ -24,6 +24,7 @@ import xxhash
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
+from assay.base.shown_url import refuse_secrets
 from assay.data.dataset.columns import (
     LABEL,
     MARGIN,
@@ -119,6 +120,7 @@ def index_dataset(
     progress: Progress = lambda done, total: None,
 ) -> DatasetManifest:
     """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`."""
+    refuse_secrets(source_url, of="the shards")
     if "://" not in source_url:
         source_url = str(Path(source_url).resolve())
     store, paths = open_store(source_url), shard_paths(source_url)

@@ -13,11 +13,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from assay.base.errors import AssayError
+from assay.base.visible import visible_output
 from assay.launch.ranks.failures import failure_of
 from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
 from assay.triage.hang import stacks_path
 
 
+@visible_output()
 def rank_main(task: RankTask, pipe: Connection) -> None:
     """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
     os.environ.update(task.environment)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
+from assay.base.shown_url import without_secrets
 from assay.evaluation.evidence.warnings import RuleName, Warned, warnings_of_model
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
@@ -246,6 +247,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     return RunView.of(
         run,
         name=run.recipe.get("name"),
+        store_url=without_secrets(run.store_url),
         status=run_status(
             attempts,
             created_s=run.created_s,

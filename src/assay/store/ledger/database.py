@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
 from assay.base.errors import StoreAwayError, StoreError
+from assay.base.shown_url import without_secrets
 from assay.store.ledger import tables
 from assay.store.ledger.url import checked_url
 
@@ -182,8 +183,7 @@ class Database(ABC):
 
 def shown_url(url: str) -> str:
     """A ledger's URL without its password."""
-    url = re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", checked_url(url))
-    return re.sub(r"(//[^:/?@]*:)[^/?]*@", r"\1***@", url)
+    return without_secrets(re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", checked_url(url)))
 
 
 def cure_of(reason: str) -> str:

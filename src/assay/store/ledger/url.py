@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from assay.base.errors import ConfigError
+from assay.base.shown_url import without_secrets
 
 _SQLITE = re.compile(r"sqlite:///(?!:memory:)([^?]+)(\?.*)?")
 _POSTGRESQL = re.compile(r"postgres(ql)?(\+psycopg)?://.*")
@@ -17,7 +18,7 @@ def checked_url(url: str) -> str:
     """The URL itself; `ConfigError` where it names no ledger."""
     if not (_SQLITE.fullmatch(url) or _POSTGRESQL.fullmatch(url)):
         raise ConfigError(
-            f"'{url}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
+            f"'{without_secrets(url)}' names no ledger. Use sqlite:///path/to/ledger.db or postgresql://user@host/database."
         )
     return url
 

@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from assay.base.errors import ConfigError
+from assay.base.visible import visible, visible_output
 from assay.cli import main as command_line
-from assay.cli.screens.visible import visible, visible_output
 
 OBEYED = [
     "\x1b]0;title\x07",

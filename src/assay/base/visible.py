@@ -1,8 +1,8 @@
 """Texts that others wrote, on a terminal: shown as they are, and obeyed in nothing.
 
 An error, a run's failure or a row's text may hold characters that move the cursor, set the window's title,
-answer as if somebody typed, or turn the rest of a line around. All that a command prints passes here, where
-such characters are written out: `\\u001b`, which is what JSON says, too. Colours are let through.
+answer as if somebody typed, or turn the rest of a line around. All that a command or a rank prints passes here,
+where such characters are written out: `\\u001b`, which is what JSON says, too. Colours are let through.
 """
 
 import re
