@@ -277,6 +277,28 @@ def test_a_run_whose_folder_was_renamed_is_refused_by_its_new_name(
         assert files(kept) == before
 
 
+GONE = (
+    "runs", "show candidate", "diff finished candidate", "diff candidate finished", "report candidate",
+    "report candidate --out {out}/page.html", "compare finished candidate", "compare candidate finished",
+    "compare finished candidate --out {out}/page.html", "audit candidate", "replay candidate --step 3",
+    "export candidate --to {out}/model", "predict candidate {out}/rows.jsonl", "goodput candidate",
+    "eval history candidate", "eval work candidate", "stop candidate", "train --resume candidate",
+    "sink candidate tensorboard:{out}/events", "runs note candidate seen",
+)  # fmt: skip
+"""Commands that read of a run, or go on with one, whose folder is gone and which is on record still."""
+
+
+@pytest.mark.slow
+def test_no_command_makes_the_folder_of_a_run_that_is_gone(tmp_path: Path, assay: Assay) -> None:
+    home = unpack_home(tmp_path, "ec8e02d")
+    shutil.rmtree(home / "candidate")
+    for command in GONE:
+        answer = assay(home, command)
+        is_on_record = command.split()[0] in ("runs", "show", "diff", "goodput", "eval")
+        assert answer.code == 2 or (answer.code == 0 and is_on_record), (command, answer)
+        assert not (home / "candidate").exists(), command
+
+
 def test_an_older_home_that_can_only_be_read_is_shown_and_audited_and_not_trained_in(
     assay: Assay, tmp_path: Path
 ) -> None:
