@@ -72,7 +72,7 @@ def offer(
 
     The scope (the file's options and mitigations) is chosen under the simulation, scheduled to the optimum, and
     played; the optimum of the full scope stands beside it. Writes offer.json, plan.json, and as HTML and
-    Markdown: execution plan, stage gates, RACI, risk register. Takes about a minute. Exit code 1 if no
+    Markdown: execution plan, stage gates, RACI, risk register. Takes half a minute. Exit code 1 if no
     scope keeps both promises.
     """
     from assay.planning.program.file import read_program

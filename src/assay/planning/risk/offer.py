@@ -6,6 +6,7 @@ program --choose_scope--> the scope that keeps its promises --schedule--> plan -
 """
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -69,11 +70,14 @@ def make_offer(
     say("scheduling the full scope")
     solver = Solver(effort)
     calm_plan = solver.plan(program)
-    calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
     say("choosing the scope under the simulation")
     choice = choose_scope(program, promises, seed=seed)
     say("scheduling and playing the chosen scope")
-    plan = solver.plan(choice.program)
+    # The solver holds no lock of Python's while it searches, so the calm optimum is played meanwhile.
+    with ThreadPoolExecutor(1) as beside:
+        solving = beside.submit(solver.plan, choice.program)
+        calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
+        plan = solving.result()
     outcome = simulate(choice.program, baseline_of(plan), num_worlds=num_worlds, seed=seed)
     offer = Offer(
         program=program.name,
