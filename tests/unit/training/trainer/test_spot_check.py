@@ -33,6 +33,10 @@ def test_suspects_are_named_in_the_order_of_their_ranks() -> None:
     assert outvoted(votes) == ([1, 8], True)
 
 
+def test_whom_everybody_agrees_with_is_no_suspect() -> None:
+    assert outvoted([(0, RIGHT), (1, RIGHT)]) == ([], True)
+
+
 def test_two_ranks_that_each_insist_are_both_suspects_and_nobody_is_sure() -> None:
     assert outvoted([(0, WRONG), (1, RIGHT), (0, WRONG), (1, RIGHT)]) == ([0, 1], False)
 

@@ -1,0 +1,99 @@
+"""What a reference says of pairs is what plain transformers say of each sequence alone, in whatever batches."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from assay.base.errors import ConfigError
+from assay.training.checkpoint.parts import model_state
+from assay.training.checkpoint.saver import weights_digest
+from assay.training.model.causal_config import NewCausalConfig
+from assay.training.model.token_scores import CausalNetwork
+from assay.training.trainer.reference import ReferenceModel, folder_digest
+from preference_rows import VOCABULARY, pair_row
+from tiny_causal import new_causal_network
+
+
+def small(seed: int = 3) -> CausalNetwork:
+    torch.manual_seed(seed)
+    return CausalNetwork(
+        NewCausalConfig(
+            architecture="gpt2", vocab_size=VOCABULARY, hidden_size=16, num_layers=1, num_heads=2,
+            intermediate_size=32, max_tokens=32,
+        )
+    )  # fmt: skip
+
+
+def of_completion(network: CausalNetwork, ids: list[int], prompt_tokens: int) -> float:
+    """Alone, from the logits that transformers give."""
+    tokens = torch.tensor([ids])
+    with torch.no_grad():
+        logits = network.network(tokens).logits[0, :-1].double()
+    said = logits.log_softmax(-1)[torch.arange(len(ids) - 1), tokens[0, 1:]]
+    return float(said[prompt_tokens - 1 :].sum())
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 2**32 - 1), num_rows=st.integers(1, 12), tokens_at_once=st.integers(1, 200))
+def test_each_sequence_is_scored_as_if_alone(seed: int, num_rows: int, tokens_at_once: int) -> None:
+    network = small()
+    rng = np.random.default_rng(seed)
+    rows = [pair_row(rng, int(rng.integers(2, 7))) for _ in range(num_rows)]
+    passes: list[torch.Size] = []
+    network.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
+    said = ReferenceModel(network, name="x").of_pairs(pa.Table.from_pylist(rows), tokens_at_once=tokens_at_once)
+    for side, of_row in (("input_ids", said.chosen), ("rejected_ids", said.rejected)):
+        alone = [of_completion(network, row[side], row["prompt_tokens"]) for row in rows]
+        np.testing.assert_allclose(of_row, alone, rtol=1e-5, atol=1e-5)
+    assert sum(sequences for sequences, _ in passes) == 2 * num_rows
+    assert all(sequences == 2 or sequences * width <= tokens_at_once for sequences, width in passes)
+
+
+def test_rows_of_like_length_fill_a_pass() -> None:
+    network = small()
+    rows = [pair_row(np.random.default_rng(row), 4) for row in range(8)]
+    passes: list[torch.Size] = []
+    network.register_forward_pre_hook(lambda _, inputs: passes.append(inputs[0].shape))
+    width = len(rows[0]["input_ids"])
+    ReferenceModel(network, name="x").of_pairs(pa.Table.from_pylist(rows), tokens_at_once=2 * 3 * width)
+    assert passes == [(6, width), (6, width), (4, width)]
+
+
+def test_a_folder_and_its_network_are_one_model_by_digest(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = new_causal_network(
+        vocab_size=VOCABULARY, hidden_size=16, num_layers=1, num_heads=2, max_tokens=32
+    )
+    network.save_pretrained(tmp_path)
+    digest = ReferenceModel.from_folder(str(tmp_path)).digest
+    assert digest == folder_digest(str(tmp_path))
+    with torch.no_grad():
+        network.transformer.ln_f.bias[0] += 1
+    network.save_pretrained(tmp_path)
+    assert digest != folder_digest(str(tmp_path))
+
+
+def test_a_network_is_named_by_the_digest_of_its_weights() -> None:
+    network = small()
+    assert ReferenceModel(network, name="x").digest == weights_digest(model_state(network))
+
+
+def frozen(network: CausalNetwork) -> CausalNetwork:
+    next(network.parameters()).requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize(
+    ("network", "said"),
+    [(nn.Linear(2, 2), "x: it says nothing of tokens"), (frozen(small()), "x: its commits hold adapters only")],
+)
+def test_what_can_be_no_reference_is_refused(network: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ReferenceModel(network, name="x")
