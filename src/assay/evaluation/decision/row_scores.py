@@ -182,6 +182,12 @@ def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.f
     ids = [str(row_id) for row_id in table["row_id"].to_pylist()]
     is_alone = benchmark.cluster is None or (benchmark.cluster == CLUSTER and CLUSTER not in table.column_names)
     clusters = ids if is_alone else [str(each) for each in _column(benchmark, table, str(benchmark.cluster))]
+    if not is_alone and len(set(clusters)) < 2:
+        raise ConfigError(
+            f"benchmark '{benchmark.name}': its {len(ids):,} rows are one cluster ({benchmark.cluster}), so "
+            "nobody can tell how far another would differ. Hold out more groups (data.split), or declare a "
+            "campaign with cluster: null, in which each row counts alone."
+        )
     return [
         ItemScore(item_id, cluster, score)
         for item_id, cluster, score in zip(ids, clusters, scores.tolist(), strict=True)

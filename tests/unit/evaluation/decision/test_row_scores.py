@@ -103,6 +103,8 @@ def test_rows_that_the_split_kept_together_share_their_luck_unless_each_is_decla
     assert items["cluster"].to_pylist() == ["7", "7", "9", "7"]
     for alone in (_result(tmp_path, table, cluster=None), _result(tmp_path)):
         assert alone[1]["cluster"].to_pylist() == ["1", "2", "3", "4"]
+    with pytest.raises(ConfigError, match=r"its 3 rows are one cluster \(split_cluster\).* cluster: null"):
+        _result(tmp_path, table.take([0, 1, 3]))
 
 
 @pytest.mark.parametrize(
