@@ -290,7 +290,11 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     assert "on 1 rank " in screen and "not audited yet" in screen
 
 
-@pytest.mark.parametrize(("pid", "is_said"), [(os.getppid(), True), (2**22 - 1, False), (os.getpid(), False)])
+@pytest.mark.parametrize(
+    ("pid", "is_said"),
+    [(os.getppid(), True), (2**22 - 1, False), (os.getpid(), False)],
+    ids=["another's", "nobody's", "ours"],
+)
 def test_who_resumes_a_run_that_still_trains_is_told_what_becomes_of_that(
     home: Path, pid: int, is_said: bool
 ) -> None:
