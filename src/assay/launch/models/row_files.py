@@ -19,6 +19,8 @@ from assay.base.errors import ConfigError, DataError, StoreError
 from assay.data.dataset.raw.span import Row
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+HELD_BACK = 32_768
+"""Rows in which a column that is still empty may show the type that Parquet wants to know first."""
 
 
 class RowWriter(Protocol):
@@ -80,26 +82,55 @@ class _Delimited:
 
 
 class _Parquet:
+    """Holds the first rows back until each column has shown its type, at most `HELD_BACK` of them."""
+
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self._file = file
         self._path = path
+        self._held: list[Row] = []
         self._writer: pq.ParquetWriter | None = None
 
     def __enter__(self) -> "_Parquet":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._held and kind is None:
+                self._begin()
+        finally:
+            if self._writer is not None:
+                self._writer.close()
 
     def write(self, rows: Sequence[Row]) -> None:
-        try:
-            if self._writer is None:
-                first = pa.Table.from_pylist(list(rows))
-                self._writer = pq.ParquetWriter(self._file, first.schema, compression="zstd")
+        if self._writer is None:
+            self._held += rows
+            if len(self._held) >= HELD_BACK or _shows_all_types(self._held):
+                self._begin()
+            return
+        if late := {name for row in rows for name in row} - set(self._writer.schema.names):
+            raise DataError(_not_uniform(self._path, f"column '{min(late)}' comes up late"))
+        with self._alike():
             self._writer.write_table(pa.Table.from_pylist(list(rows), schema=self._writer.schema))
+
+    def _begin(self) -> None:
+        names = dict.fromkeys(name for row in self._held for name in row)
+        with self._alike():
+            table = pa.table({name: pa.array([row.get(name) for row in self._held]) for name in names})
+            self._writer = pq.ParquetWriter(self._file, table.schema, compression="zstd")
+            self._writer.write_table(table)
+        self._held = []
+
+    @contextmanager
+    def _alike(self) -> Iterator[None]:
+        try:
+            yield
         except (pa.ArrowException, TypeError) as error:
             raise DataError(_not_uniform(self._path, str(error))) from error
+
+
+def _shows_all_types(rows: Sequence[Row]) -> bool:
+    shown = {name for row in rows for name, value in row.items() if value is not None}
+    return all(name in shown for row in rows for name in row)
 
 
 def _not_uniform(path: Path, why: str) -> str:
