@@ -208,12 +208,13 @@ def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -
     level = f"{100 * facts.look.level:.4g}%"
     least = bound_text(rule.least_effect, facts.unit)
     return {
-        "gain": f"the {level} lower bound of the gain is above 0",
+        "gain": f"the one-sided {level} lower bound of the gain is above 0",
         "worth": f"the gain is at least {least}: {chance_text(rule.least_probability)} sure",
         "replication": f"{config.seeds} new seeds find a gain: {chance_text(rule.least_replication)} sure",
         "left out": f"without any one benchmark, {chance_text(rule.least_share_left)} of the gain is left",
         "breadth": f"{chance_text(rule.least_share_positive)} of the primary benchmarks gain",
-        "too small": f"the {chance_text(rule.futility_level)} upper bound of the gain is below {least}",
+        "too small": f"the one-sided {chance_text(rule.futility_level)} upper bound of the gain is below "
+        f"{least}",
         "unlikely": f"the gain is at least {least}: less than {chance_text(rule.stop_probability)} sure",
         "no way": f"scale by the last look: less than {chance_text(rule.least_chance)} likely",
     }[name]
