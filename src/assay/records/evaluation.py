@@ -53,6 +53,8 @@ AVERAGE_PRECISION = Metric(name="average_precision", unit="share", higher_is_bet
 LOG_LOSS = Metric(name="log_loss", unit="nats per row", higher_is_better=False)
 CHOSEN_REWARD = Metric(name="chosen_reward", unit="rewards", higher_is_better=True)
 REJECTED_REWARD = Metric(name="rejected_reward", unit="rewards", higher_is_better=False)
+TRAINED_TOKENS = "trained_tokens"
+"""A column beside the scores: by what a row counts in a mean over tokens."""
 
 
 class CalibrationBin(Record):

@@ -15,7 +15,7 @@ from jaxtyping import Bool
 from assay.base.units import count_text
 from assay.evaluation.evidence.predictions import CLUSTER, ROW_ID
 from assay.evaluation.evidence.verdict import SliceDifference
-from assay.records.evaluation import Estimate
+from assay.records.evaluation import TRAINED_TOKENS, Estimate
 
 MISSING = "(missing)"
 MAX_VALUES = 20
@@ -32,9 +32,9 @@ class Slice(NamedTuple):
 
 
 def metadata_slices(table: Any, *, scores: Collection[str]) -> Iterator[Slice]:
-    """The slices of each column of metadata: those that are neither the row's id nor one of its `scores`."""
+    """The slices of each column of metadata: of what neither names nor weighs a row, and is no score of it."""
     for name in table.column_names:
-        if name not in (ROW_ID, CLUSTER) and name not in scores:
+        if name not in (ROW_ID, CLUSTER, TRAINED_TOKENS) and name not in scores:
             yield from slices_of(name, table[name])
 
 

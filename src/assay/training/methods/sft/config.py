@@ -5,13 +5,12 @@ from typing import ClassVar, Literal
 from assay.base.errors import ConfigError
 from assay.data.dataset.columns import SPANS
 from assay.records.dataset import DatasetManifest
-from assay.records.evaluation import Metric
+from assay.records.evaluation import TRAINED_TOKENS, Metric
 from assay.training.model.causal_config import CausalConfig, check_rows
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 NATS_PER_TOKEN = Metric(name="nats_per_token", unit="nats a token", higher_is_better=False)
 TOKEN_ACCURACY = Metric(name="token_accuracy", unit="share", higher_is_better=True)
-TRAINED_TOKENS = "trained_tokens"
 
 
 class SftConfig(MethodConfig):
