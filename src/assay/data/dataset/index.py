@@ -286,7 +286,10 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
                 "finite. Drop or mend these rows."
             )
         return {}
-    names = column.cast(pa.string() if is_text(column.type) else pa.int64()).combine_chunks()
+    try:
+        names = column.cast(pa.string() if is_text(column.type) else pa.int64()).combine_chunks()
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{where}: {LABEL} is no class and no number to learn: {error}. Mend it.") from error
     counts = pc.value_counts(names)
     return dict(zip(map(str, counts.field(0).to_pylist()), counts.field(1).to_pylist(), strict=True))
 
