@@ -52,6 +52,9 @@ class CountingScorer:
     def contamination(self, items: Sequence[ItemScore]) -> None:
         return None
 
+    def of_score(self, score: float) -> dict[str, float]:
+        return {}
+
     def close(self) -> None:
         pass
 

@@ -173,7 +173,7 @@ def test_a_step_is_written_down_with_the_seconds_that_it_took() -> None:
     trained(rank, max_steps=2)
     assert rank.logged == {
         step: {
-            "loss": step / 2, "gradient_norm": 3.0, "learning_rate": 0.5, "rows": 8, "tokens": 16,
+            "loss": step / 2, "gradient_norm": 3.0, "learning_rate": 0.5, "rows": 8, "tokens": 16, "weight": 4,
             "step_s": 0.25, "exchange_s": 0.125, "accuracy": 0.75, "gradient_digest": 7.0,
         }
         for step in (1, 2)

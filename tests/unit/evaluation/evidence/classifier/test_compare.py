@@ -63,19 +63,19 @@ def test_the_verdict_follows_from_the_interval_alone(low, high, verdict):
 
 
 def test_other_rows_are_refused_with_their_counts():
-    with pytest.raises(DataError, match="100 rows only in the first, 100 only in the second, 3900 in both"):
+    with pytest.raises(DataError, match="100 rows only in the first, 100 only in the second, 3,900 in both"):
         compared(predictions(noise=0), predictions(noise=0, first_row=100))
 
 
 def test_other_labels_are_refused():
     table = predictions(noise=0)
     flipped = table.set_column(1, "label", pa.array(1 - table["label"].to_numpy(), pa.int8()))
-    with pytest.raises(DataError, match="4000 of 4000 rows have different labels"):
+    with pytest.raises(DataError, match="4,000 of 4,000 rows have different labels"):
         compared(table, flipped)
 
 
 def test_one_class_alone_can_not_be_compared():
     table = predictions(noise=0)
     only = table.set_column(1, "label", pa.array(np.zeros(table.num_rows), pa.int8()))
-    with pytest.raises(DataError, match="all 4000 rows have label 0"):
+    with pytest.raises(DataError, match="all 4,000 rows have label 0"):
         compared(only, only)
