@@ -65,7 +65,10 @@ def test_row_groups_read_back_as_they_were_written_whatever_columns_are_asked_fo
         ({"label": pa.array([[1]] * 50)}, "'label' has type list"),
         ({"label": pa.array([0.5, float("inf")] * 25)}, "label is inf in 8 rows; a number to learn is finite"),
         ({"label": pa.array([0.5, float("nan")] * 25)}, "label is nan in 8 rows"),
-        ({"label": pa.array([0, 2**63] * 25, pa.uint64())}, "label is no class and no number to learn: Integer value"),
+        (
+            {"label": pa.array([0, 2**63] * 25, pa.uint64())},
+            "label is no class and no number to learn: Integer value",
+        ),
         ({"label": None}, "'label' is missing"),
         ({"input_ids": None}, "'input_ids' is missing"),
         ({"label": pa.array([0, None] * 25)}, "have no label"),
