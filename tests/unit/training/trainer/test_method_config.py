@@ -1,5 +1,5 @@
 from assay.records.evaluation import Metric
-from assay.training.trainer.method_config import BinaryPredictions, MethodConfig, RowScores
+from assay.training.trainer.method_config import BinaryPredictions, MethodConfig, NumberPredictions, RowScores
 
 ERROR = Metric(name="error", unit="tokens", higher_is_better=False)
 BIAS = Metric(name="bias", unit="tokens", higher_is_better=False)
@@ -26,6 +26,10 @@ def test_runs_are_compared_by_the_first_metric_and_a_binary_one_by_its_auc() -> 
     assert RowScores((ERROR, BIAS)).metric is ERROR
     auc = BinaryPredictions().metric
     assert (auc.name, auc.higher_is_better) == ("auc", True)
+    number = NumberPredictions("days")
+    assert (number.metric.name, number.metric.unit) == ("absolute_error", "days")
+    assert [each.higher_is_better for each in number.metrics] == [False, False]
+    assert NumberPredictions("").metric.unit == "units of the label"
 
 
 def test_a_method_that_does_not_say_so_takes_no_packed_rows() -> None:

@@ -82,7 +82,8 @@ def test_a_folder_and_its_network_are_one_model_by_digest(tmp_path: Path) -> Non
 
 def test_a_network_is_named_by_the_digest_of_its_weights() -> None:
     network = small()
-    assert ReferenceModel(network, name="x").digest == weights_digest(model_state(network))
+    reference = ReferenceModel(network, name="x")
+    assert (reference.name, reference.digest) == ("x", weights_digest(model_state(network)))
 
 
 def frozen(network: CausalNetwork) -> CausalNetwork:
