@@ -19,7 +19,6 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
-from assay.records.commit import Commit, Quarantined
 from assay.records.cursor import Cursor
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
@@ -156,9 +155,9 @@ def test_a_resume_goes_on_where_the_commit_says() -> None:
 @pytest.mark.parametrize(("step_in_epoch", "skipped"), [(4, None), (5, {3, 7}), (8, None)])
 def test_a_window_is_gone_on_with_as_it_was_dealt(step_in_epoch: int, skipped: set[int] | None) -> None:
     """What was quarantined by then stays out of its steps; between windows the next one decides anew."""
-    lost = [Quarantined.model_construct(row_group=row_group) for row_group in (7, 3)]
+    lost = [SimpleNamespace(row_group=row_group) for row_group in (7, 3)]
     cursor = Cursor(epoch=1, step_in_epoch=step_in_epoch)
-    commit = Commit.model_construct(step=9, cursor=cursor, quarantined=tuple(lost))
+    commit: Any = SimpleNamespace(step=9, cursor=cursor, quarantined=lost)
     loader: Any = SimpleNamespace(geometry=SimpleNamespace(window_steps=4))
     assert TrainingPosition.after(commit, loader) == (9, cursor, skipped)
 
