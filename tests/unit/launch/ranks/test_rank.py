@@ -2,7 +2,6 @@
 
 import multiprocessing
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -23,19 +22,8 @@ def prints(*_: object) -> str:
 
 
 def test_what_a_rank_prints_is_visible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    run: Run, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    run = Run(
-        run_id="r",
-        created_s=0.0,
-        recipe={},
-        recipe_sha256="0" * 64,
-        dataset_fingerprint="f" * 64,
-        code_version="test",
-        run_dir=str(tmp_path),
-        store_url="memory:",
-        num_steps=1,
-    )
     attempt = Attempt(run_id="r", attempt=1, world_size=1, start_step=0, started_s=0.0)
     monkeypatch.setattr(wiring, "train_rank", prints)
     context = multiprocessing.get_context("fork")
