@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
     """Train a classifier twice on functions of the installed packages, kill a worker, and prove that
     nothing was lost: each row learned exactly once, the same weights, the same AUC. Then run a campaign, a
-    pilot against two candidates over several seeds, and write the memo: one is scaled, one is stopped.
+    pilot against two candidates over several seeds, and write the memo: one is scaled, one is stopped,
+    unless the functions on this machine say otherwise. Exit 1 if anything was lost.
 
     OVERRIDES change the demo's recipe, e.g. trainer.epochs=1. Takes about four minutes on two cores.
     """
@@ -55,13 +56,9 @@ def demo(overrides: tuple[str, ...], functions: int, out: Path | None) -> None:
 
 
 def _is_proved(result: "DemoResult", compared: "ComparisonView") -> bool:
+    """Rows and weights; what the campaign decides is a finding, about the functions of this machine."""
     audits = [side.audit for side in (result.baseline, result.candidate)]
-    decided = {each.candidate: each.recommendation for each in result.memo.memo.decisions}
-    return (
-        compared.weights_equal
-        and all(audit and audit.verdict == "pass" for audit in audits)
-        and decided == {"faster": "scale", "dropout": "stop"}
-    )
+    return compared.weights_equal and all(audit and audit.verdict == "pass" for audit in audits)
 
 
 def _screen(result: "DemoResult", auc: "ComparisonView", folder: Path, *, seconds: float) -> str:

@@ -36,7 +36,7 @@ from assay.store.ledger.ledger import Ledger
 
 PILOT = (
     "name=pilot",
-    "data.split.validation_fraction=0.3",
+    "data.split.validation_fraction=0.4",
     "loader.lanes=2",
     "loader.global_batch_size=64",
     "method.encoder.hidden_size=32",
