@@ -155,6 +155,9 @@ class DatasetManifest(Record):
     scored: ReferenceScores | None = None
     """Who said what the columns `ref_chosen_logps` and `ref_rejected_logps` hold; None where assay does not
     know."""
+    item_fields: dict[str, int] | None = None
+    """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
+    where an older assay wrote it, and where there are more than a thousand."""
 
     added: ClassVar = frozenset(
         {
@@ -165,5 +168,6 @@ class DatasetManifest(Record):
             "tokenizer_config_sha256",
             "chat_template_sha256",
             "scored",
+            "item_fields",
         }
     )

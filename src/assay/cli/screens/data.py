@@ -50,6 +50,9 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
         trained = manifest.num_trained_tokens
         share = f"; {trained / manifest.num_tokens:.1%} of the tokens are trained" if trained else ""
         console.print(f"rows for a language model, of the format '{manifest.format}'{share}")
+    if manifest.item_fields:
+        some = [f"{escape(name)} ({rows:,})" for name, rows in sorted(manifest.item_fields.items())]
+        console.print(f"fields that graders read, with their rows: {', '.join(some)}")
     if (scored := manifest.scored) is not None:
         console.print(
             f"with what {escape(scored.reference)} (weights {scored.weights_digest[:16]}) said of the pairs of "

@@ -7,9 +7,10 @@ The manifest is written last, so an interrupted index leaves nothing that could 
 
 import functools
 import io
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -26,6 +27,7 @@ from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.base.shown_url import refuse_secrets
 from assay.data.dataset.columns import (
+    ITEM,
     LABEL,
     MARGIN,
     MASK,
@@ -66,6 +68,8 @@ from assay.store.objects import ObjectStore, open_store
 Progress = Callable[[int, int], None]
 """Called with (shards done, shards in all)."""
 _NO_PARTITIONS = pa.schema([])
+MOST_FIELDS = 1_000
+"""Items with more different fields are no records of one kind."""
 Lengths = npt.NDArray[np.int64]
 Lists = tuple[Lengths, npt.NDArray[np.int64]]
 """Numbers in each row's list, and all of them."""
@@ -105,6 +109,8 @@ class ShardScan(NamedTuple):
     label_counts: Counter[str]
     columns: dict[str, ColumnCounts]
     num_trained_tokens: int | None
+    item_fields: Counter[str]
+    """Rows whose item has the field, of prompts."""
 
 
 def index_dataset(
@@ -182,6 +188,7 @@ def _scan(
     rows_of_length = np.zeros(0, np.int64)
     max_token_id, num_trained = 0, 0
     labels: Counter[str] = Counter()
+    items: Counter[str] = Counter()
     format = format_of(schema)
     sequences = SEQUENCES if format == "pairs" else (TOKENS,)
     columns = {field.name: ColumnCounts() for field in plain_schema(schema) if is_profiled(field, format)}
@@ -208,6 +215,8 @@ def _scan(
             num_trained += _checked_pairs(table, lengths, where)
         if format == "text":
             num_trained += int(lengths.sum())
+        if format == "prompts":
+            items.update(_item_fields(table[ITEM]))
         if MASK in schema.names:
             _check_mask(table[MASK], lengths, where)
         if LABEL in columns:
@@ -224,7 +233,9 @@ def _scan(
         sha256=sha256_of_bytes(data),
     )
     trained = num_trained if format in ("text", "chat", "pairs") else None
-    return ShardScan(shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns, trained)
+    return ShardScan(
+        shard, schema, footer, groups, rows_of_length, max_token_id, labels, columns, trained, items
+    )
 
 
 def _decoded(
@@ -292,6 +303,17 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
         raise DataError(f"{where}: {LABEL} is no class and no number to learn: {error}. Mend it.") from error
     counts = pc.value_counts(names)
     return dict(zip(map(str, counts.field(0).to_pylist()), counts.field(1).to_pylist(), strict=True))
+
+
+def _item_fields(column: pa.ChunkedArray) -> Iterator[str]:
+    """The names of the fields of each item that hold something; of one that is no JSON object, none."""
+    for text in column.to_pylist():
+        try:
+            item = json.loads(text)
+        except (TypeError, ValueError):
+            continue
+        if isinstance(item, dict):
+            yield from (name for name, value in item.items() if value is not None)
 
 
 def _all_labels(scans: Sequence[ShardScan]) -> dict[str, int]:
@@ -454,6 +476,7 @@ def _write(
         num_trained_tokens=sum(scan.num_trained_tokens for scan in scans if scan.num_trained_tokens is not None)
         if scans[0].num_trained_tokens is not None
         else None,
+        item_fields=_all_fields(scans),
         **kept._asdict(),
     )
     folder = open_store(str(out))
@@ -462,6 +485,13 @@ def _write(
     folder.put(ROW_GROUPS_FILE, row_groups.getvalue())
     folder.put(MANIFEST_FILE, manifest.to_sealed_json().encode())
     return manifest
+
+
+def _all_fields(scans: Sequence[ShardScan]) -> dict[str, int] | None:
+    """Rows of each field; None where nobody can say."""
+    total = sum((scan.item_fields for scan in scans), Counter[str]())
+    is_known = format_of(scans[0].schema) == "prompts" and len(total) <= MOST_FIELDS
+    return dict(total) if is_known else None
 
 
 def _relative_to(out: Path, source_url: str) -> str:

@@ -313,6 +313,14 @@ def test_a_prompt_keeps_what_graders_read(tmp_path: Path, tokenizer: Path) -> No
     assert json.loads(row["item"]) == {"answer": "4"}
 
 
+def test_a_manifest_counts_the_fields_that_graders_find(tmp_path: Path, tokenizer: Path) -> None:
+    rows = [{"prompt": "a?", "answer": "4"}, {"prompt": "b?", "answer": None}, {"prompt": "c?", "level": 1}]
+    prompts = build(tmp_path, write(tmp_path / "a.jsonl", rows), tokenizer, "prompts")
+    assert prompts.manifest.item_fields == {"prompt": 3, "answer": 1, "level": 1}
+    chats = build(tmp_path, write(tmp_path / "b.jsonl", [{"messages": CHAT}]), tokenizer, "chat")
+    assert chats.manifest.item_fields is None
+
+
 def test_a_dataset_holds_its_tokenizer_special_tokens_and_template(tmp_path: Path, tokenizer: Path) -> None:
     dataset = build(tmp_path, write(tmp_path / "a.jsonl", [{"messages": CHAT}]), tokenizer, "chat")
     manifest = dataset.manifest
