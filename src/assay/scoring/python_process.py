@@ -3,10 +3,11 @@
     parent --- one JSON line: sample, item ---> child: fence and limits, then the source, then grade()
            <-- one JSON line: score or error --
 
-The child has an empty environment, an empty working folder, limits on memory, processor time and open files, a
-time limit for each sample, and a fence of the kernel's (`python_child`): no files but its own, no processes, no
-network. Where the kernel does not grant a part of it, a warning says so to whoever evaluates. An answer
-bears the name of its question, which nobody can know before it is asked.
+The child has an environment of one fixed value, an empty working folder, limits on memory, processor time and
+open files, a time limit for each sample, and a fence of the kernel's (`python_child`): no files but its own, no
+processes, no network. Where the kernel does not grant a part of it, a warning says so to whoever evaluates. An
+answer bears the name of its question, which nobody can know before it is asked. Hashes of words and the numbers
+of `random` are fixed: a grader that is asked again says the same.
 
 One child serves many samples; after a time-out or a crash the next sample gets a fresh one.
 """
@@ -89,11 +90,11 @@ class PythonProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         self._folder = tempfile.TemporaryDirectory(prefix="assay-grader-")
         self._child = subprocess.Popen(
-            [sys.executable, "-I", python_child.__file__],
+            [sys.executable, "-s", "-P", python_child.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={},
+            env={"PYTHONHASHSEED": "0"},
             cwd=self._folder.name,
             start_new_session=True,
         )

@@ -172,3 +172,8 @@ def test_a_source_that_breaks_on_import_fails_each_sample_with_the_reason():
 def test_a_source_that_can_never_grade_is_refused_at_once(source):
     with pytest.raises(ConfigError, match="the grader's source"):
         PythonProcess(source)
+
+
+def test_a_grader_that_draws_or_walks_a_set_says_the_same_in_every_process():
+    body = "import random; return float(f\"{random.random():.6f}{list({'a', 'b', 'c', 'd'}).index('c')}\")"
+    assert graded(body) == graded(body) and graded(body).score is not None
