@@ -60,7 +60,7 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages
 	touch $@
 
 test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
-	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/training/model/test_lora.py tests/integration/test_lora.py
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/training/model/test_lora.py tests/unit/training/generation/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
 
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
@@ -79,6 +79,7 @@ bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
 	.venv-bench-trl/bin/python benchmarks/methods.py
+	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/evidence.py
 	$(BIN)/python benchmarks/evidence_scaling.py
 	$(BIN)/python benchmarks/plan.py

@@ -13,6 +13,7 @@ ROOMS = (
     "evaluation/evidence",
     "training/audit.py",
     "training/checkpoint",
+    "training/generation",
     "training/methods",
     "training/model",
     "training/parallel",

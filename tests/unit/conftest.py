@@ -11,8 +11,8 @@ from assay.records.run import Run
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 
 if TYPE_CHECKING:
+    from assay.training.generation.local_model import LocalModel
     from assay.training.model.causal import CausalModel
-    from assay.training.model.local_model import LocalModel
 
 Answer = Callable[[Sequence[Message]], str | SamplerError]
 
@@ -80,7 +80,7 @@ def tiny_model(tiny_causal: "CausalModel") -> "LocalModel":
     """The same, ready to be asked."""
     import torch
 
-    from assay.training.model.local_model import LocalModel
+    from assay.training.generation.local_model import LocalModel
 
     return LocalModel(tiny_causal, name="tiny", device=torch.device("cpu"))
 

@@ -71,6 +71,8 @@ class HttpSampler:
         }
         if sampling.seed is not None:
             body["seed"] = sampling.seed
+        if sampling.top_k is not None:
+            body["top_k"] = sampling.top_k  # not OpenAI's own: vLLM and others know it
         if sampling.stop:
             body["stop"] = list(sampling.stop)
         try:

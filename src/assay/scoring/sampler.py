@@ -1,11 +1,11 @@
 """Whoever answers a prompt: the model under test, or the judge of a model-graded grader.
 
 A sampler is an OpenAI-compatible endpoint (`assay.scoring.http_sampler`), a model of this process
-(`assay.training.model.local_model`), or a few lines in a test. Nobody who asks needs to know which.
+(`assay.training.generation.local_model`), or a few lines in a test. Nobody who asks needs to know which.
 """
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, Protocol, TypedDict
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypedDict
 
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
@@ -24,11 +24,16 @@ class Message(TypedDict):
 class Sampling(FrozenConfig):
     """How a completion is drawn."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"top_k"})
+
     temperature: NonNegativeFloat = 0.0
     """0 takes the most probable token each time."""
 
     top_p: float = Field(default=1.0, gt=0.0, le=1.0)
     """Tokens beyond this much probability are never drawn."""
+
+    top_k: PositiveInt | None = None
+    """Only so many of the most probable tokens are ever drawn, before `top_p` is applied; null: all."""
 
     max_tokens: PositiveInt = 256
     """Longest completion."""

@@ -30,16 +30,14 @@ from assay.data.dataset.formats.rows import (
     nested,
     refuse_half_characters,
 )
-from assay.data.dataset.formats.template import ENDS, TEMPLATE_FILE, ChatTemplate, load_template
+from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
 from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
 from assay.data.dataset.raw.span import RawSpan, Row
 from assay.data.dataset.tokens import (
     END,
     PADDING,
-    SETTINGS_FILE,
     new_vocabulary,
     special_tokens,
-    tokenizer_file,
     tokenizer_settings,
 )
 from assay.records.dataset import Format
@@ -295,15 +293,7 @@ def _template_of(config: BuildConfig, special: Mapping[str, str]) -> ChatTemplat
         return load_template(config.chat_template, special, config.chat_date)
     if new_vocabulary(config.tokenizer) is not None:
         return None
-    beside = tokenizer_file(config.tokenizer).parent / TEMPLATE_FILE
-    if beside.is_file():
-        return load_template(str(beside), special, config.chat_date)
-    found = tokenizer_settings(config.tokenizer).get("chat_template")
-    if isinstance(found, list):  # several by name, of which one is the default
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    where = str(beside.parent / SETTINGS_FILE)
-    return ChatTemplate(found, special, where=where, day=config.chat_date) if isinstance(found, str) else None
+    return template_beside(config.tokenizer, special, config.chat_date)
 
 
 _Reason = Literal["empty", "unlabelled", "unusable"]

@@ -119,6 +119,13 @@ def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
+def end_tokens(name: str | Path) -> tuple[int, ...]:
+    """What ends a completion: the `eos_token` of `tokenizer_config.json` beside the tokenizer, if any."""
+    end = special_tokens(tokenizer_settings(name)).get("eos_token")
+    number = None if end is None else load_tokenizer(name).token_to_id(end)
+    return () if number is None else (number,)
+
+
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int, special: Sequence[str] = ()) -> Tokenizer:
     """A byte-level BPE (any text encodes, none is unknown), padding first, so that token 0 is padding.
 

@@ -15,7 +15,7 @@ from assay.evaluation.suite.items import checked_choices, read_documents, read_i
 from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import bits_per_byte_version, multiple_choice_version
 from assay.records.benchmark import Contamination
-from assay.training.model.local_model import TextBits
+from assay.training.generation.local_model import TextBits
 
 
 class LikelihoodModel(Protocol):

@@ -1,6 +1,7 @@
 """Wires a suite to a model: a run's commit, a folder that `save_pretrained` wrote, or an endpoint."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -46,7 +47,8 @@ from assay.training.recipe import recipe_of
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions
 
 if TYPE_CHECKING:
-    from assay.training.model.local_model import LocalModel
+    from assay.data.dataset.formats.template import ChatTemplate
+    from assay.training.generation.local_model import LocalModel
 
 
 def scorers_of_commit(
@@ -66,7 +68,7 @@ def scorers_of_commit(
         elif isinstance(benchmark, HeldOutRows):
             yield HeldOutScorer(benchmark, run, model)
         else:
-            asked = asked or _language_model(run, model, commit)
+            asked = asked or language_model(run, model, commit)
             yield _scorer_of_model(benchmark, Path(suite_path), asked, tools=Tools())
 
 
@@ -92,24 +94,40 @@ def _refuse_what_it_cannot_answer(suite: Suite, suite_path: str, run: Run) -> No
             )
 
 
-def _language_model(run: Run, model: object, commit: Commit) -> "LocalModel":
-    """A commit's model with the tokenizer of its dataset."""
-    from assay.data.dataset.tokens import load_tokenizer, tokenizer_of
+_NEEDS_TOKENIZER = (
+    "Benchmarks with texts need it: ask an exported folder ('assay export RUN --tokenizer FILE', then "
+    "'assay eval run'), or build the dataset with 'assay data build'."
+)
+
+
+def language_model(
+    run: Run,
+    model: object,
+    commit: Commit,
+    *,
+    tokenizer: Path | None = None,
+    cure: str = _NEEDS_TOKENIZER,
+    chat_day: date | None = None,
+) -> "LocalModel":
+    """A commit's model with the tokenizer of its dataset; `cure`: what to do where there is none.
+
+    `chat_day` asks for the chat template, too, and is what one that asks takes for today.
+    """
+    from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_of
+    from assay.training.generation.local_model import LocalModel
     from assay.training.model.causal import causal_model
-    from assay.training.model.local_model import LocalModel
     from assay.training.model.token_scores import CausalNetwork
 
     assert isinstance(model, CausalNetwork), type(model)
     dataset = Dataset.open(Path(recipe_of(run).data.dataset))
-    known = tokenizer_of(
-        dataset.folder,
-        dataset.manifest,
-        None,
-        "Benchmarks with texts need it: ask an exported folder ('assay export RUN --tokenizer FILE', then "
-        "'assay eval run'), or build the dataset with 'assay data build'.",
+    path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, cure).path
+    has_template = chat_day is not None and dataset.manifest.chat_template_sha256 is not None
+    return LocalModel(
+        causal_model(model.network, load_tokenizer(path)),
+        name=f"weights {commit.weights_digest[:12]}",
+        ends=end_tokens(path),
+        template=_template(path, chat_day) if has_template else None,
     )
-    name = f"weights {commit.weights_digest[:12]}"
-    return LocalModel(causal_model(model.network, load_tokenizer(known.path)), name=name)
 
 
 def scorers_of_model(
@@ -153,15 +171,24 @@ def _scorer_of_model(
     )
 
 
-def local_model(folder: str) -> "tuple[LocalModel, str]":
-    """The model in a checkpoint folder, and the digest of its weights."""
+def _template(tokenizer: str | Path, day: date | None) -> "ChatTemplate | None":
+    from assay.data.dataset.formats.template import template_beside
+    from assay.data.dataset.tokens import special_tokens, tokenizer_settings
+
+    return template_beside(tokenizer, special_tokens(tokenizer_settings(tokenizer)), day)
+
+
+def local_model(folder: str, *, chat_day: date | None = None) -> "tuple[LocalModel, str]":
+    """The model in a checkpoint folder, and the digest of its weights; `chat_day` as in `language_model`."""
     from assay.training.checkpoint.saver import weights_digest
+    from assay.training.generation.local_model import LocalModel
     from assay.training.model.causal import load_causal
-    from assay.training.model.local_model import LocalModel
+    from assay.training.model.config import checkpoint_path
 
     model = load_causal(folder)
     digest = weights_digest(model.network.state_dict())
-    return LocalModel(model, name=f"weights {digest[:12]}"), digest
+    template = _template(checkpoint_path(folder), chat_day) if chat_day is not None else None
+    return LocalModel(model, name=f"weights {digest[:12]}", template=template), digest
 
 
 def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:

@@ -39,9 +39,13 @@ def load_causal(path: str) -> CausalModel:
 
 def causal_model(network: Any, tokenizer: Tokenizer) -> CausalModel:
     """A transformers model and its tokenizer, ready to be asked."""
-    names, config = ("max_position_embeddings", "n_positions"), network.config
-    longest = next((getattr(config, name) for name in names if hasattr(config, name)), 1024)
-    return CausalModel(network.eval(), tokenizer, int(longest))
+    return CausalModel(network.eval(), tokenizer, longest_sequence(network.config))
+
+
+def longest_sequence(config: Any) -> int:
+    """Tokens that a transformers model of this configuration takes."""
+    names = ("max_position_embeddings", "n_positions")
+    return int(next((getattr(config, name) for name in names if hasattr(config, name)), 1024))
 
 
 def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:

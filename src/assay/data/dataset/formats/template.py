@@ -30,6 +30,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from assay.base.errors import ConfigError, DataError
+from assay.data.dataset.tokens import SETTINGS_FILE, tokenizer_file, tokenizer_settings
 
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_SECONDS = 5.0
@@ -210,6 +211,21 @@ def load_template(name: str, special_tokens: Mapping[str, str], day: date | None
         return ChatTemplate(path.read_text(encoding="utf-8"), special_tokens, where=name, day=day)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8. Save the template as UTF-8.") from error
+
+
+def template_beside(
+    tokenizer: str | Path, special_tokens: Mapping[str, str], day: date | None = None
+) -> ChatTemplate | None:
+    """The one that comes with a tokenizer, in a file or in its settings; None where there is none."""
+    beside = tokenizer_file(tokenizer).parent / TEMPLATE_FILE
+    if beside.is_file():
+        return load_template(str(beside), special_tokens, day)
+    found = tokenizer_settings(tokenizer).get("chat_template")
+    if isinstance(found, list):  # several by name, of which one is the default
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    where = str(beside.parent / SETTINGS_FILE)
+    return ChatTemplate(found, special_tokens, where=where, day=day) if isinstance(found, str) else None
 
 
 def _unmarked(marked: str) -> Rendered:

@@ -1,21 +1,24 @@
 """A causal language model of this process: how likely it finds texts, and what it says.
 
 Log-likelihoods are in bits. Each text is computed by itself, so a number does not depend on which others were
-asked for together with it.
+asked for together with it; completions come from the engine (`generator`), which promises the same.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
+from assay.data.dataset.formats.template import ChatTemplate
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text
+from assay.training.generation.generator import Generator
+from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.model.causal import CausalModel
 
 
@@ -32,15 +35,39 @@ class TextBits(NamedTuple):
 class LocalModel:
     """Answers as a `Sampler` and as a judge of likelihood."""
 
-    def __init__(self, model: CausalModel, *, name: str, device: torch.device | None = None) -> None:
-        """`name` is what digests call it, e.g. the digest of its weights."""
+    def __init__(
+        self,
+        model: CausalModel,
+        *,
+        name: str,
+        device: torch.device | None = None,
+        ends: Collection[int] = (),
+        template: ChatTemplate | None = None,
+    ) -> None:
+        """`name` is what digests call it, e.g. the digest of its weights.
+
+        A completion ends with the tokens that the model names, or with one of `ends`. With a `template`,
+        conversations are written as that has them; without, as plain text.
+        """
         self.name = name
         self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._network = model.network.to(self._device).eval()
         self._tokenizer = model.tokenizer
         self._window = model.max_tokens
         self._start = model.network.config.bos_token_id
-        self._end = model.network.config.eos_token_id
+        self._ends = frozenset(ends) | _ends_of(model.network)
+        self._template = template
+        self._generator = Generator(self._network, ends=self._ends, tokenizer=self._tokenizer)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether conversations are written as the model was taught."""
+        return self._template is not None
+
+    @property
+    def window_tokens(self) -> int:
+        """Longest sequence, completion included."""
+        return self._window
 
     def text_bits(self, text: str, *, window_tokens: int | None = None) -> TextBits:
         """Bits of every token, each predicted from at least half a window (or all) of the text before it.
@@ -80,7 +107,35 @@ class LocalModel:
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling
     ) -> list[Completion | SamplerError]:
         """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone."""
-        return [self._complete(as_text(prompt), sampling) for prompt in prompts]
+        asked = [self._prompt(messages, sampling) for messages in prompts]
+        whole = [each for each in asked if isinstance(each, Prompt)]
+        rollouts = iter(self._generator.generate(whole, sampling))
+        return [
+            self._completion(each, next(rollouts), sampling) if isinstance(each, Prompt) else each
+            for each in asked
+        ]
+
+    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> Prompt | SamplerError:
+        """What stands before the completion: the end of it, where not all fits."""
+        room = self._window - sampling.max_tokens
+        if room < 1:
+            return SamplerError(
+                "request", f"max_tokens={sampling.max_tokens} fills the model's {self._window}."
+            )
+        if self._template is None:
+            text, start = as_text(messages), [] if self._start is None else [self._start]
+        else:  # which writes the start itself
+            text, start = self._template.render(messages, {}, "the conversation", asks=True), []
+        tokens = (start + self._tokenizer.encode(text, add_special_tokens=False).ids)[-room:]
+        if not tokens:
+            return SamplerError("request", "an empty prompt, and the model has no start token.")
+        return Prompt(tokens, derive_key(sampling.seed or 0, "sample", text))
+
+    def _completion(self, prompt: Prompt, rollout: Rollout, sampling: Sampling) -> Completion:
+        tokens = rollout.tokens.tolist()
+        text = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
+        cut = min((place for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
+        return Completion(text[:cut], rollout.reason, len(prompt.tokens), len(tokens))
 
     @torch.inference_mode()
     def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:
@@ -98,39 +153,6 @@ class LocalModel:
             found[first : first + num_new] = -new / math.log(2)
         return found[1:] if has_start else found
 
-    @torch.inference_mode()
-    def _complete(self, prompt: str, sampling: Sampling) -> Completion | SamplerError:
-        ids = self._tokenizer.encode(prompt, add_special_tokens=False).ids
-        room = self._window - sampling.max_tokens
-        if room < 1:
-            return SamplerError(
-                "request", f"max_tokens={sampling.max_tokens} fills the model's {self._window}."
-            )
-        context = ([self._start] if self._start is not None else []) + ids
-        context = context[-room:]
-        if not context:
-            return SamplerError("request", "an empty prompt, and the model has no start token.")
-        generator = torch.Generator().manual_seed(derive_key(sampling.seed or 0, "sample", prompt) % 2**63)
-        tokens = list(self._drawn(torch.tensor([context], device=self._device), sampling, generator))
-        is_ended = bool(tokens) and tokens[-1] == self._end
-        text = self._tokenizer.decode(tokens[:-1] if is_ended else tokens)
-        cut = min((place for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
-        reason = "stop" if is_ended or cut is not None else "length"
-        return Completion(text[:cut], reason, len(context), len(tokens))
-
-    def _drawn(
-        self, context: Int64[Tensor, "1 token"], sampling: Sampling, generator: torch.Generator
-    ) -> Iterator[int]:
-        cache = None
-        for _ in range(sampling.max_tokens):
-            output = self._network(input_ids=context, past_key_values=cache, use_cache=True)
-            cache = output.past_key_values
-            token = _draw(output.logits[0, -1].float().cpu(), sampling, generator)
-            yield token
-            if token == self._end:
-                return
-            context = torch.tensor([[token]], device=self._device)
-
 
 def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[int, Int64[Tensor, "_"], int]]:
     """(index of the first new token, the window's tokens, new tokens at its end); the very first is given."""
@@ -141,13 +163,9 @@ def _windows(sequence: Int64[Tensor, "token"], window: int) -> Iterator[tuple[in
         done = stop
 
 
-def _draw(logits: Float[Tensor, "entry"], sampling: Sampling, generator: torch.Generator) -> int:
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    probabilities = torch.softmax(logits.double() / sampling.temperature, dim=-1)
-    if sampling.top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
-        # The most probable tokens whose sum reaches top_p; the first is always among them.
-        ordered[ordered.cumsum(0) - ordered >= sampling.top_p] = 0
-        probabilities = torch.zeros_like(probabilities).scatter(0, order, ordered)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+def _ends_of(network: Any) -> frozenset[int]:
+    """The end tokens that a model's configurations name; chat models often have several."""
+    named = (network.config.eos_token_id, getattr(network.generation_config, "eos_token_id", None))
+    return frozenset(
+        token for each in named if each is not None for token in (each if isinstance(each, list) else [each])
+    )

@@ -9,8 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from assay.base.errors import ConfigError
 from assay.scoring.sampler import SamplerError, Sampling
+from assay.training.generation.local_model import LocalModel
 from assay.training.model.causal import CausalModel, load_causal
-from assay.training.model.local_model import LocalModel
 from tiny_causal import save_causal
 
 TEXT = "def close(self):\n    return 1  # schließen ✓\n"

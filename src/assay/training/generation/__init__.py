@@ -1,0 +1,1 @@
+"""Completions of a causal language model: rollouts, what evaluations sample, conversations."""

@@ -1,0 +1,44 @@
+"""From logits to a token, by the inverse of its distribution's cumulative sum. Each row by itself."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Float32, Float64, Int64
+from torch import Tensor
+
+from assay.scoring.sampler import Sampling
+
+
+class Drawn(NamedTuple):
+    """A token for each row."""
+
+    tokens: Int64[Tensor, "row"]
+    log_probs: Float32[Tensor, "row"]
+    """In the distribution that was drawn from."""
+
+
+def draw(logits: Float[Tensor, "row entry"], sampling: Sampling, luck: Float64[Tensor, "row"]) -> Drawn:
+    """The token at whose share of the cumulative probability the row's `luck` in [0, 1) falls."""
+    if sampling.temperature == 0:
+        tokens = logits.argmax(dim=-1)
+        return Drawn(tokens, torch.zeros(len(tokens), device=logits.device))
+    log_probs = torch.log_softmax(_kept(logits.float() / sampling.temperature, sampling), dim=-1)
+    cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
+    sought = luck[:, None] * cumulative[:, -1:]
+    # What has no probability adds nothing to the sum, and is never the first entry above what is sought.
+    tokens = torch.searchsorted(cumulative, sought, right=True).clamp_(max=logits.shape[-1] - 1)
+    return Drawn(tokens[:, 0], log_probs.gather(1, tokens)[:, 0])
+
+
+def _kept(scaled: Float[Tensor, "row entry"], sampling: Sampling) -> Float[Tensor, "row entry"]:
+    """Without what top-k, and of the rest top-p, leave out; of equals at the edge of top-k all are kept."""
+    if sampling.top_k is not None and sampling.top_k < scaled.shape[-1]:
+        least = scaled.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scaled = scaled.masked_fill(scaled < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = scaled.sort(dim=-1, descending=True, stable=True)
+        shares = torch.softmax(ordered, dim=-1, dtype=torch.float64)
+        # The most probable tokens whose sum reaches top_p; the first is always among them.
+        beyond = shares.cumsum(dim=-1) - shares >= sampling.top_p
+        scaled = torch.empty_like(scaled).scatter(-1, order, ordered.masked_fill(beyond, -torch.inf))
+    return scaled

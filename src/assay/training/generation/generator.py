@@ -1,0 +1,236 @@
+"""The engine: many prompts are completed together, and each as if it were alone.
+
+    prompts --distinct ones of one padded length together--> prefixes --a slot that is free--> tile
+    tile: one token of every slot a step --draw--> the next --end token, stop string, max_tokens--> Rollout
+
+The network is transformers' own behind a cache of slots. Whatever changes from token to token is an array with
+an entry for each slot; Python sees a prompt when it comes in and when it goes. A prompt is prefilled without
+its last token, which is the first that the tile takes: so all logits come from the tile.
+
+Whom a row shares its tile with must not change its bits. Matrix products give a row the same bits in any
+company where there are enough rows, and attention where widths are multiples of 32: tiles have 16 rows times a
+power of two, blanks fill them. That is so on CPUs that were looked at; an engine tries it on its own network,
+and where it is not so, each group of equal prompts decodes by itself, with nothing else in its program.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from tokenizers import Tokenizer
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from assay.base.errors import ConfigError
+from assay.base.seeds import mix64
+from assay.scoring.sampler import Sampling
+from assay.training.generation.draw import Drawn, draw
+from assay.training.generation.ends import Ends, StopStrings
+from assay.training.generation.rollout import Prompt, Rollout, uniforms
+from assay.training.generation.slot_cache import Prefix, SlotCache, padded
+from assay.training.generation.tile import (
+    SMALLEST_TILE,
+    DecodeTile,
+    Waiting,
+    groups_of,
+    tile_rows,
+    tile_sizes,
+)
+from assay.training.model.causal import longest_sequence
+
+PREFILL_TOKENS = 16_384
+"""In one forward pass over prompts."""
+MAX_CACHE_BYTES = 4 << 30
+"""A cache that would be larger has fewer slots."""
+_TRIED_TOKENS = 3
+
+
+class Generator:
+    """Completes prompts with a network's present weights."""
+
+    def __init__(
+        self,
+        network: Any,
+        *,
+        ends: Collection[int],
+        tokenizer: Tokenizer | None = None,
+        slots: int = 64,
+    ) -> None:
+        """`network` is a transformers model; `ends` are tokens that end a completion.
+
+        `slots` are sequences that decode together; how many changes no rollout. The tokenizer spells
+        completions where `sampling.stop` asks for it.
+        """
+        self._network = network
+        self._ends = frozenset(ends)
+        self._tokenizer = tokenizer
+        self._slots = tile_rows(slots)
+        self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
+        self._are_rows_independent: bool | None = None
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Whether a rollout of this network has the same bits in any company, as far as trying it tells."""
+        if self._are_rows_independent is None:
+            self._are_rows_independent = self._tried()
+        return self._are_rows_independent
+
+    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
+        """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
+
+        `sampling.seed` is not read: a prompt's key says what is drawn.
+        """
+        prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
+        self._refuse_what_does_not_fit(prompts, sampling)
+        ends = self._ends_of(sampling)
+        if self.rows_are_independent:
+            return self._decoded(prompts, sampling, ends)
+        return [each for group in groups_of(prompts) for each in self._decoded(group, sampling, ends)]
+
+    def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
+        longest = longest_sequence(self._network.config)
+        for index, prompt in enumerate(prompts):
+            if not 0 < len(prompt.tokens) <= longest - sampling.max_tokens:
+                raise ConfigError(
+                    f"prompt {index} has {len(prompt.tokens):,} tokens, max_tokens is {sampling.max_tokens:,}; "
+                    f"the model takes 1 token at least and {longest:,} at most, completion included. Shorten "
+                    "the prompt, or ask for fewer tokens."
+                )
+
+    def _ends_of(self, sampling: Sampling) -> Ends:
+        if not sampling.stop:
+            return Ends(self._ends, self._vocab_size)
+        if self._tokenizer is None:
+            raise ConfigError("stop strings need the tokenizer that spells completions. Leave out 'stop'.")
+        if sampling.stop not in self._stop_strings:
+            found = StopStrings(sampling.stop, self._tokenizer, self._vocab_size)
+            self._stop_strings[sampling.stop] = found
+        return Ends(self._ends, self._vocab_size, self._stop_strings[sampling.stop])
+
+    @property
+    def _vocab_size(self) -> int:
+        return int(self._network.get_output_embeddings().weight.shape[0])
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self._network.parameters()).device
+        return device
+
+    def _tried(self) -> bool:
+        """Whether prompts have the same bits alone and in companies that fill tiles of each size."""
+        sampling = Sampling(temperature=1.0, max_tokens=_TRIED_TOKENS)
+        room = longest_sequence(self._network.config) - _TRIED_TOKENS
+        lengths = [max(1, min(length, room)) for length in (7, 45, 20, 150)]
+        words = mix64(np.arange(max(lengths), dtype=np.uint64)) % np.uint64(self._vocab_size)
+        company = [Prompt(words.astype(np.int64)[-lengths[index % 4] :], index) for index in range(self._slots)]
+        no_ends = Ends((), self._vocab_size)
+        tiles = [self._decoded(company[-size:], sampling, no_ends) for size in tile_sizes(self._slots)]
+        alone = [self._decoded([prompt], sampling, no_ends)[0] for prompt in company[-2:]]
+        return all(_same(mine, other) for tile in tiles for mine, other in zip(tile[-2:], alone, strict=True))
+
+    @torch.no_grad()
+    def _decoded(self, prompts: Sequence[Prompt], sampling: Sampling, ends: Ends) -> list[Rollout]:
+        """Rollouts of prompts that share a tile."""
+        if not prompts:
+            return []
+        places = max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
+        num_slots = min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
+        cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
+        waiting = Waiting(prompts, self._prefixes, at_once=num_slots)
+        rollouts: dict[int, Rollout] = {}
+        with _in_evaluation(self._network):
+            while len(rollouts) < len(prompts):
+                if waiting:
+                    tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
+                else:
+                    tile.shrink(cache)
+                rollouts |= tile.advance(self._step(tile, cache, sampling), ends)
+        return [rollouts[index] for index in range(len(prompts))]
+
+    def _affordable_slots(self, places: int) -> int:
+        config = self._network.config
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        of_one = 2 * config.num_hidden_layers * heads * width * padded(places) * self._network.dtype.itemsize
+        sizes = [size for size in tile_sizes(self._slots) if size * of_one <= MAX_CACHE_BYTES]
+        return max([SMALLEST_TILE, *sizes])
+
+    def _step(self, tile: DecodeTile, cache: SlotCache, sampling: Sampling) -> Drawn:
+        """One forward pass of the tile, and a token for each of its rows."""
+        rows, device = slice(tile.rows), self._device
+        places = torch.from_numpy(tile.place[rows]).to(device)
+        width = padded(int(tile.place[rows].max()) + 1)
+        cache.write_at(places, width)
+        logits = self._network(
+            input_ids=torch.from_numpy(tile.last[rows]).to(device)[:, None],
+            position_ids=places[:, None],
+            attention_mask=_masks(self._network, places, width),
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[:, -1]
+        luck = torch.from_numpy(uniforms(tile.key[rows], tile.count[rows]))
+        return draw(logits, sampling, luck.to(device))
+
+    def _prefixes(self, prompts: Sequence[Prompt]) -> Iterator[tuple[list[int], Prefix]]:
+        """Keys and values of all tokens of prompts but their last (see `Prefill`)."""
+        by_width: dict[int, list[int]] = {}
+        for index, prompt in enumerate(prompts):
+            if len(prompt.tokens) > 1:
+                by_width.setdefault(padded(len(prompt.tokens) - 1), []).append(index)
+        for width, members in by_width.items():
+            at_once = max(1, PREFILL_TOKENS // width)
+            for part in (members[begin : begin + at_once] for begin in range(0, len(members), at_once)):
+                yield part, self._prefix([prompts[index].tokens[:-1] for index in part], width)
+
+    def _prefix(self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int) -> Prefix:
+        """Keys and values of beginnings of sequences, padded on their right, where no token looks."""
+        tokens = np.zeros((len(beginnings), width), np.int64)
+        for row, beginning in enumerate(beginnings):
+            tokens[row, : len(beginning)] = beginning
+        last_position = longest_sequence(self._network.config) - 1
+        cache = DynamicCache()
+        self._network.base_model(
+            input_ids=torch.from_numpy(tokens).to(self._device),
+            position_ids=torch.arange(width, device=self._device).clamp(max=last_position)[None],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        return Prefix.of(cache)
+
+
+@contextmanager
+def _in_evaluation(network: Any) -> Iterator[None]:
+    """Without dropout, and with caches where activations are checkpointed."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)
+
+
+def _masks(
+    network: Any, places: Int64[Tensor, "row"], width: int
+) -> Float[Tensor, "row 1 1 width"] | dict[str, Float[Tensor, "row 1 1 width"]]:
+    """What attention adds to its scores: 0 for a row's own tokens, minus infinity for the rest of its slot.
+
+    Where layers look back on a window only, their mask is narrower; where some do, each kind has its own.
+    """
+    columns = torch.arange(width, device=places.device)
+    seen = columns <= places[:, None]
+    dtype, window = network.dtype, getattr(network.config, "sliding_window", None)
+    whole = torch.zeros(seen.shape, dtype=dtype, device=places.device).masked_fill_(~seen, -torch.inf)
+    if window is None or width <= window:
+        return whole[:, None, None]
+    near = whole.masked_fill(columns <= places[:, None] - window, -torch.inf)[:, None, None]
+    kinds = set(getattr(network.config, "layer_types", None) or ["sliding_attention"])
+    if kinds == {"full_attention"}:
+        return whole[:, None, None]
+    return {"full_attention": whole[:, None, None], "sliding_attention": near} if len(kinds) > 1 else near
+
+
+def _same(one: Rollout, other: Rollout) -> bool:
+    return bool(np.array_equal(one.tokens, other.tokens) and np.array_equal(one.log_probs, other.log_probs))
