@@ -54,6 +54,7 @@ NOTHING_THERE = (
     "diff no no2",
     "export no",
     "predict no no.csv",
+    "chat no --prompt x",
     "sink no tensorboard:x",
     "stop no",
     "show no",

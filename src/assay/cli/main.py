@@ -25,6 +25,7 @@ _COMMANDS = {
     "replay": ("assay.cli.replay", "Run a step again: bit for bit, operator by operator, row by row."),
     "export": ("assay.cli.export", "A run's model as a folder that other tools load, with its evidence."),
     "predict": ("assay.cli.predict", "Ask a run's or an exported model about the rows of a file."),
+    "chat": ("assay.cli.chat", "Talk with a language model: a run's commit, or a folder."),
     "sink": ("assay.cli.sink", "A run's metrics in TensorBoard, MLflow or W&B, live."),
     "eval": ("assay.cli.eval", "Ask checkpoints the questions of a suite; scores over checkpoints."),
     "compare": ("assay.cli.compare", "A run beside its baseline."),

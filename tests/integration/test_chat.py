@@ -1,0 +1,108 @@
+"""`assay chat`: a run's commit and a folder answer, as plain transformers does with the same words."""
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
+from assay.cli.main import cli
+from assay.launch.models.chat import Conversation, run_to_talk_with
+from assay.launch.run import new_run
+from assay.scoring.sampler import Sampling
+from integration.test_language_export import (
+    MODEL,
+    conversations,
+    exported,
+    home,
+    preferences,
+    recipe,
+    trained_model,
+)
+
+__all__ = ["conversations", "home", "preferences"]
+SFT = {"type": "sft", "train_on": "spans", "model": {**MODEL, "max_tokens": 128}}
+GREEDY = ("--temperature", "0", "--max-tokens", "20")
+
+
+@pytest.fixture
+def chat() -> Callable[..., Result]:
+    def run(*arguments: str, stdin: str | None = None) -> Result:
+        return CliRunner().invoke(cli, ["chat", *arguments], input=stdin)
+
+    return run
+
+
+def said_by_transformers(folder: Path, messages: list[dict[str, str]]) -> str:
+    """The likeliest answer of 20 tokens at most."""
+    tokenizer, network = (
+        AutoTokenizer.from_pretrained(folder),
+        AutoModelForCausalLM.from_pretrained(folder).eval(),
+    )
+    ids = torch.tensor([tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)])
+    found = network.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=20)
+    return str(tokenizer.decode(found[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversations, home, tmp_path, chat):
+    trained_model(home, recipe(conversations, SFT))
+    folder = exported(home, "sft", tmp_path / "model").folder
+    question = {"role": "user", "content": "3 plus 4"}
+    expected = said_by_transformers(folder, [question])
+    assert expected
+    for model in ("sft", "sft@2", str(folder)):
+        found = chat(model, "--prompt", "3 plus 4", *GREEDY)
+        assert (found.stdout, found.exit_code) == (expected + "\n", 0)
+    assert chat("sft", *GREEDY, stdin="3 plus 4").stdout == expected + "\n"
+    system = {"role": "system", "content": "Add."}
+    found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
+    assert found.stdout == said_by_transformers(folder, [system, question]) + "\n"
+
+    conversation = Conversation(
+        run_to_talk_with(home, "sft", step=None, tokenizer=None), Sampling(max_tokens=20)
+    )
+    conversation.say("3 plus 4")
+    turns = [question, {"role": "assistant", "content": expected}, {"role": "user", "content": "5 plus 1"}]
+    assert conversation.say("5 plus 1").text == said_by_transformers(folder, turns)
+    conversation.begin_again()
+    assert conversation.say("3 plus 4").text == expected
+
+
+def refused(found: Result, words: str) -> None:
+    assert isinstance(found.exception, ConfigError), found.output
+    assert words in str(found.exception)
+    assert found.stdout == ""
+
+
+def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home, tmp_path, chat):
+    new_run(home, LoadedConfig(recipe(preferences, {"type": "reward", "model": MODEL}), {}), run_id="reward")
+    refused(chat("reward", "-p", "x"), "whose model writes no text")
+    new_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
+    refused(chat("young", "-p", "x"), "has not a commit. Its commits are of these steps: none yet")
+    refused(chat("young", stdin=""), "nothing is asked: there is no terminal")
+    (tmp_path / "empty").mkdir()
+    refused(chat(str(tmp_path / "empty"), "-p", "x"), "no config.json there")
+    refused(chat(str(tmp_path / "empty"), "-p", "x", "--step", "3"), "--step: ")
+
+
+@pytest.mark.slow
+def test_in_a_terminal_lines_are_answered_until_ctrl_d(conversations, home):
+    trained_model(home, recipe(conversations, SFT))
+    terminal, stdin = pty.openpty()
+    command = [sys.executable, "-m", "assay", "chat", "sft", *GREEDY]
+    process = subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.write(terminal, b"3 plus 4\n\n/new\n3 plus 4\n\x04")
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert "a conversation. /new begins again, Ctrl-D ends." in stderr
+    answers = [answer for line in stdout.splitlines() if (answer := line.replace("> ", ""))]
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
