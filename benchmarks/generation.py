@@ -1,0 +1,161 @@
+"""Our engine beside `transformers.generate`: `python benchmarks/generation.py [--quick]`.
+
+256 prompts (32, eight samples of each, as in a step of GRPO) are completed by one model at temperature 1;
+batches of 64 there, 64 slots here. How long answers are is the model's own affair, as in life: an addition to
+the end token's logit, by position, makes their lengths log-normal (median 24, longest 256), or all 8. Both draw
+from the same distribution, and take turns, in the other order every other time.
+
+Figures are drawn tokens a second. The last line printed is one JSON object: ratios, ours / theirs.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from assay.scoring.sampler import Sampling
+from assay.training.generation.generator import Generator
+from assay.training.generation.rollout import Prompt
+from assay.training.model.causal import build_causal
+from assay.training.model.causal_config import NewCausalConfig
+from trainer import Target, describe_machine
+
+BATCH = 64
+NUM_PROMPTS, SAMPLES = 32, 8
+PROMPT_TOKENS = 20
+LONGEST, EVEN = 256, 8
+MEDIAN, SPREAD = 24, 1.0
+END = 1
+VOCAB_SIZE = 1024
+SIZES = {"d64": (64, 2), "d128": (128, 4)}
+
+
+class Turn(NamedTuple):
+    """One contender's, once."""
+
+    num_tokens: int
+    wall_s: float
+    cpu_s: float
+
+
+def hazards() -> torch.Tensor:
+    """[tokens before]: the chance that an answer that is so long ends here; log-normal lengths."""
+    edges = (np.log(np.arange(1, LONGEST + 2)) - math.log(MEDIAN)) / SPREAD
+    beyond = np.array([0.5 * math.erfc(edge / math.sqrt(2)) for edge in edges])
+    return torch.from_numpy(1 - beyond[1:] / beyond[:-1]).float()
+
+
+def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool) -> Any:
+    """A model whose answers have such lengths."""
+    torch.manual_seed(0)
+    config = NewCausalConfig(
+        vocab_size=VOCAB_SIZE, hidden_size=hidden_size, num_layers=num_layers, num_heads=4, num_kv_heads=2,
+        intermediate_size=3 * hidden_size, max_tokens=512,
+    )  # fmt: skip
+    network = build_causal(config).eval()
+    chances = hazards() if is_mixed else torch.zeros(LONGEST + 1)
+
+    def end_as_planned(_: Any, __: Any, given: dict[str, Any], output: Any) -> None:
+        logits = output.logits[:, -1]
+        drawn = (given["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=LONGEST)
+        logits[:, END] = -torch.inf
+        logits[:, END] = torch.logsumexp(logits, dim=-1) + torch.logit(chances[drawn])
+
+    network.register_forward_hook(end_as_planned, with_kwargs=True)
+    return network
+
+
+def timed(complete: Callable[[], int]) -> Turn:
+    began, cpu = time.perf_counter(), time.process_time()
+    num_tokens = complete()
+    return Turn(num_tokens, time.perf_counter() - began, time.process_time() - cpu)
+
+
+def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
+    generator, sampling = (
+        Generator(network, ends={END}, slots=BATCH),
+        Sampling(temperature=1.0, max_tokens=longest),
+    )
+
+    def complete(round_: int) -> int:
+        asked = [Prompt(row.numpy(), round_ * len(rows) + index) for index, row in enumerate(rows)]
+        return sum(len(rollout.tokens) for rollout in generator.generate(asked, sampling))
+
+    return complete
+
+
+def theirs(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
+    settings = {
+        "do_sample": True,
+        "top_k": 0,
+        "eos_token_id": END,
+        "pad_token_id": 0,
+        "max_new_tokens": longest,
+    }
+
+    def complete(round_: int) -> int:
+        torch.manual_seed(round_)
+        num_tokens = 0
+        for batch in torch.split(rows, BATCH):
+            mask = torch.ones_like(batch)
+            found = network.generate(batch, attention_mask=mask, **settings)[:, rows.shape[1] :]
+            is_end = found == END
+            after = is_end.cumsum(1) - is_end.long() > 0
+            num_tokens += int((~after).sum())
+        return num_tokens
+
+    return complete
+
+
+def compared(size: str, *, is_mixed: bool, rounds: int) -> dict[str, float]:
+    network = new_network(*SIZES[size], is_mixed=is_mixed)
+    longest = LONGEST if is_mixed else EVEN
+    rows = torch.randint(2, VOCAB_SIZE, (NUM_PROMPTS, PROMPT_TOKENS)).repeat_interleave(SAMPLES, 0)
+    contenders = {"ours": ours(network, rows, longest), "transformers.generate": theirs(network, rows, longest)}
+    turns: dict[str, list[Turn]] = {name: [] for name in contenders}
+    for round_ in range(rounds + 1):
+        for name in list(contenders)[:: 1 if round_ % 2 else -1]:
+            turns[name].append(timed(lambda name=name, round_=round_: contenders[name](round_)))  # type: ignore[misc]
+    lengths = "log-normal lengths" if is_mixed else f"answers of {EVEN} tokens"
+    print(f"\n{size}, {sum(each.numel() for each in network.parameters()):,} parameters, {lengths}:")
+    rates = {}
+    for name, (_, *counted) in turns.items():  # the first allocates
+        by_wall = [turn.num_tokens / turn.wall_s for turn in counted]
+        by_cpu = statistics.median(turn.num_tokens / turn.cpu_s for turn in counted)
+        rates[name] = (statistics.median(by_wall), by_cpu)
+        mean = statistics.mean(turn.num_tokens for turn in counted) / len(rows)
+        print(
+            f"  {name:<24}{rates[name][0]:8.0f} tokens/s ({min(by_wall):.0f} to {max(by_wall):.0f})"
+            f"{by_cpu:8.0f} /CPU s; {mean:.1f} tokens an answer"
+        )
+    (wall, cpu), (their_wall, their_cpu) = rates["ours"], rates["transformers.generate"]
+    key = f"generate{'' if is_mixed else '_short'}_vs_hf_{size}"
+    return {key: wall / their_wall, f"{key}_cpu": cpu / their_cpu}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="one round of the smaller model")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    describe_machine()
+    figures: dict[str, float] = {}
+    for size in list(SIZES)[: 1 if given.quick else None]:
+        for is_mixed in (True, False):
+            figures |= compared(size, is_mixed=is_mixed, rounds=1 if given.quick else 5)
+    figures["generate_vs_hf"] = min(
+        figures[f"generate_vs_hf_{size}"] for size in SIZES if f"generate_vs_hf_{size}" in figures
+    )
+    print("\nTarget:")
+    print(Target("generate_vs_hf", 3.0, at_most=False).line(figures["generate_vs_hf"]))
+    print(json.dumps({name: round(value, 4) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()
