@@ -1,9 +1,13 @@
 """What `assay train --check` says of a run beforehand is what the run then does."""
 
+import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -13,7 +17,10 @@ from assay.launch.calibration import calibrate
 from assay.launch.preview import preview
 from assay.launch.run import checked
 from assay.store.home import Home
+from assay.training.model.causal import build_causal
+from assay.training.model.causal_config import NewCausalConfig
 from assay.training.recipe import Recipe
+from preference_rows import preference_recipe, write_pairs
 
 STATED_FACTOR = 2.0
 """Within which the formula for memory is, where the model is large beside Python and its libraries."""
@@ -101,3 +108,55 @@ def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, e
     measured = large.peak_bytes - small.peak_bytes
     print(sum(memory), measured, memory, small.peak_bytes)
     assert measured / STATED_FACTOR < sum(memory) < measured * STATED_FACTOR
+
+
+LANGUAGE_SIZES = {"hidden_size": 256, "num_layers": 6, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 768}
+PACKED = {"layout": {"type": "packed", "sequence_tokens": 400}}
+LANGUAGE_WAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "sft": ("sft", {}, {}),
+    "sft, packed": ("sft", PACKED, {}),
+    "sft, checkpointed": ("sft", {"max_micro_batch_tokens": 1600}, {"checkpoint_activations": True}),
+    "reward": ("reward", {}, {}),
+    "dpo, with its reference": ("dpo", {}, {}),
+    "sft, adapters": ("sft", {}, {"lora": {"rank": 8}}),
+}
+
+
+def language_tree(dataset: Path, method: dict[str, Any], loader: dict[str, Any]) -> dict[str, Any]:
+    tree = preference_recipe(dataset, method, trainer={"max_steps": 20, "commit_every": 1})
+    sizes = {"lanes": 2, "global_batch_size": 32, "window_rows": 64}
+    return {**tree, "loader": {**tree["loader"], **sizes, **loader}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", LANGUAGE_WAYS)
+def test_the_memory_of_a_language_model_is_as_the_formula_says(
+    way: str, tmp_path: Path, requires: Callable[..., None]
+) -> None:
+    method, loader, more = LANGUAGE_WAYS[way]
+    if "lora" in more:
+        requires("peft", importlib.util.find_spec("peft") is not None, "not installed here (make test-lora)")
+    rng = np.random.default_rng(0)
+    rows = [
+        {"input_ids": row[:200], "rejected_ids": row[200:400], "prompt_tokens": 0, "margin": 0.0}
+        for row in rng.integers(1, 2000, (256, 400)).tolist()
+    ]
+    dataset = write_pairs(tmp_path / "pairs", rows)
+
+    def said_and_taken(**sizes: int) -> tuple[int, int]:
+        model = {"type": "new", "vocab_size": 2000, "max_tokens": 400, **sizes}
+        if method == "dpo":
+            folder = tmp_path / f"width-{sizes['hidden_size']}"
+            build_causal(NewCausalConfig.model_validate(model)).save_pretrained(folder)
+            model = {"type": "pretrained", "path": str(folder)}
+        keys = {"type": method, "model": {**model, **more}, **({"train_on": "all"} if method == "sft" else {})}
+        values = LoadedConfig(language_tree(dataset, keys, loader), {})
+        memory = preview(*checked(values), world_size=1).memory
+        assert memory is not None and (memory.frozen > 0) == ("reference" in way or "adapters" in way)
+        return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
+
+    small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
+    large = said_and_taken(**LANGUAGE_SIZES)
+    said, taken = large[0] - small[0], large[1] - small[1]
+    print(way, said, taken, small)
+    assert taken / STATED_FACTOR < said < taken * STATED_FACTOR

@@ -10,8 +10,10 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
+from assay.data.loader.config import PackedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.calibration import Calibration
 from assay.launch.run import check_length, steps_of
@@ -20,6 +22,8 @@ from assay.training.recipe import Recipe
 FLOAT_BYTES = 4
 MOMENTS = 2
 """AdamW's, for each parameter."""
+PACKING_WASTE = 11 / 9
+"""Sequences for each that is needed at least, at the most (see `layouts.pack`)."""
 FORWARD_SHARE = 1 / 3
 """The share of a training step, that a forward pass alone takes: backward is two of them."""
 
@@ -28,6 +32,8 @@ class RankMemory(NamedTuple):
     """Bytes that a rank holds at its most, in float32, beside what Python and its libraries take."""
 
     parameters: int
+    frozen: int
+    """Weights that are not trained: those below adapters, a reference."""
     gradients: int
     """One set in DDP's buckets, and a partial sum for each doubling of the rank's lanes."""
     optimizer: int
@@ -53,6 +59,8 @@ class Preview(NamedTuple):
     """In one evaluation."""
     parameters: int | None
     """None where nobody knows before the model is made."""
+    frozen: int
+    """Numbers that are held and not trained: weights below adapters, a reference."""
     memory: RankMemory | None
     """Likewise."""
     num_commits: int | None
@@ -80,6 +88,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
         num_tokens=learned * mean_tokens,
         validation_tokens=int(validation.num_rows.sum()) * mean_tokens,
         parameters=size.parameters if size else recipe.method.num_parameters(),
+        frozen=size.frozen if size else 0,
         memory=_memory(recipe, dataset, world_size) if size else None,
         num_commits=_num_due(steps.planned, trainer.commit_every, trainer.evaluate_every)
         if trainer.commit_every != "auto"
@@ -97,14 +106,18 @@ def expected_s(found: Preview, measured: Calibration) -> float:
 
 
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
-    """Tokens, padding counted."""
-    longest, loader = int(dataset.manifest.lengths.max), recipe.loader
-    tokens = loader.rows_per_lane * longest
-    return (
-        tokens
-        if loader.max_micro_batch_tokens is None
-        else min(tokens, max(longest, loader.max_micro_batch_tokens))
-    )
+    """Tokens, padding counted; where rows are packed, about as many."""
+    loader, lengths = recipe.loader, dataset.manifest.lengths
+    # Both sequences of a pair are as wide as the longer one.
+    widest = int(lengths.max) * len(sequences_of(recipe.method.columns))
+    tokens = loader.rows_per_lane * widest
+    if isinstance(loader.layout, PackedLayout):
+        widest = loader.layout.sequence_tokens
+        one_by_one = -(-loader.rows_per_lane // max(1, widest // int(lengths.max)))
+        filled = math.ceil(PACKING_WASTE * loader.rows_per_lane * lengths.mean / widest)
+        tokens = widest * min(one_by_one, filled)
+    budget = loader.max_micro_batch_tokens
+    return tokens if budget is None else min(tokens, max(widest, budget))
 
 
 def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
@@ -116,6 +129,7 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     all_tokens = dataset.manifest.num_tokens / world_size
     return RankMemory(
         parameters=weights,
+        frozen=FLOAT_BYTES * size.frozen,
         gradients=num_sums * weights,
         optimizer=MOMENTS * weights,
         commit=(1 + MOMENTS) * weights,

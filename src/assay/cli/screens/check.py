@@ -27,7 +27,8 @@ def check_lines(
     for remark in found.remarks:
         yield f"note: {remark}"
     parameters = "known once the model is made" if found.parameters is None else f"{found.parameters:,}"
-    yield f"parameters   {parameters}"
+    frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
+    yield f"parameters   {parameters}{frozen}"
     a_step = count_text(found.num_tokens / found.num_steps)
     yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step"
     yield f"commits      {_commits(found, trainer)}"
@@ -51,7 +52,9 @@ def check_view(
 
 
 def _memory(memory: RankMemory, measured: Calibration | None) -> Iterator[str]:
-    parts = ", ".join(f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items())
+    parts = ", ".join(
+        f"{name} {bytes_text(num_bytes)}" for name, num_bytes in memory._asdict().items() if num_bytes
+    )
     yield f"memory       {bytes_text(sum(memory))} a rank, float32, beside Python and its libraries: {parts}"
     if measured is not None and measured.peak_bytes:
         yield f"             measured here, with those: {bytes_text(measured.peak_bytes)} of the host's memory"

@@ -12,6 +12,7 @@ from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
 from assay.records.dataset import DatasetManifest
 from assay.training.model.config import (
+    ModelSize,
     NewEncoderConfig,
     PretrainedEncoderConfig,
     checkpoint_path,
@@ -71,6 +72,34 @@ class CausalShape(NamedTuple):
     """Longest sequence that it takes."""
 
 
+class DecoderShape(NamedTuple):
+    """How large a decoder is."""
+
+    hidden_size: int
+    num_layers: int
+    intermediate_size: int
+    kv_size: int
+    """Width of all keys together."""
+
+    def activation_numbers(self, num_tokens: int, *, checkpointed: bool) -> int:
+        """Numbers that a forward pass over so many tokens, padding counted, keeps for the backward pass.
+
+        Of a layer and token: its input, that normed, and what goes on to the projections; queries, keys,
+        values, what attention gives (twice: as it is, and laid out for the projection); the same three
+        around the second norm; and the feed-forward layer: its gate before and behind its non-linearity,
+        its other half, and their product. Around the layers: the last norm's three, the states that go to
+        a head, and their gradient.
+        """
+        width, wide = self.hidden_size, self.intermediate_size
+        a_layer = 9 * width + 2 * self.kv_size + 4 * wide
+        kept = self.num_layers * width + a_layer if checkpointed else self.num_layers * a_layer
+        return num_tokens * (kept + 6 * width + 2 * wide)
+
+
+HEAD_NUMBERS = 1 << 22
+"""Logits that a head makes at once on a CPU (see `head`): 16 MB, which glibc keeps for the next."""
+
+
 class NewCausalConfig(FrozenConfig):
     """A decoder with random weights (drawn from the run's seed), without dropout."""
 
@@ -115,6 +144,7 @@ class NewCausalConfig(FrozenConfig):
     checkpoint_activations: bool = False
     """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
     third more time. The same bits on a CPU."""
+
 
     @property
     def kv_heads(self) -> int:
@@ -175,6 +205,11 @@ class NewCausalConfig(FrozenConfig):
         """Names that adapters can be beside."""
         return list(self.linear_sizes())
 
+    def decoder(self) -> DecoderShape:
+        """How large it is."""
+        kv = self.kv_heads * (self.hidden_size // self.num_heads)
+        return DecoderShape(self.hidden_size, self.num_layers, self.intermediate_size, kv)
+
 
 class PretrainedCausalConfig(FrozenConfig):
     """A checkpoint folder as `save_pretrained` writes it."""
@@ -191,6 +226,7 @@ class PretrainedCausalConfig(FrozenConfig):
     checkpoint_activations: bool = False
     """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
     third more time. The same bits on a CPU."""
+
 
     @property
     def packs(self) -> bool:
@@ -222,15 +258,52 @@ class PretrainedCausalConfig(FrozenConfig):
             return None
         return [name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2]
 
+    def decoder(self) -> DecoderShape | None:
+        """How large it is; None where its folder has other words for it."""
+        tree = self._tree()
+        named = [
+            next((tree[name] for name in names if isinstance(tree.get(name), int)), None) for names in _SIZES
+        ]
+        width, layers, wide, heads = named
+        if width is None or layers is None or heads is None:
+            return None
+        kv = (tree.get("num_key_value_heads") or heads) * (tree.get("head_dim") or width // heads)
+        return DecoderShape(width, layers, wide or 4 * width, kv)
+
     def _tree(self) -> dict[str, Any]:
         return _read(checkpoint_path(self.path) / "config.json")
 
 
+_SIZES = (
+    ("hidden_size", "n_embd"),
+    ("num_hidden_layers", "n_layer"),
+    ("intermediate_size", "n_inner"),
+    ("num_attention_heads", "n_head"),
+)
+"""What folders call the sizes of a decoder."""
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What folders call the longest sequence."""
 
 
 CausalConfig = Annotated[NewCausalConfig | PretrainedCausalConfig, Field(discriminator="type")]
+
+
+LOGIT_COPIES = 3
+"""What of them is there at the same time: themselves, their exponentials, and what becomes of them."""
+
+
+def numbers_held(
+    model: NewCausalConfig | PretrainedCausalConfig, num_tokens: int, *, copies: int = 0, has_head: bool = True
+) -> ModelSize | None:
+    """What training it holds, beside so many frozen copies; None where only the weights know."""
+    whole = model.model_copy(update={"lora": None}).num_parameters()
+    trained, decoder, shape = model.num_parameters(), model.decoder(), model.shape()
+    if whole is None or trained is None or decoder is None or shape is None:
+        return None
+    frozen = copies * whole + (whole if model.lora else 0)
+    kept = decoder.activation_numbers(num_tokens, checkpointed=model.checkpoint_activations)
+    logits = LOGIT_COPIES * min(HEAD_NUMBERS, num_tokens * shape.vocab_size) if has_head else 0
+    return ModelSize(trained, kept + logits, frozen)
 
 
 def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:

@@ -12,6 +12,17 @@ from assay.base.errors import ConfigError
 from assay.base.installed import installed_path
 
 
+class ModelSize(NamedTuple):
+    """Numbers that a model holds while it is trained."""
+
+    parameters: int
+    """Those that are trained."""
+    activations: int
+    """Kept by the forward pass of one micro-batch for its backward pass."""
+    frozen: int = 0
+    """Weights below adapters, and those of a reference."""
+
+
 class EncoderShape(NamedTuple):
     """How large an encoder is."""
 

@@ -14,8 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-CHUNK_NUMBERS = {"cpu": 1 << 22}
-"""Logits of one chunk: 16 MB, which glibc keeps for the next (see `parallel.allocator`)."""
+from assay.training.model.causal_config import HEAD_NUMBERS
+
+CHUNK_NUMBERS = {"cpu": HEAD_NUMBERS}
+"""Logits of one chunk, by the kind of device (see also `parallel.allocator`)."""
 OTHERWISE = 1 << 27
 """On a GPU: large enough to keep it busy. Part of the numbers, as the device is."""
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from assay.base.config import FrozenConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
+from assay.training.model.config import ModelSize
 
 
 class BinaryPredictions(NamedTuple):
@@ -73,14 +74,6 @@ class NumberPredictions(NamedTuple):
 
 
 Predictions = BinaryPredictions | RowScores | ClassPredictions | NumberPredictions
-
-
-class ModelSize(NamedTuple):
-    """Numbers that a model holds while it is trained."""
-
-    parameters: int
-    activations: int
-    """Kept by the forward pass of one micro-batch for its backward pass."""
 
 
 class MethodConfig(FrozenConfig, ABC):

@@ -7,8 +7,8 @@ from pydantic import Field, PositiveInt, model_validator
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
-from assay.training.model.config import EncoderConfig, NewEncoderConfig
-from assay.training.trainer.method_config import MethodConfig, ModelSize, Predictions
+from assay.training.model.config import EncoderConfig, ModelSize, NewEncoderConfig
+from assay.training.trainer.method_config import MethodConfig, Predictions
 
 NUMERIC_BUCKETS = 129
 """0: missing; 1 to 64: negative numbers, 65 to 128: the others; by quarter octaves of |x| + 1."""

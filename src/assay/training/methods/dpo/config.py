@@ -16,7 +16,9 @@ from assay.training.model.causal_config import (
     NewCausalConfig,
     PretrainedCausalConfig,
     check_rows,
+    numbers_held,
 )
+from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 LOSS = Metric(name="loss", unit="loss per pair", higher_is_better=False)
@@ -183,6 +185,14 @@ class DpoConfig(MethodConfig):
                 f"assay data score DATASET --reference {path}; or name the folder that they are held to as "
                 "method.reference.path."
             )
+
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """See `MethodConfig`. A reference is held beside the model unless it is that without its adapters."""
+        reference = self.reference
+        is_held = isinstance(reference, FrozenReference) and (
+            reference.path is not None or self.model.lora is None
+        )
+        return numbers_held(self.model, num_tokens, copies=int(is_held))
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""

@@ -8,7 +8,8 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
-from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows
+from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows, numbers_held
+from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 MARGIN_OF_REWARDS = Metric(name="margin", unit="rewards", higher_is_better=True)
@@ -68,10 +69,16 @@ class RewardConfig(MethodConfig):
                 "the column, or take all margins for 0: method.margin_column=null."
             )
 
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """See `MethodConfig`. Of a folder's weights, the head of a language model is counted, too."""
+        held, trained = numbers_held(self.model, num_tokens, has_head=False), self.num_parameters()
+        return held if held is None or trained is None else held._replace(parameters=trained)
+
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
         if not isinstance(self.model, NewCausalConfig):
             return None
         width = self.model.hidden_size
-        language_head = 0 if self.model.tie_embeddings else self.model.vocab_size * width
+        is_counted = not self.model.tie_embeddings and self.model.lora is None
+        language_head = self.model.vocab_size * width if is_counted else 0
         return self.model.num_parameters() - language_head + width

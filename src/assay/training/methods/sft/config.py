@@ -6,7 +6,8 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.columns import SPANS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import TRAINED_TOKENS, Metric
-from assay.training.model.causal_config import CausalConfig, check_rows
+from assay.training.model.causal_config import CausalConfig, check_rows, numbers_held
+from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 NATS_PER_TOKEN = Metric(name="nats_per_token", unit="nats a token", higher_is_better=False)
@@ -63,6 +64,10 @@ class SftConfig(MethodConfig):
                 f"dataset '{manifest.name}' has rows of one token only, which nothing stands before: there is "
                 "nothing to learn. Build it with longer rows."
             )
+
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """See `MethodConfig`."""
+        return numbers_held(self.model, num_tokens)
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
