@@ -202,7 +202,7 @@ def offer(demo: Path) -> float:
 
 def first_steps(demo: Path, workers: int, *, starts: int) -> Iterator[float]:
     """Seconds from the command to the end of the first step, of runs of the demo's recipe."""
-    recipe = yaml.safe_load((CHECKOUT / "src/assay/launch/demo.yaml").read_text())
+    recipe = yaml.safe_load((CHECKOUT / "src/assay/launch/demo/classifier.yaml").read_text())
     recipe["data"]["dataset"] = str((demo / "demo" / "dataset").resolve())
     recipe["trainer"]["max_steps"] = 16
     (demo / "start.yaml").write_text(yaml.safe_dump(recipe))

@@ -45,7 +45,7 @@ SMALL = (
     "trainer.optimizer.schedule.warmup_steps=5",
 )  # fmt: skip
 RECIPES: dict[str, tuple[Path, tuple[str, ...]]] = {
-    "demo": (CHECKOUT / "src/assay/launch/demo.yaml", SMALL),
+    "demo": (CHECKOUT / "src/assay/launch/demo/classifier.yaml", SMALL),
     "production": (CHECKOUT / "recipes/production.yaml", (*SMALL, "loader.max_micro_batch_tokens=400")),
     "minilm": (
         CHECKOUT / "recipes/minilm.yaml",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,3 +40,22 @@ def test_the_demo_proves_what_it_says_and_leaves_a_memo_to_be_proud_of(tmp_path:
 
     by_hand = str(tmp_path / "runs" / "demo" / "campaign.yaml")
     assert "Nothing was started." in assay("campaign", "run", by_hand, "--check")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # half a minute on an idle machine
+def test_the_demo_of_fine_tuning_kills_audits_exports_and_shows_what_the_model_writes(tmp_path: Path) -> None:
+    environment = {**os.environ, "ASSAY_HOME": str(tmp_path / "runs")}
+    command = [sys.executable, "-m", "assay", "demo", "--sft", "--functions", "2500", "trainer.commit_every=5"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = done.stdout
+    assert done.returncode == 0, f"{said}{done.stderr}"
+    assert re.search(
+        r"one worker was killed with SIGKILL after step \d+; attempt 2 went on from step \d+", said
+    )
+    assert re.search(r"audit +pass: ([\d,]+) rows learned, \1 expected, 0 missing, 0 repeated", said), said
+    needs = re.search(r"held out +([\d.]+) nats a token .* who guesses needs ([\d.]+)", said)
+    assert needs and float(needs[1]) < 0.9 * float(needs[2])
+    assert len(re.findall(r"^def .*\n    people  .+\n    model   ", said, re.MULTILINE)) == 4
+    (model,) = (tmp_path / "runs" / "demo-sft").glob("docstrings-sft-*")
+    assert {"model.safetensors", "tokenizer.json", "README.md"} <= {file.name for file in model.iterdir()}

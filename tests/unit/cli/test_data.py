@@ -103,7 +103,7 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
         "data.dataset=one", "loader.lanes=4", "loader.global_batch_size=32", "loader.layout={type: padded}",
         "method.categorical_columns=[language]", "method.numeric_columns=[]",
     )  # fmt: skip
-    recipe = str(Path(assay.launch.__file__).with_name("demo.yaml"))
+    recipe = str(Path(assay.launch.__file__).with_name("demo") / "classifier.yaml")
     code, checked, _ = run(
         capsys,
         "train",

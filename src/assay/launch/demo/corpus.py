@@ -1,8 +1,10 @@
 """A real dataset that any machine has: the functions in the Python packages installed beside us.
 
-Each function is a row: its code with the docstring taken out; label 1 if it had one. The code is printed anew
-from its syntax tree, so that no blank line tells where a docstring was. What a model can learn is what
-programmers document: public names, long bodies, many parameters.
+    labelled    a function's code with the docstring taken out; label 1 if it had one
+    documented  its signature, which is a prompt, and the docstring's first paragraph
+
+The code is printed anew from its syntax tree, so that no blank line tells where a docstring was. What a model
+can learn is what programmers document (public names, long bodies, many parameters), and how.
 """
 
 import ast
@@ -11,15 +13,20 @@ import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import xxhash
 
+Rows = Literal["labelled", "documented"]
 MIN_STATEMENTS = 2
 """Shorter bodies say nothing once the docstring is gone."""
 
 MAX_CHARACTERS = 6_000
+MOST_WORDS = 40
+"""Of a docstring's first paragraph; longer ones are left out."""
 
 MAX_FUNCTIONS_OF_A_FILE = 12
 """Functions of one file share their luck, and a file counts as one draw: the same rows from more files, none of
@@ -32,7 +39,7 @@ PACKAGES = (
 """Nearly all come with assay's own dependencies; what is not installed is left out."""
 
 
-def write_corpus(folder: Path, *, max_functions: int) -> int:
+def write_corpus(folder: Path, *, max_functions: int, rows: Rows = "labelled") -> int:
     """Write `functions.jsonl`; returns the number of functions. The same machine gives the same file."""
     site_packages = Path(sysconfig.get_path("purelib"))
     files = [path for name in PACKAGES for path in sorted((site_packages / name).rglob("*.py"))]
@@ -40,7 +47,8 @@ def write_corpus(folder: Path, *, max_functions: int) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     num_written = 0
     with (folder / "functions.jsonl").open("w", encoding="utf-8") as out, ProcessPoolExecutor(2) as pool:
-        for functions in pool.map(_functions_of, files, [site_packages] * len(files), chunksize=8):
+        of_file = partial(_functions_of, site_packages=site_packages, rows=rows)
+        for functions in pool.map(of_file, files, chunksize=8):
             for function in functions[: max_functions - num_written]:
                 out.write(json.dumps(function) + "\n")
                 num_written += 1
@@ -50,19 +58,19 @@ def write_corpus(folder: Path, *, max_functions: int) -> int:
     return num_written
 
 
-def _functions_of(path: Path, site_packages: Path) -> list[dict[str, object]]:
+def _functions_of(path: Path, site_packages: Path, rows: Rows) -> list[dict[str, object]]:
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError, ValueError):
         return []  # templates and test data of other packages; no function of ours is lost
-    rows = islice(_rows(tree), MAX_FUNCTIONS_OF_A_FILE)
     created_at = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
     where = path.relative_to(site_packages)
     shared = {"shard_id": str(where), "created_at": created_at, "package": where.parts[0]}
-    return [{**row, **shared} for row in rows]
+    of_tree = _labelled if rows == "labelled" else _documented
+    return [{**row, **shared} for row in islice(of_tree(tree), MAX_FUNCTIONS_OF_A_FILE)]
 
 
-def _rows(tree: ast.Module) -> Iterator[dict[str, object]]:
+def _labelled(tree: ast.Module) -> Iterator[dict[str, object]]:
     methods = {child for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for child in node.body}
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -85,6 +93,16 @@ def _rows(tree: ast.Module) -> Iterator[dict[str, object]]:
             "num_parameters": len(node.args.args) + len(node.args.kwonlyargs),
             "num_statements": sum(isinstance(child, ast.stmt) for child in ast.walk(node)) - 1,
         }
+
+
+def _documented(tree: ast.Module) -> Iterator[dict[str, object]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and (docstring := ast.get_docstring(node)):
+            words = docstring.split("\n\n")[0].split()
+            if 2 < len(words) <= MOST_WORDS:
+                returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+                signature = f"def {node.name}({ast.unparse(node.args)}){returns}:\n"
+                yield {"prompt": signature, "completion": " ".join(words)}
 
 
 def read_texts(path: Path, *, max_texts: int) -> list[str]:

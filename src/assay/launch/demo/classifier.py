@@ -20,16 +20,14 @@ from assay.base.config import LoadedConfig, read_config_file
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.tokens import train_tokenizer
-from assay.launch.bookkeeping import writer_of
 from assay.launch.campaign.campaign import run_campaign
 from assay.launch.campaign.folder import declare, read_campaign_file
 from assay.launch.campaign.memo import WrittenMemo, write_memo
 from assay.launch.campaign.train import InThisProcess, WatcherOf, Workplace
-from assay.launch.demo_corpus import read_texts, write_corpus
-from assay.launch.drive import RunResult, drive
-from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, Kill
-from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.run import new_run, planned_steps
+from assay.launch.demo.corpus import read_texts, write_corpus
+from assay.launch.demo.runs import kill_half_way, trained
+from assay.launch.drive import RunResult
+from assay.launch.run import planned_steps
 from assay.records.dataset import DatasetManifest
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
@@ -90,7 +88,7 @@ def build_demo_dataset(folder: Path, *, num_functions: int, say: Say) -> Dataset
 
 def demo_recipe(dataset: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     """The packaged recipe on this dataset."""
-    with as_file(files("assay.launch") / "demo.yaml") as path:
+    with as_file(files("assay.launch.demo") / "classifier.yaml") as path:
         return read_config_file(path, [f"data.dataset={dataset}", *overrides])
 
 
@@ -107,22 +105,11 @@ def run_demo(
     """Run it; `watcher_of` makes what follows a run on the screen."""
     dataset = build_demo_dataset(folder / "dataset", num_functions=num_functions, say=say)
     recipe = demo_recipe(folder / "dataset", overrides)
-
-    def trained(workers: int, faults: FaultPlan = NO_FAULTS) -> RunResult:
-        run, policy = new_run(home, recipe), RestartPolicy(faults=faults)
-        with writer_of(home, run) as writer:
-            result = drive(home, run, writer, world_size=workers, policy=policy, watchers=[watcher_of(run)])
-        if result.error is not None:
-            raise result.error
-        return result
-
     say("baseline: 1 worker, undisturbed")
-    baseline = trained(1)
+    baseline = trained(home, recipe, 1, watcher_of)
     say(f"candidate: {CANDIDATE_WORKERS} workers; one is killed with SIGKILL half-way")
-    steps = planned_steps(baseline.run)
-    # Some steps behind the middle: by then the commit before it has been written.
-    kill = Kill(type="kill", rank=CANDIDATE_WORKERS - 1, step=min(steps, steps // 2 + 5))
-    candidate = trained(CANDIDATE_WORKERS, FaultPlan(faults=(kill,)))
+    kill = kill_half_way(planned_steps(baseline.run), workers=CANDIDATE_WORKERS)
+    candidate = trained(home, recipe, CANDIDATE_WORKERS, watcher_of, kill)
     memo = run_demo_campaign(home, folder, ledger, watcher_of=watcher_of, say=say)
     return DemoResult(dataset, baseline, candidate, kill.step - 1, memo)
 
@@ -137,7 +124,7 @@ def run_demo_campaign(
     clock = SystemClock()
     recipe = demo_recipe(folder / "dataset", PILOT)
     (folder / "pilot.yaml").write_text(yaml.safe_dump(recipe.values, sort_keys=False), encoding="utf-8")
-    with as_file(files("assay.launch") / "demo_campaign.yaml") as packaged:
+    with as_file(files("assay.launch.demo") / "campaign.yaml") as packaged:
         text = packaged.read_text(encoding="utf-8")
     stamp = datetime.fromtimestamp(clock.now_s(), UTC).strftime("%m%d-%H%M%S")
     path = folder / "campaign.yaml"

@@ -1,0 +1,1 @@
+"""The whole story on one machine, on rows that any machine has."""
