@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
+from assay.cli.main import main
 from assay.data.dataset.build import build_dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.evaluation.suite.commit_model import load_committed
@@ -156,6 +157,67 @@ def test_a_token_that_ends_rows_is_no_padding_of_a_reward_model(home: Home, tmp_
     ids = torch.tensor([[5, 4, 1, 4, 5, END]])
     with torch.no_grad():
         assert torch.allclose(plain(ids).logits[:, 0], own(ids, torch.tensor([6])), atol=1e-6)
+
+
+def run_command(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_from_its_folder(
+    preferences: Path, home: Home, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    own = trained_model(home, recipe(preferences, {"type": "reward", "model": MODEL}))
+    folder = exported(home, "reward", tmp_path / "model").folder
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    good, bad = chat(9, "that is 9"), chat(9, "who knows")
+
+    def expected(ids: list[int]) -> float:
+        with torch.no_grad():
+            return float(own(torch.tensor([ids]), torch.tensor([len(ids)])))
+
+    rewards = [expected(tokenizer.apply_chat_template(each, return_dict=False)) for each in (good, bad)]
+    plain = expected([*tokenizer("that is 9", add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
+    rows: list[dict[str, Any]] = [
+        {"messages": bad},
+        {"chosen": good, "rejected": bad},
+        {"text": "that is 9"},
+        {"text": ""},
+    ]
+    wanted: list[dict[str, float]] = [
+        {"reward": rewards[1]},
+        {"chosen_reward": rewards[0], "rejected_reward": rewards[1]},
+        {"reward": plain},
+        {},
+    ]
+    asked = tmp_path / "rows.jsonl"
+    asked.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for model in ("reward", folder):
+        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl") == 0
+        assert "1 row without text: kept, with no answer" in capfd.readouterr().err
+        found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+        for row, answers, said in zip(rows, wanted, found, strict=True):
+            assert {name: said[name] for name in row} == row
+            answered = {name: said[name] for name in said if name.endswith("reward") and said[name] is not None}
+            assert answered == pytest.approx(answers, abs=1e-6)
+    asked.write_text(json.dumps({"body": "that is 9"}) + "\n")
+    assert run_command("predict", "reward", asked) == 2
+    assert "no column 'text', and no pair" in capfd.readouterr().err
+    assert run_command("predict", "reward", asked, "--text", "body") == 0
+    asked.write_text(json.dumps({"text": "that is " * 99}) + "\n")
+    assert run_command("predict", "reward", asked) == 2
+    assert "no sequence that the model was trained on has more than" in capfd.readouterr().err
+
+
+def test_predict_of_a_language_model_names_the_command_that_serves(
+    conversations: Path, home: Home, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained_model(home, recipe(conversations, {"type": "sft", "train_on": "all", "model": MODEL}))
+    (tmp_path / "rows.jsonl").write_text('{"text": "that is 9"}\n')
+    assert run_command("predict", "sft", tmp_path / "rows.jsonl") == 2
+    said = capfd.readouterr().err
+    assert "a model of method 'sft' has no answer for the rows of a file" in said and "assay export RUN" in said
 
 
 def test_what_cannot_leave_so_is_refused_before_anything_is_written(

@@ -53,7 +53,9 @@ def export(
     if as_json:
         click.echo(exported.record.to_json())
     else:
-        ask = f"assay predict {exported.folder} FILE · " if exported.record.form == "classifier" else ""
+        record = exported.record
+        answers = record.form != "language_model" and record.base_sha256 is None
+        ask = f"assay predict {exported.folder} FILE · " if answers else ""
         click.echo(
             f"{exported.folder}: run {exported.record.run_id} at step {exported.record.step:,}, weights "
             f"{exported.record.weights_digest[:16]}…\nnext: {ask}read {exported.folder}/README.md"

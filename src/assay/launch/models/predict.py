@@ -26,6 +26,7 @@ from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_
 from assay.evaluation.suite.answers import Answerer
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.models.export import EXPORT_FILE, NAME_IT
+from assay.launch.models.reward_rows import ANSWERS, RewardRows
 from assay.launch.run import chosen_commit, existing_run
 from assay.records.exported_model import ExportedModel
 from assay.store.commit_log import CommitLog
@@ -47,6 +48,8 @@ class Predictor(NamedTuple):
     tokenizer: Tokenizer
     columns: Mapping[str, pa.DataType]
     """That it reads beside the text."""
+    rewards: RewardRows | None = None
+    """How a reward model reads rows; None of what answers for one text a row."""
 
 
 def exported_predictor(folder: Path) -> Predictor:
@@ -59,8 +62,10 @@ def exported_predictor(folder: Path) -> Predictor:
             raise DamagedDataError(f"{found}: not the file that was exported. Export the model again.")
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
     method = portable_method(recipe.method)
-    types = {name: _type(name, text, path) for name, text in exported.columns.items()}
     answerer = Answerer(method, method.load_portable(folder))
+    if exported.form == "reward_model":
+        return _rewarder(answerer, folder / TOKENIZER_FILE, exported.max_tokens)
+    types = {name: _type(name, text, path) for name, text in exported.columns.items()}
     return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
 
 
@@ -72,6 +77,8 @@ def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path 
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     model = load_committed(run, chosen_commit(run, log, step), log.store)
+    if method.form == "reward_model":
+        return _rewarder(Answerer(method, model), known.path, dataset.manifest.lengths.max)
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
@@ -108,6 +115,8 @@ def _answered(
     missing: Sequence[str],
     textless: Callable[[str], None],
 ) -> list[Row]:
+    if predictor.rewards is not None:
+        return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
     texts = [_text_of(row, text, where) for where, row in part]
     encodings = predictor.tokenizer.encode_batch_fast(texts)
     tokens = [encoding.ids for encoding in encodings]
@@ -119,11 +128,40 @@ def _answered(
     }
     # A model needs a token to be asked; what it says of this one is nobody's answer.
     answers = predictor.answerer.answers([ids or STAND_IN for ids in tokens], columns)
-    # Whatever the file holds already keeps its name.
-    names = {name: f"predicted_{name}" if any(name in row for _, row in part) else name for name in answers}
+    return _beside(
+        part,
+        [
+            {name: values[index] if tokens[index] else None for name, values in answers.items()}
+            for index in range(len(part))
+        ],
+    )
+
+
+def _rewarded(
+    answerer: Answerer,
+    rewards: RewardRows,
+    part: Sequence[tuple[str, Row]],
+    text: str,
+    textless: Callable[[str], None],
+) -> list[Row]:
+    of_rows = [rewards.sequences(row, where, text) for where, row in part]
+    for (where, _), sequences in zip(part, of_rows, strict=True):
+        if not sequences:
+            textless(where)
+    asked = [tokens for sequences in of_rows for tokens in sequences]
+    (said,) = answerer.answers(asked, {}).values() if asked else ([],)
+    each = iter(said)
+    found = [dict(zip(ANSWERS[len(own)], each, strict=False)) if own else {} for own in of_rows]
+    names = dict.fromkeys(name for answers in found for name in answers) or dict.fromkeys(ANSWERS[1])
+    return _beside(part, [{**names, **answers} for answers in found])
+
+
+def _beside(part: Sequence[tuple[str, Row]], answers: Sequence[Row]) -> list[Row]:
+    """The rows with their answers; whatever the file holds already keeps its name."""
+    taken = {name for _, row in part for name in row}
     return [
-        {**row, **{names[name]: values[index] if tokens[index] else None for name, values in answers.items()}}
-        for index, (_, row) in enumerate(part)
+        {**row, **{f"predicted_{name}" if name in taken else name: value for name, value in own.items()}}
+        for (_, row), own in zip(part, answers, strict=True)
     ]
 
 
@@ -175,6 +213,10 @@ def _predictor(
     loaded = load_tokenizer(tokenizer)
     loaded.enable_truncation(max_tokens)
     return Predictor(answerer, loaded, {name: kind for name, kind in types.items() if name != LABEL})
+
+
+def _rewarder(answerer: Answerer, tokenizer: Path, max_tokens: int) -> Predictor:
+    return Predictor(answerer, load_tokenizer(tokenizer), {}, RewardRows.of(tokenizer, max_tokens))
 
 
 def _type(name: str, text: str, where: Path) -> pa.DataType:

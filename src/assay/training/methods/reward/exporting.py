@@ -8,15 +8,19 @@ from copy import deepcopy
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModelForSequenceClassification
 
+from assay.base.errors import ConfigError
 from assay.training.methods.reward.config import RewardConfig
 from assay.training.methods.reward.network import RewardNetwork
+from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.exporting import Leaving, save_model
 
 HEAD = "score"
 """What transformers calls it."""
+WEIGHTS = "model.safetensors"
 
 
 def save_portable(network: RewardNetwork, config: RewardConfig, folder: Path, leaving: Leaving) -> None:
@@ -30,3 +34,16 @@ def save_portable(network: RewardNetwork, config: RewardConfig, folder: Path, le
     setattr(model, str(model.base_model_prefix), network.decoder)
     setattr(model, HEAD, network.head)
     save_model(model, config.model, folder, leaving, heads=(HEAD,))
+
+
+def load_portable(folder: Path) -> nn.Module:
+    """The network behind such files."""
+    if not (folder / WEIGHTS).is_file():
+        raise ConfigError(
+            f"{folder}: it holds adapters alone. Export the run with its adapters merged: assay export RUN."
+        )
+    network = RewardNetwork(PretrainedCausalConfig(type="pretrained", path=str(folder)))
+    head = load_file(folder / WEIGHTS)[f"{HEAD}.weight"]
+    with torch.no_grad():
+        network.head.weight.copy_(head)
+    return network

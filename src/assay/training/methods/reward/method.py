@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,11 +10,12 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from assay.data.dataset.columns import REJECTED
 from assay.data.loader.batch import MicroBatch
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD
 from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
-from assay.training.methods.reward.exporting import save_portable
+from assay.training.methods.reward.exporting import load_portable, save_portable
 from assay.training.methods.reward.loss import reward_losses
 from assay.training.methods.reward.network import RewardNetwork
 from assay.training.model.exporting import Leaving
@@ -45,7 +47,14 @@ class RewardMethod:
         return len(micro_batch.row_ids)
 
     def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
-        """`input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]."""
+        """`input_ids` [2 pair, token], `lengths` [2 pair], `margins` [pair]; of rows of one sequence, as
+        `answers` takes them, the first two."""
+        if REJECTED not in micro_batch.ragged:
+            tokens = micro_batch.tokens
+            return {
+                "input_ids": torch.from_numpy(tokens.values).to(device),
+                "lengths": torch.from_numpy(tokens.lengths).to(device),
+            }
         pairs, margins = pairs_of(micro_batch), np.zeros(len(micro_batch.row_ids), np.float32)
         if self.config.margin_column is not None:
             column = micro_batch.columns[self.config.margin_column].fill_null(0)
@@ -93,10 +102,20 @@ class RewardMethod:
             REJECTED_REWARD.name: rejected,
         }
 
+    def answers(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, list[Any]]:
+        """The reward of each sequence."""
+        return {"reward": model(tensors["input_ids"], tensors["lengths"]).double().tolist()}
+
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
         """See `ExportableMethod`."""
         assert isinstance(model, RewardNetwork), type(model)
         save_portable(model, self.config, folder, leaving)
+
+    def load_portable(self, folder: Path) -> nn.Module:
+        """See `PortableMethod`."""
+        return load_portable(folder)
 
     def _rewards(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
