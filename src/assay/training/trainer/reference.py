@@ -20,6 +20,7 @@ from assay.records.dataset import DatasetManifest
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.model.causal_config import LONGEST, PretrainedCausalConfig
+from assay.training.model.lora import base_sha256, merge_adapters
 from assay.training.model.pairs import pairs_of
 from assay.training.model.token_scores import CausalNetwork, sequence_log_probs
 
@@ -45,11 +46,10 @@ class ReferenceModel:
             raise ConfigError(
                 f"{name}: it says nothing of tokens. Name a language model, or a run of sft or dpo."
             )
-        if not all(weight.requires_grad for weight in network.parameters()):
-            raise ConfigError(
-                f"{name}: its commits hold adapters only, and what is trained from it would have other weights "
-                "by name. Write it whole ('assay export'), and name that folder."
-            )
+        if base_sha256(network) is not None:
+            # The weights that an export of it has, and so their name.
+            merge_adapters(network)
+            network.requires_grad_(True)
         self._network = network.eval()
         self.name = name
         self.digest = weights_digest(model_state(network))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -27,7 +29,9 @@ from assay.training.model.causal_config import NewCausalConfig, PretrainedCausal
 from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.token_scores import CausalNetwork
+from assay.training.trainer.reference import ReferenceModel, folder_digest
 from language_rows import small_model
+from preference_rows import pair_row
 
 IDS = torch.arange(1, 9)[None]
 
@@ -190,3 +194,26 @@ def test_adapters_beside_weights_that_nobody_else_has_do_not_leave_alone(tmp_pat
     model = network(lora={"rank": 2})
     with pytest.raises(ConfigError, match="drawn from the run's seed"):
         save_model(model.network, config(lora={"rank": 2}), tmp_path, Leaving({}, "apart"))
+
+
+@pytest.mark.usefixtures("peft")
+def test_a_run_with_adapters_is_the_reference_that_an_export_of_it_is(tmp_path: Path) -> None:
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    tree = {"type": "pretrained", "path": str(base), "lora": {"rank": 2}}
+    adapted = PretrainedCausalConfig.model_validate(tree)
+    torch.manual_seed(2)
+    own = disturbed(CausalNetwork(adapted)).eval()
+    with torch.no_grad():
+        expected = own(IDS).log_probs
+    torch.manual_seed(2)
+    leaving = disturbed(CausalNetwork(adapted))
+    save_model(leaving.network, adapted, tmp_path / "exported", Leaving({}))
+    reference, folder = ReferenceModel(own, name="run@1"), str(tmp_path / "exported")
+    assert reference.digest == folder_digest(folder) != folder_digest(str(base))
+    rows = pa.Table.from_pylist([pair_row(np.random.default_rng(row), 4) for row in range(3)])
+    said, by_folder = (
+        each.of_pairs(rows, tokens_at_once=100) for each in (reference, ReferenceModel.from_folder(folder))
+    )
+    np.testing.assert_array_equal(said.chosen, by_folder.chosen)
+    with torch.no_grad():
+        torch.testing.assert_close(own(IDS).log_probs, expected, rtol=1e-4, atol=1e-5)

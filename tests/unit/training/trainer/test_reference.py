@@ -1,7 +1,6 @@
 """What a reference says of pairs is what plain transformers say of each sequence alone, in whatever batches."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,15 +85,6 @@ def test_a_network_is_named_by_the_digest_of_its_weights() -> None:
     assert (reference.name, reference.digest) == ("x", weights_digest(model_state(network)))
 
 
-def frozen(network: CausalNetwork) -> CausalNetwork:
-    next(network.parameters()).requires_grad_(False)
-    return network
-
-
-@pytest.mark.parametrize(
-    ("network", "said"),
-    [(nn.Linear(2, 2), "x: it says nothing of tokens"), (frozen(small()), "x: its commits hold adapters only")],
-)
-def test_what_can_be_no_reference_is_refused(network: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        ReferenceModel(network, name="x")
+def test_what_says_nothing_of_tokens_is_no_reference() -> None:
+    with pytest.raises(ConfigError, match="x: it says nothing of tokens"):
+        ReferenceModel(nn.Linear(2, 2), name="x")
