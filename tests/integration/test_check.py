@@ -110,7 +110,13 @@ def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, e
     assert measured / STATED_FACTOR < sum(memory) < measured * STATED_FACTOR
 
 
-LANGUAGE_SIZES = {"hidden_size": 256, "num_layers": 6, "num_heads": 4, "num_kv_heads": 2, "intermediate_size": 768}
+LANGUAGE_SIZES = {
+    "hidden_size": 256,
+    "num_layers": 6,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "intermediate_size": 768,
+}
 PACKED = {"layout": {"type": "packed", "sequence_tokens": 400}}
 LANGUAGE_WAYS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "sft": ("sft", {}, {}),

@@ -105,6 +105,30 @@ def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path
     assert found["metric"]["name"] == "nats_per_token" and found["difference"]["high"] < 0
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tmp_path: Path) -> None:
+    recipe, runs = tmp_path / "recipe.yaml", []
+    for width in (8, 16, 32):
+        for steps in (10, 40):
+            model = small_model(hidden_size=width, intermediate_size=2 * width)
+            trainer = {"epochs": 4, "max_steps": steps, "commit_every": steps}
+            recipe.write_text(yaml.safe_dump(sft_recipe(language, method={"model": model}, trainer=trainer)))
+            runs.append(f"width-{width}-steps-{steps}")
+            assay("train", recipe, "--run-id", runs[-1])
+    losses = [assay("show", run)["evaluation"]["overall"]["measured"][0]["estimate"]["value"] for run in runs]
+    inside = ("--at", "compute=1e8", "--resamples", 100)
+    page = tmp_path / "law.html"
+    found = assay("scaling", "fit", *runs, "--form", "compute", *inside, "--out", page)
+    assert found["law"]["num_points"] == 6 and ">nan" not in page.read_text().lower()
+    (asked,) = found["predictions"]
+    assert 0.9 * min(losses) < asked["prediction"]["loss"]["value"] < 1.1 * max(losses)
+    refused = assay("scaling", "fit", *runs, code=2, as_json=False)
+    assert "6 points for the 5 parameters of 'chinchilla': expected at least 10" in refused
+    (cost,) = assay("scaling", "code-length", runs[-1])["runs"]
+    assert cost["bits"] > 0
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

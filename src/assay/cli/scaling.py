@@ -84,7 +84,7 @@ def fit(
 
     The points come from a CSV file with a heading (loss, and two of parameters, tokens and compute, or what the
     form needs; a column 'run' groups checkpoints of one run), or from RUNs on record, each a point: parameters
-    of its recipe, tokens learned, validation log-loss.
+    of its recipe, tokens learned, loss on the held-out rows.
 
     Bands are for one new run, and calibrated: fits on the smaller points predict the larger ones, and the band
     is as wide as that needed. A target further out than any such test is refused with what is supported

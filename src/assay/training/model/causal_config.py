@@ -145,7 +145,6 @@ class NewCausalConfig(FrozenConfig):
     """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
     third more time. The same bits on a CPU."""
 
-
     @property
     def kv_heads(self) -> int:
         """Heads of keys and values."""
@@ -226,7 +225,6 @@ class PretrainedCausalConfig(FrozenConfig):
     checkpoint_activations: bool = False
     """Keep what goes into a layer, and compute the layer once more in the backward pass: far less memory for a
     third more time. The same bits on a CPU."""
-
 
     @property
     def packs(self) -> bool:
