@@ -29,9 +29,9 @@ def predict(
 ) -> None:
     """Ask MODEL about every row of FILE; print the rows in their order, each with the model's answers.
 
-    MODEL is a classifier or a reward model: a folder that 'assay export' wrote, a RUN, or RUN@STEP for one of
-    its commits. FILE is CSV, TSV, JSON lines, Parquet, Arrow, or text (a row a line). A file of any length is read
-    some rows at a time. A row without text keeps its place, its answers empty.
+    MODEL is a classifier or a reward model: a folder that 'assay export' wrote, a RUN, or RUN@STEP for one
+    of its commits. FILE is CSV, TSV, JSON lines, Parquet, Arrow, or text (a row a line). A file of any length
+    is read some rows at a time. A row without text keeps its place, its answers empty.
     """
     from assay.cli.screens.terminal import show_progress
     from assay.launch.models.predict import predict_rows

@@ -26,7 +26,7 @@ MIN_STATEMENTS = 2
 
 MAX_CHARACTERS = 6_000
 MOST_WORDS = 40
-"""Of a docstring's first paragraph; longer ones are left out."""
+"""The longest first paragraph of a docstring that is a row."""
 
 MAX_FUNCTIONS_OF_A_FILE = 12
 """Functions of one file share their luck, and a file counts as one draw: the same rows from more files, none of

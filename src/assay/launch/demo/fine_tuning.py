@@ -32,6 +32,8 @@ from assay.training.recipe import Recipe
 WORKERS = 2
 SHOWN = 4
 """Signatures whose docstrings are shown."""
+LONGEST_ROW = 64
+"""Tokens of a row that is shown."""
 LONGEST_DOCSTRING = 24
 """Tokens that the model may take for one."""
 
@@ -96,7 +98,7 @@ def run_sft_demo(
 
 
 def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[Written]:
-    """Of the first functions of files that were held out, one a file."""
+    """The first short rows of files that were held out, one a file."""
     # What brings torch along waits until a model is to be asked.
     from assay.training.model.causal import load_causal
     from assay.training.model.local_model import LocalModel
@@ -108,6 +110,7 @@ def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[W
         row[KEY]: row
         for group in view.num_rows.nonzero()[0].tolist()
         for row in reversed(view.read(group, [TOKENS, SPANS, KEY]).to_pylist())
+        if len(row[TOKENS]) <= LONGEST_ROW
     }
     for row in islice(first.values(), SHOWN):
         start = row[SPANS][0]
