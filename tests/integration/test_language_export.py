@@ -217,7 +217,11 @@ def test_predict_of_a_language_model_names_the_command_that_serves(
     (tmp_path / "rows.jsonl").write_text('{"text": "that is 9"}\n')
     assert run_command("predict", "sft", tmp_path / "rows.jsonl") == 2
     said = capfd.readouterr().err
-    assert "a model of method 'sft' has no answer for the rows of a file" in said and "assay export RUN" in said
+    assert (
+        "a model of method 'sft' has no answer for the rows of a file" in said
+        and "'assay chat RUN'" in said
+        and "assay export RUN" in said
+    )
 
 
 def test_what_cannot_leave_so_is_refused_before_anything_is_written(

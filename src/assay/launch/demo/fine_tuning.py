@@ -18,6 +18,7 @@ from assay.data.dataset.columns import KEY, SPANS, TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.data.dataset.split import split_view
+from assay.data.dataset.tokens import load_tokenizer
 from assay.launch.campaign.train import WatcherOf
 from assay.launch.demo.classifier import MAX_TOKENS, VOCABULARY, Say
 from assay.launch.demo.corpus import write_corpus
@@ -100,11 +101,10 @@ def run_sft_demo(
 def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[Written]:
     """The first short rows of files that were held out, one a file."""
     # What brings torch along waits until a model is to be asked.
-    from assay.training.model.causal import load_causal
-    from assay.training.model.local_model import LocalModel
+    from assay.launch.evaluation.evaluate import local_model
 
-    loaded = load_causal(str(model_folder))
-    model = LocalModel(loaded, name=model_folder.name)
+    model, _ = local_model(str(model_folder))
+    tokenizer = load_tokenizer(model_folder)
     view = split_view(dataset, recipe.data.split, "validation")
     first = {
         row[KEY]: row
@@ -114,9 +114,7 @@ def _written(model_folder: Path, recipe: Recipe, dataset: Dataset) -> Iterator[W
     }
     for row in islice(first.values(), SHOWN):
         start = row[SPANS][0]
-        signature, by_people = (
-            loaded.tokenizer.decode(each) for each in (row[TOKENS][:start], row[TOKENS][start:])
-        )
+        signature, by_people = (tokenizer.decode(each) for each in (row[TOKENS][:start], row[TOKENS][start:]))
         prompt = [Message(role="user", content=signature)]
         (said,) = model.sample([prompt], Sampling(max_tokens=LONGEST_DOCSTRING))
         assert isinstance(said, Completion), said

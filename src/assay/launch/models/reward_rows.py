@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from assay.base.errors import DataError
 from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
-from assay.data.dataset.formats.template import TEMPLATE_FILE, ChatTemplate, load_template
+from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
 from assay.records.dataset import Format
@@ -36,8 +36,7 @@ class RewardRows(NamedTuple):
     def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
         """With what lies beside the tokenizer."""
         special = special_tokens(tokenizer_settings(tokenizer))
-        beside = tokenizer.parent / TEMPLATE_FILE
-        template = load_template(str(beside), special) if beside.is_file() else None
+        template = template_beside(tokenizer, special)
         return cls(load_tokenizer(tokenizer), template, special.get("eos_token", ""), max_tokens)
 
     def sequences(self, row: Row, where: str, text: str) -> list[list[int]]:

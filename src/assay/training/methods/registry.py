@@ -69,7 +69,7 @@ def portable_method(config: MethodConfig) -> "PortableMethod":
     if not isinstance(method, PortableMethod):
         raise ConfigError(
             f"a model of method '{config.type}' has no answer for the rows of a file (see PortableMethod). Ask "
-            "it with transformers: assay export RUN writes the folder for it."
+            "it in words with 'assay chat RUN', or write it for transformers with 'assay export RUN'."
         )
     return method
 
