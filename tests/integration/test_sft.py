@@ -120,7 +120,7 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
     found = assay("scaling", "fit", *runs, "--form", "compute", "--resamples", 100, "--out", page)
     law = {each["name"]: each["estimate"]["value"] for each in found["law"]["parameters"]}
     assert found["law"]["num_points"] == 6 and 0 < law["alpha"] < 1 and "nan" not in str(found["law"])
-    assert page.read_text().startswith("<!doctype html>")
+    assert "<!doctype html>" in page.read_text()
     beyond = assay("scaling", "fit", *runs, "--form", "compute", "--at", "compute=1e8", code=2, as_json=False)
     assert "6 points are too few to test an extrapolation on" in beyond
     refused = assay("scaling", "fit", *runs, code=2, as_json=False)
