@@ -92,6 +92,7 @@ def ours(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]
 
 def theirs(network: Any, rows: torch.Tensor, longest: int) -> Callable[[int], int]:
     settings = {
+        "use_cache": True,  # which a model that is made for training does not ask for
         "do_sample": True,
         "top_k": 0,
         "eos_token_id": END,

@@ -154,7 +154,8 @@ def check_company(shape: str, company: list[tuple[int, int]], slots: int, seed: 
     sampling = Sampling(temperature=1.0, top_p=0.95, max_tokens=24)
     together = engine(shape, slots).generate([asked[index] for index in order], sampling)
     alone = engine(shape, 16)
-    for index, rollout in zip(order[:6], together, strict=False):
+    some = [*zip(order, together, strict=True)][:: -max(1, len(order) // 6)]  # the last ones move most
+    for index, rollout in some:
         assert same([rollout], alone.generate([asked[index]], sampling))
 
 
