@@ -2,6 +2,7 @@
 
 import json
 import resource
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,19 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
     error = capfd.readouterr().err
     assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+    assert not (home / "refused").exists()
+
+
+def test_adapters_without_their_package_leave_no_run(
+    language: Path, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    """It was found out by the first rank, half a minute into an attempt that was on record."""
+    monkeypatch.setitem(sys.modules, "peft", None)
+    tree = sft_recipe(language)
+    tree["method"]["model"]["lora"] = {"rank": 2}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
+    assert "method.model.lora: PEFT is not installed. pip install 'assay[lora]'" in capfd.readouterr().err
     assert not (home / "refused").exists()
 
 

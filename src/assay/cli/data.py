@@ -151,6 +151,8 @@ def build(
         raise ConfigError(f"rows of --format {format} have no label: leave --label out, or --format.")
     given = AskedFields(**asked, without_label=no_label or format is not None)
     found = propose(sources, given) if format in (None, "text") else _as_asked(given)
+    if found.format is not None:
+        format, fields["chat_template"] = found.format, fields["chat_template"] or _new_template(found)
     if found.is_guessed:
         _agree_on(found, sources, out, {**fields, "format": format})
     if found.label is None and fields["label_kind"] != "auto":
@@ -198,15 +200,23 @@ def _as_asked(given: "AskedFields") -> "Proposal":
     return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
 
 
+def _new_template(found: "Proposal") -> str | None:
+    """A tokenizer that is trained here comes with none."""
+    return "chatml" if found.tokenizer.startswith("new:") else None
+
+
 def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: Mapping[str, Any]) -> None:
     """Ask whether these are the fields that are meant; without a terminal, say what to paste."""
-    words = ["assay", "data", "build", *map(str, sources), "--text", found.text]
+    words = ["assay", "data", "build", *map(str, sources)]
+    words += ["--text", found.text] if found.format is None else ["--format", found.format]
     if options["format"] is None:
         words += ["--no-label"] if found.label is None else ["--label", found.label]
     words += [word for name in found.metadata for word in ("--metadata", name)]
     for option, value in (("--group-by", found.key), ("--time", found.time), ("--tokenizer", found.tokenizer)):
         words += [option, value] if value is not None else []
     context = click.get_current_context()
+    if options["chat_template"] is not None and not is_given(context, "chat_template"):
+        words += ["--chat-template", options["chat_template"]]
     for parameter in context.command.params:
         if parameter.name in options and is_given(context, parameter.name):
             value = options[parameter.name]

@@ -129,7 +129,7 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         if label.casefold() in _UNKNOWN
     ]
     print("\n" + "\n".join(lines))
-    if "label" in manifest.columns:
+    if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
 
 

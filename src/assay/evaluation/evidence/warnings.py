@@ -16,7 +16,7 @@ from jaxtyping import Float64
 
 from assay.base.units import percent_text
 from assay.records.dataset import LengthProfile
-from assay.records.evaluation import LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
+from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, ClassifierMetrics, ScoreMetrics
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
@@ -72,8 +72,8 @@ RULES: Mapping[str, Rule] = {
         "did worse than one answer for every row would",
     ),
     "no better than chance": Rule(
-        "the interval of the AUC reaches down to 0.5",
-        "more validation rows, or a model that ranks: nothing is shown yet",
+        "the interval of the AUC, or of the accuracy on pairs, reaches down to 0.5",
+        "more validation rows, or a model that ranks: train longer or faster; nothing is shown yet",
         "may rank no better than chance",
     ),
     "steps differ": Rule(
@@ -210,7 +210,7 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
 
 
 def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
-    """Warnings of several classes, or of numbers; rows' own scores say nothing of the kind."""
+    """Warnings of several classes, of pairs, or of numbers; other rows' scores say nothing of the kind."""
     taken_for = np.array([each.predicted_as for each in metrics.classes]).sum(axis=0)
     if len(metrics.classes) > 1 and np.count_nonzero(taken_for) == 1:
         name = metrics.classes[int(np.argmax(taken_for))].name
@@ -221,6 +221,11 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
         yield Warned(
             "worse than constant",
             f"its log-loss is {loss.value:.4f}; always saying the classes' shares has {constant:.4f}.",
+        )
+    pairs = next((each.estimate for each in metrics.measured if each.metric.name == ACCURACY.name), None)
+    if not metrics.classes and pairs is not None and pairs.low is not None and pairs.low <= 0.5:
+        yield Warned(
+            "no better than chance", f"the interval of its accuracy begins at {pairs.low:.4f}: a coin has 0.5."
         )
     if (fit := metrics.fit) is None:
         return

@@ -94,6 +94,7 @@ def export_run(
         method.save_portable(model, unfinished, Leaving(beside.numbers, adapters))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
+        _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
         columns = dataset.manifest.columns
         exported = ExportedModel(
@@ -190,6 +191,13 @@ def _row_ends(dataset: Dataset) -> set[int]:
         }
 
     return set().union(*dataset.each_group(of_group))
+
+
+def _readable_as_the_folder(folder: Path) -> None:
+    """Files of safetensors are for their owner alone; whom the model is for reads the folder."""
+    mode = folder.stat().st_mode & 0o666
+    for path in folder.iterdir():
+        path.chmod(mode)
 
 
 def _digests(folder: Path) -> tuple[FileDigest, ...]:

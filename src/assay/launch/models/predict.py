@@ -21,6 +21,7 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
+from assay.data.dataset.raw.propose import likely_text
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evaluation.suite.answers import Answerer
@@ -117,7 +118,7 @@ def _answered(
 ) -> list[Row]:
     if predictor.rewards is not None:
         return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
-    texts = [_text_of(row, text, where) for where, row in part]
+    texts = [_text_of(row, text, where, part) for where, row in part]
     encodings = predictor.tokenizer.encode_batch_fast(texts)
     tokens = [encoding.ids for encoding in encodings]
     for (where, _), ids in zip(part, tokens, strict=True):
@@ -165,12 +166,12 @@ def _beside(part: Sequence[tuple[str, Row]], answers: Sequence[Row]) -> list[Row
     ]
 
 
-def _text_of(row: Row, name: str, where: str) -> str:
+def _text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) -> str:
     if name not in row:
-        texts = [column for column, value in row.items() if isinstance(value, str)]
-        longest = max(texts, key=lambda column: len(row[column]), default="NAME")
+        columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
+        likely = likely_text(columns) or "NAME"
         raise DataError(
-            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {longest}."
+            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
         )
     if row[name] is None:
         return ""

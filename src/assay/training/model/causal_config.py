@@ -2,6 +2,7 @@
 
 import json
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
@@ -279,6 +280,7 @@ _SIZES = (
     ("num_attention_heads", "n_head"),
 )
 """What folders call the sizes of a decoder."""
+NO_PEFT = "{where}.lora: PEFT is not installed. pip install 'assay[lora]'"
 LONGEST = ("max_position_embeddings", "n_positions", "max_seq_len")
 """What folders call the longest sequence."""
 
@@ -306,7 +308,7 @@ def numbers_held(
 
 def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: DatasetManifest, where: str) -> None:
     """Refuse rows that the model cannot take, and adapters of nothing; `where` is the model's key."""
-    _check_targets(model, where)
+    _check_adapters(model, where)
     shape = model.shape()
     if shape is None:
         return
@@ -333,18 +335,20 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
         )
 
 
-def _check_targets(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
-    names = model.matrices() if model.lora else None
-    if model.lora is None or names is None:
+def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
+    if model.lora is None:
         return
-    reached = [name for name in names if model.lora.reaches(name)]
-    for target in model.lora.targets or USUAL_TARGETS:
+    names = model.matrices()
+    reached = [name for name in names or () if model.lora.reaches(name)]
+    for target in (model.lora.targets or USUAL_TARGETS) if names is not None else ():
         if any(name == target or name.endswith(f".{target}") for name in reached):
             continue
         if model.lora.targets or not reached:
             ends = sorted({name.rpartition(".")[2] for name in names})
             what = f"no matrix is called '{target}'" if model.lora.targets else "no matrix has a usual name"
             raise ConfigError(f"{where}.lora.targets: {what}. There are {', '.join(ends[:20])}.")
+    if find_spec("peft") is None:
+        raise ConfigError(NO_PEFT.format(where=where))
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from assay.base.errors import ConfigError, DamagedDataError
-from assay.training.model.causal_config import LoraConfig
+from assay.training.model.causal_config import NO_PEFT, LoraConfig
 
 BASE = "base_sha256"
 
@@ -24,7 +24,7 @@ def attach_adapters(network: Any, config: LoraConfig) -> None:
         from peft import LoraConfig as PeftLoraConfig
         from peft import inject_adapter_in_model
     except ImportError as error:
-        raise ConfigError("method.model.lora: PEFT is not installed. pip install 'assay[lora]'") from error
+        raise ConfigError(NO_PEFT.format(where="method.model")) from error
     names = [name for name, module in network.named_modules() if config.reaches(name)]
     network.register_buffer(BASE, _digest_of(network))
     adapters = PeftLoraConfig(

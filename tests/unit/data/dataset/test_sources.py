@@ -352,6 +352,35 @@ def test_fields_are_proposed_from_their_names_and_values(tmp_path: Path) -> None
     assert propose([tmp_path / "b.jsonl"], AskedFields()).is_guessed
 
 
+def test_a_category_that_is_nearly_always_the_same_is_proposed_as_no_label(tmp_path: Path) -> None:
+    rows = [
+        {"body": f"row {n}", "prio": "extra" if n == 7 else "usual", "kind": "abc"[n % 3]} for n in range(60)
+    ]
+    found = propose([write_csv(tmp_path / "a.csv", rows)], AskedFields())
+    assert found.label == "kind" and found.metadata == ("prio",)
+
+
+@pytest.mark.parametrize(
+    ("row", "format"),
+    [
+        ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}, "chat"),
+        ({"prompt": "a", "completion": "b"}, "chat"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, "pairs"),
+        ({"input": {"messages": []}, "preferred_output": [1], "non_preferred_output": [2]}, "pairs"),
+        ({"prompt": "a", "completion": "b", "label": 1}, None),
+    ],
+)
+def test_rows_of_a_language_models_format_are_proposed_as_such(
+    row: dict[str, Any], format: str | None, tmp_path: Path
+) -> None:
+    """A chat was proposed to be built of whatever other field was text: of its topic."""
+    source = tmp_path / "rows.jsonl"
+    source.write_text("\n".join(json.dumps({**row, "topic": f"t{n}"}) for n in range(9)))
+    found = propose([source], AskedFields())
+    assert found.format == format and found.is_guessed
+    assert propose([source], AskedFields(text="topic")).format is None
+
+
 @pytest.mark.parametrize("labels", [["a", "a", "a"], ["a", "b", "c"], ["x" * 80, "y", "y"]])
 def test_a_field_called_label_is_the_label_whatever_it_holds(tmp_path: Path, labels: list[str]) -> None:
     """Of one value, of many, of long ones: a build without it would throw away what somebody wrote down."""

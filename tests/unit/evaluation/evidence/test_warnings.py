@@ -19,8 +19,11 @@ from assay.evaluation.evidence.warnings import (
 )
 from assay.records.dataset import LengthProfile
 from assay.records.evaluation import (
+    ACCURACY,
     ClassifierEvaluation,
     ClassScore,
+    Estimate,
+    Measured,
     NumberBin,
     NumberFit,
     ScoreEvaluation,
@@ -80,12 +83,19 @@ def test_scores_that_rank_like_a_coin_show_nothing_yet():
 
 
 def scored(**found) -> list[str]:
-    overall = ScoreMetrics(num_rows=10, measured=(), **found)
+    overall = ScoreMetrics(num_rows=10, **{"measured": (), **found})
     evaluation = ScoreEvaluation(
         run_id="r", step=1, weights_digest="", dataset_fingerprint="", split="validation",
         predictions_sha256="", overall=overall, slices=(),
     )  # fmt: skip
     return [each.rule for each in warnings_of_model(FALLING, evaluation)]
+
+
+@pytest.mark.parametrize(("low", "said"), [(0.41, ["no better than chance"]), (0.62, []), (None, [])])
+def test_pairs_that_are_told_apart_like_a_coin_show_nothing_yet(low: float | None, said: list[str]):
+    """A reward model, or DPO, that finds the chosen one as often as not: proved, and good for nothing."""
+    found = Estimate(value=0.7 if low is None else low + 0.05, low=low, high=0.9, method="m")
+    assert scored(measured=(Measured(metric=ACCURACY, estimate=found),)) == said
 
 
 def test_one_class_for_all_rows_and_numbers_worse_than_their_mean_are_warned_of():

@@ -3,6 +3,7 @@
 What is told by a name alone (`text`, `label`) is taken as it is; all else is proposed, and a person decides.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
+from assay.data.dataset.formats.rows import FIELDS
 from assay.data.dataset.label_values import FEW, is_unlabelled
 from assay.data.dataset.raw.find import each_span
+from assay.records.dataset import Format
 
 SAMPLE_ROWS = 1_000
 TEXT, LABEL = "text", "label"
@@ -39,6 +42,8 @@ _LONG = 64
 """Characters of a text that is no category any more."""
 _FEW_SHARE = 0.2
 """Different values of a category, as a share of the rows."""
+_NEARLY_ALL = 0.95
+"""The share of one value from which on a category is no label that anybody learns."""
 _LARGE_BYTES = 2_000_000
 """The size of sources whose texts deserve a vocabulary of 8,000 rather than 2,000."""
 
@@ -54,6 +59,8 @@ class Proposal(NamedTuple):
     tokenizer: str
     is_guessed: bool
     """Whether a person has to agree."""
+    format: Format | None = None
+    """Where the rows have the fields of a language model's format, and nobody said what else they are."""
 
 
 class AskedFields(NamedTuple):
@@ -82,6 +89,9 @@ def propose(sources: Sequence[Path], given: AskedFields) -> Proposal:
         tokenizer = given.tokenizer or _new_tokenizer(sources)
         is_guessed = given.tokenizer is None
         return Proposal(given.text or TEXT, label, given.metadata, given.time, given.key, tokenizer, is_guessed)
+    if given.text is None and not label_is_known and (format := _format_of(columns)) is not None:
+        tokenizer = given.tokenizer or _new_tokenizer(sources)
+        return Proposal(TEXT, None, given.metadata, given.time, given.key, tokenizer, True, format)
     by_name = (
         (given.text or TEXT) in columns and (label_is_known or LABEL in columns) and given.tokenizer is not None
     )
@@ -117,20 +127,32 @@ def _sample(sources: Sequence[Path]) -> tuple[dict[str, list[Any]], int]:
     return columns, num_rows
 
 
+def _format_of(columns: Mapping[str, list[Any]]) -> Format | None:
+    if LABEL in columns or TEXT in columns:
+        return None
+    answered: tuple[Format, ...] = ("pairs", "chat")
+    return next((name for name in answered if any(all(map(columns.get, way)) for way in FIELDS[name])), None)
+
+
 def _text_field(columns: Mapping[str, list[Any]], sources: Sequence[Path]) -> str:
-    lengths = {
-        name: sum(map(len, values)) / len(values)
-        for name, values in columns.items()
-        if values and all(isinstance(value, str) for value in values)
-    }
-    if not lengths:
+    if (found := likely_text(columns)) is None:
         raise DataError(
             f"{', '.join(map(str, sources))}: no field is of text; rows have: {', '.join(columns)}. Write the "
             "text "
             "into a field of its own."
         )
+    return found
+
+
+def likely_text(columns: Mapping[str, Sequence[Any]]) -> str | None:
+    """The field that is called as texts are, else that of the longest; `columns` are without missing values."""
+    lengths = {
+        name: sum(map(len, values)) / len(values)
+        for name, values in columns.items()
+        if values and all(isinstance(value, str) for value in values)
+    }
     named = (name for name in (TEXT, *_TEXT_NAMES) if name in lengths)
-    return next(named, max(lengths, key=lambda name: lengths[name]))
+    return next(named, max(lengths, key=lambda name: lengths[name], default=None))
 
 
 def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> str | None:
@@ -145,7 +167,11 @@ def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> 
         for name, values in columns.items()
         if name != text and all(isinstance(value, str) for value in values) and _is_category(values, num_rows)
     }
-    several = {name: count for name, count in texts.items() if 1 < count <= FEW and name not in _GROUP_NAMES}
+    several = {
+        name: count
+        for name, count in texts.items()
+        if 1 < count <= FEW and name not in _GROUP_NAMES and _largest_share(columns[name]) < _NEARLY_ALL
+    }
     return min(several, key=lambda name: several[name]) if several else None
 
 
@@ -168,6 +194,10 @@ def _is_category(values: Sequence[Any], num_rows: int) -> bool:
     if all(_is_number(value) for value in values):
         return True
     return max(map(len, values)) <= _LONG and len(set(values)) <= max(2, _FEW_SHARE * num_rows)
+
+
+def _largest_share(values: Sequence[Any]) -> float:
+    return max(Counter(values).values()) / len(values)
 
 
 def _is_free(name: str) -> bool:
