@@ -137,6 +137,7 @@ def _problems(
         if error["type"] == "extra_forbidden":
             guess = meant_key(config_class, error["loc"])
             hint = f" Perhaps you meant '{guess}'." if guess else ""
+            hint = " Another 'type' of that section has it." if guess == key else hint
             yield f"{key}{place}: no such key.{hint}"
         elif error["type"] == "union_tag_invalid":
             tag, named = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "")

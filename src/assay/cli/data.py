@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.cli.given import (
     DATASET,
     FOLDER,
@@ -177,6 +178,7 @@ def build(
         workers=workers,
         checking=partial(show_progress, "checking", unit=" shards"),
         progress=partial(show_progress, "building", unit=" shards"),
+        replacing=partial(_refuse_rows_of_runs, out),
     )
     _print(manifest, out, as_json=as_json)
     if not as_json:
@@ -198,6 +200,24 @@ def _as_asked(given: "AskedFields") -> "Proposal":
             "or package:NAME/FOLDER with one), or new:8000 to train one on the rows."
         )
     return Proposal(TEXT, None, given.metadata, given.time, given.key, given.tokenizer, False)
+
+
+def _refuse_rows_of_runs(out: Path) -> None:
+    """What runs were trained on is not written over: nobody could audit, resume or export them any more."""
+    from assay.data.dataset.manifest_file import MANIFEST_FILE
+    from assay.records.dataset import DatasetManifest
+
+    path = out / MANIFEST_FILE
+    if not path.is_file():
+        return
+    there = DatasetManifest.from_json(path.read_bytes(), source=path).fingerprint
+    trained = [run.run_id for run in given_home().runs() if run.dataset_fingerprint == there]
+    if trained:
+        others = f" and {number_of(len(trained) - 1, 'other')}" if trained[1:] else ""
+        raise ConfigError(
+            f"{out}: run '{trained[0]}'{others} learned the rows there, which these settings would replace; "
+            "without them it can be neither audited, resumed nor exported. Choose another --out."
+        )
 
 
 def _new_template(found: "Proposal") -> str | None:

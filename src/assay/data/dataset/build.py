@@ -101,10 +101,12 @@ def build_dataset(
     workers: int = 2,
     checking: Progress = _no_progress,
     progress: Progress = _no_progress,
+    replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
     """Tokenise the rows of `sources` into `out/shards` and index them in `out`, where the tokenizer is, too.
 
     `checking` and `progress` are called with (shards done, shards in all) of the two passes over the input.
+    `replacing` is called before anything of another dataset there is written over or removed: it may refuse.
     """
     if new_vocabulary(config.tokenizer) is None:
         _check_tokenizer(config)
@@ -121,11 +123,11 @@ def build_dataset(
         check_fields(config, (name for each in facts for name in each.fields), said)
         plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
         _refuse_nothing_left(facts, doubles, said)
-        config = _kept_tokenizer(spans, doubles, config, out)
+        config = _kept_tokenizer(spans, doubles, config, out, replacing)
         names = _shard_names(
             _each(pool, _digest_of, [(span, config) for span in spans], _no_progress), config, plan, doubles
         )
-        done = finished_shards(folder, [name for name in names if name])
+        done = finished_shards(folder, [name for name in names if name], replacing)
         jobs = [
             (span, folder, name, config, plan, dropped)
             for span, name, dropped in zip(spans, names, doubles.dropped, strict=True)
@@ -171,7 +173,13 @@ def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str
         )
 
 
-def _kept_tokenizer(spans: Sequence[RawSpan], doubles: Doubles, config: BuildConfig, out: Path) -> BuildConfig:
+def _kept_tokenizer(
+    spans: Sequence[RawSpan],
+    doubles: Doubles,
+    config: BuildConfig,
+    out: Path,
+    replacing: Callable[[], None],
+) -> BuildConfig:
     """The tokenizer in the dataset's folder, a copy of the one that is given or a new one; and beside it, for a
     language model, its special tokens and the chat template. Named by the settings that come back."""
     out.mkdir(parents=True, exist_ok=True)
@@ -202,6 +210,8 @@ def _kept_tokenizer(spans: Sequence[RawSpan], doubles: Doubles, config: BuildCon
         files[SETTINGS_FILE] = as_it_is or written
         files[TEMPLATE_FILE] = reader.template.source.encode() if reader.template else None
     store = open_store(str(out))
+    if any(store.exists(name) and store.get(name) != data for name, data in files.items()):
+        replacing()
     for name, data in files.items():
         if data is None:
             store.delete(name)
@@ -348,10 +358,14 @@ def refuse_others_shards(folder: Path) -> None:
         )
 
 
-def finished_shards(folder: Path, names: Sequence[str]) -> set[str]:
+def finished_shards(
+    folder: Path, names: Sequence[str], replacing: Callable[[], None] = lambda: None
+) -> set[str]:
     """Shards of this build that are there already; those of another input or other settings are removed."""
     found = {path.name for path in folder.glob("*part-*") if _OWN_FILE.match(path.name)}
-    for stale in found - set(names):
+    if stale_ones := found - set(names):
+        replacing()
+    for stale in stale_ones:
         (folder / stale).unlink()
     return found & set(names)
 

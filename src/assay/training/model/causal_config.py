@@ -338,9 +338,10 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
 def _check_adapters(model: NewCausalConfig | PretrainedCausalConfig, where: str) -> None:
     if model.lora is None:
         return
-    names = model.matrices()
-    reached = [name for name in names or () if model.lora.reaches(name)]
-    for target in (model.lora.targets or USUAL_TARGETS) if names is not None else ():
+    known = model.matrices()
+    names = known or []
+    reached = [name for name in names if model.lora.reaches(name)]
+    for target in () if known is None else model.lora.targets or USUAL_TARGETS:
         if any(name == target or name.endswith(f".{target}") for name in reached):
             continue
         if model.lora.targets or not reached:

@@ -246,6 +246,26 @@ def test_other_settings_or_other_input_make_the_shards_anew(tmp_path: Path, conf
     assert len(list((tmp_path / "out" / "shards").iterdir())) == 2
 
 
+@pytest.mark.parametrize("changed", ["tokenizer", "rows"])
+def test_who_minds_that_a_dataset_is_replaced_is_asked_before_anything_of_it_changes(
+    changed: str, tmp_path: Path, config
+) -> None:
+    """A second build into the same folder took the rows that a run had learned: no audit, no export."""
+    source, out = write(tmp_path / "rows.jsonl", encoded()), tmp_path / "out"
+    build_dataset([source], out, config, workers=1)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def refuse() -> None:
+        raise ConfigError("a run learned these")
+
+    build_dataset([source], out, config, workers=1, replacing=refuse)  # the same again replaces nothing
+    (tmp_path / "spaced.json").write_bytes(Path(config.tokenizer).read_bytes() + b"\n")
+    other = {"tokenizer": str(tmp_path / "spaced.json")} if changed == "tokenizer" else {"max_tokens": 3}
+    with pytest.raises(ConfigError, match="a run learned these"):
+        build_dataset([source], out, config.model_copy(update=other), workers=1, replacing=refuse)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
 def test_a_metadata_field_may_not_take_the_name_of_another_column(config) -> None:
     with pytest.raises(ValidationError, match="label is the name of another column"):
         BuildConfig(tokenizer="x", metadata_fields=("label",))
