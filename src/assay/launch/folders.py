@@ -35,8 +35,10 @@ def checkpoint_folders(recipe: Recipe) -> dict[str, str]:
 
 
 def digests_of(recipe: Recipe) -> dict[str, str]:
-    """Key of the recipe -> SHA-256 over the weights and configuration in its folder."""
-    return {key: _digest(installed_path(path)) for key, path in checkpoint_folders(recipe).items()}
+    """Key of the recipe -> SHA-256 over weights and configuration in its folder, or of a commit's weights."""
+    folders = {key: _digest(installed_path(path)) for key, path in checkpoint_folders(recipe).items()}
+    runs = {key: name.checked(key).commit.weights_digest for key, name in recipe.method.runs.items()}
+    return folders | runs
 
 
 def refuse_changed(run: Run, recipe: Recipe) -> None:
@@ -45,11 +47,11 @@ def refuse_changed(run: Run, recipe: Recipe) -> None:
         return
     for key, now in digests_of(recipe).items():
         if (was := run.folders.get(key)) not in (None, now):
-            path = checkpoint_folders(recipe)[key]
+            path = {**checkpoint_folders(recipe), **recipe.method.runs}[key]
             raise DamagedDataError(
                 f"{key}={path}: its weights and configuration have sha256 {now[:12]}…, and had {was[:12]}… "
-                f"when run '{run.run_id}' was made: it would go on with another model. Restore the folder, or "
-                "train a new run."
+                f"when run '{run.run_id}' was made: it would go on with another model. Restore the folder or "
+                "the run, or train a new one."
             )
 
 

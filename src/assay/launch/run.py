@@ -203,6 +203,9 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     recipe.method.check_dataset(dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():
         refuse_other_tokenizer(dataset, path, f"{key}={path}")
+    for key, name in recipe.method.runs.items():
+        theirs = recipe_of(name.found(key).run).data.dataset
+        refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
 
 
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:

@@ -23,6 +23,7 @@ from assay.scoring.graders import (
     SingleGrader,
     StringCheck,
     TextSimilarity,
+    single_graders,
 )
 from assay.scoring.item_failure import ItemFailure
 from assay.scoring.python_process import Limits, PythonProcess
@@ -77,8 +78,7 @@ class GraderRunner:
         self._grader = grader
         self._tools = tools
         self._processes: dict[str, PythonProcess] = {}
-        singles = grader.graders.values() if isinstance(grader, Multi) else (grader,)
-        for single in singles:
+        for single in single_graders(grader):
             self._check(single)
 
     def close(self) -> None:

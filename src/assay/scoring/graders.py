@@ -14,7 +14,7 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.scoring.formula import Formula
 from assay.scoring.python_process import check_source
-from assay.scoring.template import check_template
+from assay.scoring.template import check_template, item_fields
 from assay.scoring.text_similarity import Measure
 
 CheckedT = TypeVar("CheckedT")
@@ -193,3 +193,22 @@ Grader = Annotated[
 def grader_sha256(grader: Grader) -> str:
     """SHA-256 of the grader with all its values; its name is not part of it."""
     return sha256_of_json(grader.model_dump(mode="json", exclude={"name"}))
+
+
+def single_graders(grader: Grader) -> tuple[SingleGrader, ...]:
+    """The grader, or those that a formula puts together."""
+    return tuple(grader.graders.values()) if isinstance(grader, Multi) else (grader,)
+
+
+def needed_fields(grader: Grader) -> set[str]:
+    """The fields of an item without which it cannot be graded. What a user's source reads is not known."""
+    texts: list[str] = []
+    for single in single_graders(grader):
+        match single:
+            case StringCheck() | TextSimilarity():
+                texts += [single.input, single.reference]
+            case ScoreModel() | LabelModel():
+                texts += [turn.template() for turn in single.input]
+            case PythonGrader():
+                pass
+    return set().union(*map(item_fields, texts))

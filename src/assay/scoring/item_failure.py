@@ -19,11 +19,13 @@ ItemFailureKind = Literal[
     "python_grader_runtime_error",
     "python_timeout",
     "formula_parse_error",
+    "reward_not_finite",
     "sample_error",
     "unscored",
 ]
 """`sampler_...`: the model under test gave no completion. `model_grader_...`: a judge gave no mark.
-`sample_error`, `unscored`: another tool's item that failed there, or has no number."""
+`reward_not_finite`: a reward model said no number. `sample_error`, `unscored`: another tool's item that failed
+there, or has no number."""
 
 
 class ItemFailure(NamedTuple):

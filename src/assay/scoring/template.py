@@ -63,3 +63,9 @@ def _lookup(path: str, values: Mapping[str, Any]) -> Any:
         except (KeyError, IndexError, TypeError) as error:
             raise UnknownVariableError(f"{{{{ {path} }}}}: no '{step}'") from error
     return found
+
+
+def item_fields(template: str) -> set[str]:
+    """The fields of an item that a template reads: those without which it cannot be rendered."""
+    paths = (list(_steps(match.group(1).strip())) for match in _TAG.finditer(template))
+    return {str(steps[1]) for steps in paths if steps[0] == "item" and len(steps) > 1}

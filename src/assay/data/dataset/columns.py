@@ -26,6 +26,7 @@ REFERENCE_LOG_PROBS = ("ref_chosen_logps", "ref_rejected_logps")
 MADE_BY = {
     SPANS: "assay data build --format chat",
     **dict.fromkeys((REJECTED, PROMPT_TOKENS, MARGIN), "assay data build --format pairs"),
+    ITEM: "assay data build --format prompts",
     **dict.fromkeys(REFERENCE_LOG_PROBS, "assay data score"),
 }
 """The command that writes a column, for who has not got it."""

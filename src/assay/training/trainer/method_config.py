@@ -6,11 +6,13 @@ What is said here is checked, planned with and evaluated by code that does not k
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
+from assay.training.checkpoint.named_commit import CommitName
 from assay.training.model.config import ModelSize
 
 
@@ -29,6 +31,9 @@ class RowScores(NamedTuple):
     metrics: tuple[Metric, ...]
     counted: str | None = None
     """A further column: by what rows count in a mean over what they are made of (tokens) and not over rows."""
+    is_sampled: bool = False
+    """Of completions that are drawn and graded: the error of the mean is written down beside it, for what warns
+    of leaking rewards."""
 
     @property
     def metric(self) -> Metric:
@@ -96,6 +101,11 @@ class MethodConfig(FrozenConfig, ABC):
         """What the training loss is -log p of, in nats (`labels`, `preferences`); None where it is something
         else, of which there is no code."""
         return None
+
+    @property
+    def runs(self) -> Mapping[str, CommitName]:
+        """Key of the recipe -> the commit of another run that is asked while this one trains."""
+        return {}
 
     @property
     def takes_packed_rows(self) -> bool:

@@ -17,9 +17,9 @@ from assay.records.exported_model import ModelForm
 from assay.training.methods.reward.config import MARGIN_OF_REWARDS, RewardConfig
 from assay.training.methods.reward.exporting import load_portable, save_portable
 from assay.training.methods.reward.loss import reward_losses
-from assay.training.methods.reward.network import RewardNetwork
 from assay.training.model.exporting import Leaving
 from assay.training.model.pairs import pairs_of
+from assay.training.model.reward_network import RewardNetwork
 from assay.training.trainer.method import Helpers, Loss, MetricSum
 
 

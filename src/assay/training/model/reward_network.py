@@ -1,4 +1,4 @@
-"""The reward model's network: a decoder's state at a sequence's last token, through one row of weights."""
+"""A reward model: a decoder's state at a sequence's last token, through one row of weights."""
 
 from typing import Any
 

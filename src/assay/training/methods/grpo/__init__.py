@@ -1,0 +1,1 @@
+"""Reinforcement learning from the rewards of whole completions, compared within groups."""

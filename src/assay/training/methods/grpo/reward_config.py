@@ -1,0 +1,193 @@
+"""What pays a completion: graders, the objects that judge benchmarks, too, and commits of reward runs.
+
+    rewards: [{grader: {type: string_check, ...}}, {run: docstring-reward-1122, step: 400, weight: 0.5}]
+
+A completion's reward is the sum of weight times score. A reward must be a function of prompt and completion: a
+step that is made once more pays the same. Imports no torch.
+"""
+
+import ast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter, model_validator
+
+from assay.base.config import FrozenConfig, first_repeated
+from assay.base.errors import ConfigError
+from assay.records.dataset import DatasetManifest
+from assay.records.run import Run
+from assay.scoring.graders import (
+    Grader,
+    LabelModel,
+    PythonGrader,
+    ScoreModel,
+    TextSimilarity,
+    needed_fields,
+    single_graders,
+)
+from assay.training.checkpoint.named_commit import CommitName
+from assay.training.model.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
+
+_MODEL: TypeAdapter[NewCausalConfig | PretrainedCausalConfig] = TypeAdapter(CausalConfig)
+
+
+class GraderReward(FrozenConfig):
+    """A grader's score."""
+
+    type: Literal["grader"] = "grader"
+
+    grader: Grader
+    """As in a suite's benchmark (docs/suites.md)."""
+
+    weight: float = 1.0
+    """By which the score is multiplied."""
+
+    @property
+    def name(self) -> str:
+        """What its own metric is called by."""
+        return self.grader.name
+
+    @model_validator(mode="after")
+    def _asks_nobody(self) -> "GraderReward":
+        for single in single_graders(self.grader):
+            is_judge = isinstance(single, ScoreModel | LabelModel)
+            if is_judge or (isinstance(single, TextSimilarity) and single.evaluation_metric == "cosine"):
+                raise ValueError(
+                    f"grader '{single.name}' asks an endpoint, which may answer otherwise when a step is made "
+                    "once more. Train a reward model on its judgements (method reward), and name that run; or "
+                    "use string_check, text_similarity or python"
+                )
+        return self
+
+
+class RunReward(FrozenConfig):
+    """What a commit of a reward run says of prompt and completion."""
+
+    type: Literal["run"]
+
+    run: str
+    """The run's id. Its dataset has the tokenizer of the prompts."""
+
+    step: PositiveInt | None = None
+    """The step of the commit; null: the last one of a run that is finished. The record of the run that is
+    trained holds the digest of its weights."""
+
+    weight: float = 1.0
+    """By which the reward is multiplied."""
+
+    @property
+    def name(self) -> str:
+        """What its own metric is called by."""
+        return self.run
+
+
+def _with_type(tree: Any) -> Any:
+    """Which of the two it is need not be said: one has a grader, the other a run."""
+    if isinstance(tree, Mapping) and "type" not in tree:
+        return {"type": "run" if "run" in tree else "grader", **tree}
+    return tree
+
+
+AnyReward = Annotated[GraderReward | RunReward, Field(discriminator="type"), BeforeValidator(_with_type)]
+
+
+def runs_of(**rewards: Sequence[GraderReward | RunReward]) -> dict[str, CommitName]:
+    """Key of the recipe -> the commit that it names; see `MethodConfig.runs`."""
+    return {
+        f"method.{key}[{index}]": CommitName(each.run, each.step)
+        for key, several in rewards.items()
+        for index, each in enumerate(several)
+        if isinstance(each, RunReward)
+    }
+
+
+def check_rewards(
+    rewards: Sequence[GraderReward | RunReward],
+    manifest: DatasetManifest,
+    *,
+    key: str,
+    longest: int,
+    vocab_size: int | None,
+) -> None:
+    """Refuse rewards that cannot be paid for the rows of the dataset.
+
+    `longest` is the most tokens that a prompt has with its completion, `vocab_size` the policy's (None where
+    its folder does not say), `key` where the rewards stand in the recipe.
+    """
+    if twice := first_repeated([each.name for each in rewards]):
+        raise ConfigError(
+            f"{key}: two are called '{twice}', as their metrics would be. Give each grader a name."
+        )
+    for index, reward in enumerate(rewards):
+        where = f"{key}[{index}]"
+        if isinstance(reward, RunReward):
+            _check_run(CommitName(reward.run, reward.step).found(where).run, where, longest, vocab_size)
+        elif manifest.item_fields is not None:
+            _check_fields(reward.grader, manifest, manifest.item_fields, where)
+
+
+def reward_model(run: Run, where: str) -> NewCausalConfig | PretrainedCausalConfig:
+    """The model of a reward run; `ConfigError` for a run of another method."""
+    method = run.recipe["method"]
+    if method.get("type") != "reward":
+        raise ConfigError(
+            f"{where}.run={run.run_id}: it is of method '{method.get('type', 'classify')}', which pays no "
+            "rewards. Name a run of method reward."
+        )
+    return _MODEL.validate_python(method["model"])
+
+
+def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> None:
+    shape = reward_model(run, where).shape()
+    if shape is None:
+        return
+    if vocab_size is not None and vocab_size > shape.vocab_size:
+        raise ConfigError(
+            f"{where}.run={run.run_id}: its vocabulary has {shape.vocab_size} tokens, and that of method.model "
+            f"{vocab_size}: it could not be asked about all that may be written. Train a reward model with as "
+            "many."
+        )
+    if longest > shape.max_tokens:
+        raise ConfigError(
+            f"{where}.run={run.run_id}: its model takes {shape.max_tokens} tokens, but the longest prompt with "
+            "a "
+            f"completion of sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or a "
+            "reward model that takes more."
+        )
+
+
+def _check_fields(grader: Grader, manifest: DatasetManifest, there: Mapping[str, int], where: str) -> None:
+    all_rows, read = manifest.num_rows, _read_by_source(grader) - there.keys()
+    lacking = {name for name in needed_fields(grader) if there.get(name, 0) < all_rows}
+    for name in sorted(lacking | read):
+        without = all_rows - there.get(name, 0)
+        raise ConfigError(
+            f"{where}: grader '{grader.name}' reads item.{name}, but {without:,} of {all_rows:,} items of "
+            "dataset "
+            f"'{manifest.name}' lack it. Fields that are there: {', '.join(sorted(there)) or 'none'}. Mend the "
+            "grader, or build the dataset from rows that have the field."
+        )
+
+
+def _read_by_source(grader: Grader) -> set[str]:
+    """What python graders take out of any item by name, as far as their sources show it."""
+    sources = [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]
+    return {name for source in sources for name in _subscripts(ast.parse(source))}
+
+
+def _subscripts(tree: ast.Module) -> set[str]:
+    """Constants by which `grade` subscripts its item, but for those that it asks about (`'x' in item`)."""
+    taken, asked = set[str](), set[str]()
+    for grade in tree.body:
+        if not isinstance(grade, ast.FunctionDef) or grade.name != "grade" or len(grade.args.args) < 2:
+            continue
+        item = grade.args.args[1].arg
+        for node in ast.walk(grade):
+            match node:
+                case ast.Subscript(ast.Name(id=of), ast.Constant(str() as name), ast.Load()) if of == item:
+                    taken.add(name)
+                case ast.Compare(ast.Constant(str() as name), [ast.In() | ast.NotIn()]):
+                    asked.add(name)
+                case _:
+                    pass
+    return taken - asked

@@ -1,0 +1,241 @@
+"""What pays rollouts, with real runs: commits of reward models, graders that leak; and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prompt_rows import GRADER, grpo_recipe, prompt_dataset
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import AssayError
+from assay.cli.main import main
+from assay.launch.folders import refuse_changed
+from assay.launch.run import new_run
+from assay.records.run import Run
+from assay.reporting.views.run import RunView, run_view
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.metrics.recorded import recorded_steps
+from assay.store.objects import open_store
+from assay.training.recipe import recipe_of
+from one_rank import train_here
+from preference_rows import preference_dataset, preference_recipe, small_model
+
+VOCABULARY = 32
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prompt_dataset(tmp_path_factory.mktemp("prompts"), num_rows=64)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models") / "base"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With runs `judge` (a reward model, finished), `short` (likewise, of fewer tokens) and `begun` (not)."""
+    folder = tmp_path_factory.mktemp("home")
+    pairs = preference_dataset(tmp_path_factory.mktemp("pairs"), num_rows=60)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(folder))
+        for name, sizes in {
+            "judge": {"vocab_size": VOCABULARY},
+            "short": {"vocab_size": VOCABULARY, "max_tokens": 14},
+        }.items():
+            model = small_model(**{"max_tokens": 64, **sizes})
+            method = {"type": "reward", "model": model}
+            train_here(
+                begun(preference_recipe(pairs, method, trainer={"epochs": 2, "max_steps": 4, "commit_every": 2}), name)
+            )
+        begun(
+            preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun"
+        )
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def at_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(home))
+
+
+def begun(tree: dict[str, Any], name: str) -> Run:
+    return new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    return int(ended.value.code or 0)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a field that no item has": (
+        {"rewards": [{"grader": {**GRADER, "reference": "{{ item.gold }}"}}]},
+        "method.rewards[0]: grader 'names_it' reads item.gold",
+    ),
+    "the same in what held-out prompts are graded by": (
+        {"held_out": [{"grader": {**GRADER, "reference": "{{ item.gold }}"}}]},
+        "method.held_out[0]: grader 'names_it' reads item.gold",
+    ),
+    "a group of one": ({"group_size": 1}, "method.group_size"),
+    "nothing that pays": ({"rewards": []}, "method.rewards"),
+    "prompt and answer beyond the model": ({"sampling": {"max_tokens": 60}}, "method.sampling.max_tokens=60"),
+    "a judge behind an endpoint": (
+        {
+            "rewards": [
+                {"grader": {"type": "score_model", "model": "g", "input": [{"role": "user", "content": "?"}]}}
+            ]
+        },
+        "asks an endpoint",
+    ),
+    "a run that is not there": ({"rewards": [{"run": "nobody"}]}, "method.rewards[0].run=nobody: no such run"),
+    "a run that is not finished": ({"rewards": [{"run": "begun"}]}, "it is not finished"),
+    "a step without a commit": (
+        {"rewards": [{"run": "judge", "step": 3}]},
+        "method.rewards[0].step=3: run 'judge' has no commit of it, but of 2, 4",
+    ),
+    "a reward model of fewer tokens": (
+        {"rewards": [{"run": "short"}], "sampling": {"max_tokens": 12}},
+        "method.rewards[0].run=short: its model takes 14 tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_rewards_that_cannot_be_paid_leave_no_run(
+    name: str, prompts: Path, base: Path, home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes, said = REFUSED[name]
+    tree = grpo_recipe(prompts, base, method=changes)
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    capfd.readouterr()
+    for words in (["--check", "--check-seconds", "0"], ["--run-id", "refused"]):
+        assert run("train", tmp_path / "recipe.yaml", *words) == 2
+        error = capfd.readouterr().err
+        assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+    assert not (home / "refused").exists()
+
+
+def test_a_run_that_pays_no_rewards_is_refused(prompts: Path, base: Path) -> None:
+    policy = begun(grpo_recipe(prompts, base, trainer={"max_steps": 1, "commit_every": 1}), "policy")
+    train_here(policy)
+    with pytest.raises(AssayError, match="it is of method 'grpo', which pays no rewards"):
+        begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "policy"}]}), "refused")
+
+
+def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(
+    prompts: Path, base: Path, home: Path
+) -> None:
+    rewards = [{"run": "judge", "step": 2, "weight": 2.0}, {"grader": GRADER}]
+    method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
+    paid = begun(grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2}, method=method), "paid")
+    commits = CommitLog(open_store(str(home / "judge"))).commits()
+    assert paid.folders is not None
+    assert paid.folders["method.rewards[0]"] == commits[0].weights_digest
+    assert paid.folders["method.held_out[0]"] == commits[1].weights_digest
+    train_here(paid)
+    step = recorded_steps(Path(paid.run_dir))[2].values
+    assert (
+        step["reward"] == pytest.approx(2 * step["reward_judge"] + step["reward_names_it"])
+        and step["reward_judge"]
+    )
+    assert step["failed_grades"] == 0.0
+    assert step["validation_reward_error"] > 0.0
+
+
+def test_another_commit_in_the_place_of_the_one_that_paid_is_refused(prompts: Path, base: Path) -> None:
+    paid = begun(grpo_recipe(prompts, base, method={"rewards": [{"run": "judge"}]}), "replaced")
+    record = paid.model_copy(update={"folders": {**(paid.folders or {}), "method.rewards[0]": "0" * 64}})
+    refuse_changed(paid, recipe_of(paid))
+    with pytest.raises(AssayError, match=r"method.rewards\[0\]=judge: its weights .* 000000000000"):
+        refuse_changed(record, recipe_of(record))
+
+
+def test_a_grader_that_fails_too_often_stops_the_run_and_is_named(prompts: Path, base: Path) -> None:
+    source = "def grade(sample, item):\n    return 1 / (item['number'] % 8)"
+    rewards = [{"grader": {"type": "python", "name": "own", "source": source}}]
+    often = grpo_recipe(prompts, base, method={"rewards": rewards, "max_reward_failures": 0.01})
+    with pytest.raises(AssayError, match=r"of the rollouts got no reward .*python_grader_runtime_error"):
+        train_here(begun(often, "often"))
+    some = grpo_recipe(
+        prompts, base, method={"rewards": rewards, "max_reward_failures": 1.0}, trainer={"max_steps": 2}
+    )
+    train_here(kept := begun(some, "some"))
+    steps = recorded_steps(Path(kept.run_dir))
+    assert any(0 < each.values["failed_grades_python_grader_runtime_error"] < 1 for each in steps.values())
+
+
+DIGITS = Path(__file__).parents[2] / "recipes" / "rl"
+IN_ORDER = """
+def grade(sample, item):
+    digits = sample["output_text"].split()
+    return float(len(digits) == 5 and digits == sorted(digits))
+"""
+"""Pays for any five digits that rise, whichever were asked for."""
+
+
+@pytest.fixture(scope="module")
+def digits(home: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts, and a model that sorts some of them: by the commands that the recipe's own files name."""
+    folder = tmp_path_factory.mktemp("digits")
+    namespace: dict[str, Any] = {"__name__": "digits"}
+    exec(compile((DIGITS / "digits.py").read_text(), "digits.py", "exec"), namespace)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(home))
+        for which in ("shown", "asked"):
+            (folder / f"{which}.jsonl").write_text(
+                "".join(json.dumps(row) + "\n" for row in namespace["rows"](which))
+            )
+        build = ["data", "build", folder / "shown.jsonl", "--format", "chat", "--tokenizer", "new:300"]
+        assert run(*build, "--out", folder / "digits-shown") == 0
+        warm_up = ["train", DIGITS / "warm_up.yaml", f"data.dataset={folder / 'digits-shown'}"]
+        assert run(*warm_up, "--run-id", "digits-warm-up") == 0
+        assert run("export", "digits-warm-up", "--to", folder / "model") == 0
+        build = [
+            "data",
+            "build",
+            folder / "asked.jsonl",
+            "--format",
+            "prompts",
+            "--tokenizer",
+            folder / "model",
+        ]
+        assert run(*build, "--out", folder / "digits-asked") == 0
+    return folder
+
+
+def learn(folder: Path, name: str, *changes: str) -> RunView:
+    """A hundred steps of the recipe as it is, but for `changes`."""
+    words = [
+        f"data.dataset={folder / 'digits-asked'}",
+        f"method.model.path={folder / 'model'}",
+        "trainer.max_steps=100",
+    ]
+    often = ["trainer.evaluate_every=20", "trainer.commit_every=20"]
+    assert run("train", DIGITS / "grpo.yaml", *words, *often, *changes, "--run-id", name) == 0
+    with Home.from_environment().open_ledger() as ledger:
+        return run_view(ledger, name)
+
+
+@pytest.mark.slow
+def test_an_honest_run_learns_and_raises_no_flag(digits: Path) -> None:
+    view = learn(digits, "honest")
+    assert view.warnings == ()
+    rewards = [
+        each.values["reward"]
+        for each in recorded_steps(Path(Home.from_environment().run("honest").run_dir)).values()
+    ]
+    assert sum(rewards[:5]) / 5 < 0.4 and sum(rewards[-5:]) > 1.5 * sum(rewards[:5])
+
+
+@pytest.mark.slow
+def test_a_grader_that_leaks_is_flagged_within_a_hundred_steps(digits: Path) -> None:
+    leaky = json.dumps([{"grader": {"type": "python", "name": "in_order", "source": IN_ORDER}}])
+    exact = yaml.safe_load((DIGITS / "grpo.yaml").read_text())["method"]["rewards"]
+    view = learn(digits, "leaky", f"method.rewards={leaky}", f"method.held_out={json.dumps(exact)}")
+    assert "reward leaks" in [each.rule for each in view.warnings]
