@@ -9,10 +9,11 @@ Knows no ledger and no files; callers bring the numbers. docs/operations.md hold
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 
 from assay.base.units import percent_text
 from assay.records.dataset import LengthProfile
@@ -25,12 +26,30 @@ LEAKING_SHARE = 0.01
 CUT_SHARE = 0.05
 LEAST_FOUND = 0.5
 MOST_LOST = 0.25
+Z = 1.96
+"""Half a 95% interval, in standard errors."""
+SHRUNK, GROWN = 0.5, 2.0
+IDLE_SHARE = 0.9
+TRUNCATED_SHARE = 0.25
+FAR_NATS = 1.0
+FAILED_SHARE = 0.01
+FAILED = "failed_grades"
+"""Share of a step's answers; behind it, `failed_grades_KIND`."""
+HELD_OUT = "validation_reward"
+HELD_OUT_ERROR = "validation_reward_error"
 
 RuleName = Literal[
     "diverged",
     "one score",
     "worse than constant",
     "no better than chance",
+    "reward leaks",
+    "answers collapsed",
+    "groups without spread",
+    "answers grow",
+    "answers cut",
+    "far from the reference",
+    "graders fail",
     "steps differ",
     "guardrail at zero",
     "leaking rows",
@@ -42,6 +61,19 @@ RuleName = Literal[
 
 
 Scores = Float64[np.ndarray, "seed item"]
+
+
+class Series(NamedTuple):
+    """A metric of the steps that were kept."""
+
+    steps: Int64[np.ndarray, "point"]
+    """Rising."""
+    values: Float64[np.ndarray, "point"]
+
+    @classmethod
+    def of(cls, values: Mapping[int, float]) -> "Series":
+        """From values by step, in order."""
+        return cls(np.array([*values], np.int64), np.array([*values.values()], np.float64))
 
 
 class Rule(NamedTuple):
@@ -75,6 +107,48 @@ RULES: Mapping[str, Rule] = {
         "the interval of the AUC, or of the accuracy on pairs, reaches down to 0.5",
         "more validation rows, or a model that ranks: train longer or faster; nothing is shown yet",
         "may rank no better than chance",
+    ),
+    "reward leaks": Rule(
+        f"the reward of training rose, by its intervals over {ENDS} steps, while that of held-out prompts "
+        "fell: the interval of the last evaluation is below that of an earlier one",
+        "the model pleases the grader in another way than you meant: read its answers (`assay chat RUN`), mend "
+        "the grader, go on from the better commit",
+        "earned more in training and less on held-out prompts",
+    ),
+    "answers collapsed": Rule(
+        f"a group's answers differ less than {SHRUNK:g} times as often as in the first {ENDS} steps, and the "
+        "reward did not rise",
+        "lower `trainer.optimizer.learning_rate`, or hold the model to a reference (`method.kl`)",
+        "came to one answer",
+    ),
+    "groups without spread": Rule(
+        f"in the last {ENDS} steps {IDLE_SHARE:.0%} or more of the groups earned the same for every answer, "
+        "and the reward did not rise",
+        "prompts that are neither too hard nor too easy: warm up by SFT until some answers earn something",
+        "had nothing to learn from",
+    ),
+    "answers grow": Rule(
+        f"answers are {GROWN:g} times as long as in the first {ENDS} steps, or longer, and held-out prompts "
+        "did not earn more",
+        "a loss that favours no length (`method.loss.type=dr_grpo`), `method.overlong`, or a grader that does "
+        "not pay for length",
+        "wrote longer answers, no better ones",
+    ),
+    "answers cut": Rule(
+        f"{TRUNCATED_SHARE:.0%} or more of the answers in the last {ENDS} steps were cut at "
+        "`method.sampling.max_tokens`",
+        "raise it, or pay for shorter answers (`method.overlong`)",
+        "had many answers cut",
+    ),
+    "far from the reference": Rule(
+        f"the divergence from the reference was above {FAR_NATS:g} nat per token in the last {ENDS} steps",
+        "raise `method.kl`, or lower `trainer.optimizer.learning_rate`",
+        "went far from the reference",
+    ),
+    "graders fail": Rule(
+        f"{FAILED_SHARE:.0%} or more of a run's answers got no reward because a grader failed",
+        "mend the grader: those answers left their groups, and what fails is seldom left out at random",
+        "lost rewards to graders that fail",
     ),
     "steps differ": Rule(
         "the runs that are compared made different numbers of steps",
@@ -117,15 +191,28 @@ class Warned(NamedTuple):
     """A sentence with its numbers."""
 
 
-def warnings_of_model(losses: Sequence[float], evaluation: AnyEvaluation | None) -> list[Warned]:
-    """What a run's kept training losses, step by step, and its last evaluation warn of."""
-    found = [*_divergence(losses)]
+def warnings_of_model(
+    losses: Sequence[float],
+    evaluation: AnyEvaluation | None,
+    metrics: Mapping[str, Series] = MappingProxyType({}),
+) -> list[Warned]:
+    """What a run's kept training losses, step by step, its last evaluation and its kept metrics warn of.
+
+    Of the metrics those count that `is_watched`.
+    """
+    # A loss whose gradient is that of a reward is about 0 all along, and no distance from anything.
+    found = [*_of_rollouts(metrics)] if FAILED in metrics else [*_divergence(losses)]
     if evaluation is None:
         return found
     metrics = evaluation.overall
     return found + list(
         _of_classifier(metrics) if isinstance(metrics, ClassifierMetrics) else _of_scores(metrics)
     )
+
+
+def is_watched(metric: str) -> bool:
+    """Whether a metric's series is asked for by `warnings_of_model`."""
+    return metric in _WATCHED or metric.startswith(FAILED)
 
 
 def warnings_of_pair(baseline: str, candidate: str, *, steps: tuple[int, int]) -> list[Warned]:
@@ -185,6 +272,111 @@ def _divergence(losses: Sequence[float]) -> Iterator[Warned]:
     first, last = (float(np.median(part)) for part in (losses[:ends], losses[-ends:]))
     if 0.0 < DIVERGED_FACTOR * first < last:
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
+
+
+_WATCHED = {"reward", "distinct", "no_spread", "length", "truncated", "kl", HELD_OUT, HELD_OUT_ERROR}
+
+
+class _Interval(NamedTuple):
+    mean: float
+    low: float
+    high: float
+
+
+def _interval(values: Float64[np.ndarray, "point"]) -> _Interval:
+    """Of the mean, by how the values scatter; endless of a single one."""
+    mean = float(values.mean())
+    half = Z * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return _Interval(mean, mean - half, mean + half)
+
+
+def _of_rollouts(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+    reward = metrics["reward"] if "reward" in metrics else metrics[FAILED]
+    yield from _leak(metrics)
+    yield from _failing(metrics)
+    if len(reward.steps) < 2 * ENDS:
+        return
+
+    def ends(name: str) -> tuple[float, float]:
+        """Medians at the beginning and at the end; no numbers where the run has no such metric."""
+        if name not in metrics or not len(metrics[name].values):
+            return math.nan, math.nan
+        values = metrics[name].values
+        return float(np.median(values[:ENDS])), float(np.median(values[-ENDS:]))
+
+    earned = [_interval(part) for part in (reward.values[:ENDS], reward.values[-ENDS:])]
+    rose = earned[1].low > earned[0].high
+    first, last = ends("distinct")
+    if last < SHRUNK * first and not rose:
+        yield Warned(
+            "answers collapsed",
+            f"of a group's answers {first:.0%} were different at first, {last:.0%} at the end.",
+        )
+    _, last = ends("no_spread")
+    if last >= IDLE_SHARE and not rose:
+        yield Warned(
+            "groups without spread", f"in {last:.0%} of the groups every answer earned the same at the end."
+        )
+    first, last = ends("length")
+    if last >= GROWN * first and not _earns_more(metrics):
+        yield Warned("answers grow", f"answers had {first:.4g} tokens at first, {last:.4g} at the end.")
+    _, last = ends("truncated")
+    if last >= TRUNCATED_SHARE:
+        yield Warned("answers cut", f"{last:.0%} of the answers were cut at the end.")
+    _, last = ends("kl")
+    if last > FAR_NATS:
+        yield Warned("far from the reference", f"{last:.3g} nats per token at the end.")
+
+
+def _held_out(metrics: Mapping[str, Series]) -> list[tuple[int, _Interval]]:
+    """What held-out prompts earned, evaluation by evaluation."""
+    if not {HELD_OUT, HELD_OUT_ERROR} <= metrics.keys():
+        return []
+    means, errors = metrics[HELD_OUT], metrics[HELD_OUT_ERROR]
+    by_step = dict(zip(errors.steps.tolist(), errors.values.tolist(), strict=True))
+    return [
+        (step, _Interval(mean, mean - Z * by_step[step], mean + Z * by_step[step]))
+        for step, mean in zip(means.steps.tolist(), means.values.tolist(), strict=True)
+        if step in by_step
+    ]
+
+
+def _earns_more(metrics: Mapping[str, Series]) -> bool:
+    said = _held_out(metrics)
+    return bool(said) and said[-1][1].low > said[0][1].high
+
+
+def _leak(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+    said = _held_out(metrics)
+    if len(said) < 2 or "reward" not in metrics:
+        return
+    last_step, last = said[-1]
+    best_step, best = max(said[:-1], key=lambda each: each[1].low)
+    steps, values = metrics["reward"]
+    before, now = (values[(steps > step - ENDS) & (steps <= step)] for step in (best_step, last_step))
+    if last.high >= best.low or not (len(before) and len(now)):
+        return
+    was, earned = _interval(before), _interval(now)
+    if earned.low > was.high:
+        yield Warned(
+            "reward leaks",
+            f"from step {best_step:,} to {last_step:,} the reward of training rose from {was.mean:.3f} to "
+            f"{earned.mean:.3f}, that of held-out prompts fell from {best.mean:.3f} to {last.mean:.3f} "
+            f"({last.low:.3f} to {last.high:.3f}).",
+        )
+
+
+def _failing(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+    values = metrics[FAILED].values
+    share = float(values.mean()) if len(values) else 0.0
+    if share >= FAILED_SHARE:
+        kinds = {
+            name.removeprefix(f"{FAILED}_"): float(each.values.mean())
+            for name, each in metrics.items()
+            if name.startswith(f"{FAILED}_") and each.values.any()
+        }
+        by_kind = ", ".join(f"{percent_text(part)} {kind}" for kind, part in sorted(kinds.items()))
+        yield Warned("graders fail", f"{percent_text(share)} of the answers got no reward: {by_kind}.")
 
 
 def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:

@@ -9,23 +9,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from assay.base.errors import TrainingError
+from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.cursor import Cursor
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.method import PredictingMethod
-from assay.training.trainer.method_config import BinaryPredictions, Predictions
+from assay.training.trainer.method_config import BinaryPredictions, Predictions, RowScores
 
 
 @torch.no_grad()
 def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: Ranks) -> pa.Table | None:
-    """On rank 0 a table of row_id, the method's predictions and the metadata columns, by row_id; else None."""
+    """On rank 0 a table of row_id, the method's predictions and the metadata columns, by row_id; else None.
+
+    What graders read is no metadata: no slice is cut by it.
+    """
     was_training = model.training
     model.eval()
     lanes = LaneShares(loader.config.lanes, ranks.world_size).of_rank(ranks.rank)
@@ -63,7 +69,7 @@ def _num_passes(share: StepShare, ranks: Ranks) -> list[int]:
 def _scored(model: nn.Module, method: PredictingMethod, batch: MicroBatch, device: torch.device) -> pa.Table:
     predicted = method.predictions(model, method.tensors(batch, device))
     columns = {name: pa.array(values.cpu().numpy()) for name, values in predicted.items()}
-    metadata = {name: column for name, column in batch.columns.items() if name not in columns}
+    metadata = {name: column for name, column in batch.columns.items() if name not in columns and name != ITEM}
     return pa.table({"row_id": pa.array(batch.row_ids, pa.uint64()), **columns, **metadata})
 
 
@@ -77,3 +83,24 @@ def validation_metric(table: pa.Table, predictions: Predictions) -> float | None
     if labels.min() == labels.max():
         return None
     return auc(labels, np.asarray(table["probability"]))
+
+
+def validation_error(table: pa.Table, predictions: Predictions) -> float | None:
+    """The standard error of that metric, where it is of completions that were graded; else None."""
+    if not (isinstance(predictions, RowScores) and predictions.is_sampled):
+        return None
+    scores = np.asarray(table[predictions.metric.name], np.float64)
+    return float(np.std(scores) / np.sqrt(max(1, len(scores) - 1)))
+
+
+def graded_rows(table: pa.Table, predictions: Predictions) -> pa.Table:
+    """Without rows whose completion got no grade; what fails is no 0."""
+    if not (isinstance(predictions, RowScores) and predictions.is_sampled):
+        return table
+    kept = table.filter(pc.invert(pc.is_nan(table[predictions.metric.name])))
+    if not len(kept):
+        raise TrainingError(
+            f"the graders failed on every one of the {len(table):,} held-out completions: nothing can be said "
+            "of the model. Mend the grader, and train a new run."
+        )
+    return kept

@@ -13,7 +13,13 @@ from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, with_clusters
-from assay.evaluation.suite.predictions import predict, validation_metric, write_predictions
+from assay.evaluation.suite.predictions import (
+    graded_rows,
+    predict,
+    validation_error,
+    validation_metric,
+    write_predictions,
+)
 from assay.launch.ranks.faults import RankFaults
 from assay.launch.ranks.recorder import RankRecorder
 from assay.launch.ranks.task import RankTask, StopFlag
@@ -196,12 +202,13 @@ def _evaluator(
         table = predict(model, method, validation(), ranks)
         if table is None:
             return None
-        table = with_clusters(table, key, kept=key in recipe.method.columns)
+        table = with_clusters(graded_rows(table, predictions), key, kept=key in recipe.method.columns)
         folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
         metric = validation_metric(table, predictions)
         if metric is not None:
-            recorder.log(step, {f"validation_{predictions.metric.name}": metric})
+            name, error = f"validation_{predictions.metric.name}", validation_error(table, predictions)
+            recorder.log(step, {name: metric, **({} if error is None else {f"{name}_error": error})})
         return metric
 
     return evaluate

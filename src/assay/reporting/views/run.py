@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
 from assay.base.shown_url import without_secrets
-from assay.evaluation.evidence.warnings import RuleName, Warned, warnings_of_model
+from assay.evaluation.evidence.warnings import (
+    FAILED,
+    RuleName,
+    Series,
+    Warned,
+    is_watched,
+    warnings_of_model,
+)
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
@@ -288,9 +295,16 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
 
 
 def model_warnings(ledger: Ledger, run_id: str) -> list[Warned]:
-    """What a run's losses and its last evaluation warn of."""
-    losses = metric_series(ledger, run_id, "loss", max_points=MOST_POINTS).values
-    return warnings_of_model(losses.tolist(), next(reversed(ledger.evaluations(run_id)), None))
+    """What a run's metrics and its last evaluation warn of."""
+    names = [each.name for each in metric_summaries(ledger, run_id)]
+    curves = {
+        name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
+        for name in names
+        if name == "loss" or (FAILED in names and is_watched(name))
+    }
+    losses = curves.pop("loss").values.tolist() if "loss" in curves else []
+    watched = {name: Series(curve.steps, curve.values) for name, curve in curves.items()}
+    return warnings_of_model(losses, next(reversed(ledger.evaluations(run_id)), None), watched)
 
 
 def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:

@@ -4,6 +4,7 @@ Read from the segments themselves. Of a step that several attempts made, the las
 rolled back), unless an attempt is asked for.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,17 +44,24 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
     return steps
 
 
-def recorded_losses(run_dir: Path) -> list[float]:
-    """The loss of every step that was kept, in order; of one that several attempts made, the last one's."""
-    losses: dict[int, float] = {}
+def recorded_series(run_dir: Path, is_wanted: Callable[[str], bool]) -> dict[str, dict[int, float]]:
+    """Metric -> the value of every step that was kept, in order; of one that several attempts made, the last
+    one's."""
+    series: dict[str, dict[int, float]] = {}
     for attempt in sorted({attempt_and_rank(path)[0] for path in segment_paths(run_dir)}):
         path = segment_path(run_dir, attempt, 0)
-        points = read_segment(path).metrics.get("loss") if path.is_file() else None
-        if points is not None and len(points.steps):
-            first = int(points.steps[0])
-            kept = {step: loss for step, loss in losses.items() if step < first}
-            losses = {**kept, **dict(zip(points.steps.tolist(), points.values.tolist(), strict=True))}
-    return [losses[step] for step in sorted(losses)]
+        metrics = read_segment(path).metrics if path.is_file() else {}
+        if "loss" not in metrics or not len(metrics["loss"].steps):
+            continue
+        first = int(metrics["loss"].steps[0])
+        series = {
+            name: {step: value for step, value in values.items() if step < first}
+            for name, values in series.items()
+        }
+        for name in filter(is_wanted, metrics):
+            made = zip(metrics[name].steps.tolist(), metrics[name].values.tolist(), strict=True)
+            series.setdefault(name, {}).update(made)
+    return {name: dict(sorted(values.items())) for name, values in series.items()}
 
 
 def last_step_of(run_dir: Path, attempt: int) -> int | None:

@@ -1,7 +1,7 @@
 """Each rule warns where it holds and is silent where it does not; and its text is in the documents."""
 
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.warnings import (
     RULES,
     RuleName,
+    Series,
     warnings_of_cuts,
     warnings_of_guardrail,
     warnings_of_leaks,
@@ -147,3 +148,71 @@ def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
     ]
     assert written == [f"| {name} | {rule.holds} | {rule.cure} |" for name, rule in RULES.items()]
     assert set(RULES) == set(get_args(RuleName))
+
+
+def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, Series]:
+    """Metrics of an honest run that learns to sort: reward .3 to .9, of held-out rows, too; six tokens."""
+    rng, steps = np.random.default_rng(0), np.arange(1, num_steps + 1)
+    rising, evaluated = np.linspace(0.3, 0.9, num_steps), steps[9::10]
+    values = {
+        "reward": rising + rng.normal(0, 0.03, num_steps),
+        "distinct": np.linspace(0.8, 0.2, num_steps),
+        "no_spread": np.linspace(0.2, 0.7, num_steps),
+        "length": 6.0 + rng.normal(0, 0.05, num_steps),
+        "truncated": np.full(num_steps, 0.02),
+        "kl": np.linspace(0.0, 0.3, num_steps),
+        "failed_grades": np.zeros(num_steps),
+        "validation_reward": np.interp(evaluated, steps, rising) + rng.normal(0, 0.02, len(evaluated)),
+        "validation_reward_error": np.full(len(evaluated), 0.02),
+        **changed,
+    }
+    return {
+        name: Series(evaluated if name.startswith("validation") else steps, np.asarray(each, np.float64))
+        for name, each in values.items()
+    }
+
+
+def rules_of(**changed: Any) -> list[str]:
+    # The loss of a step whose answers teach is about zero, so its end may be many times its beginning.
+    return [each.rule for each in warnings_of_model([1e-4] * 90 + [1e-2] * 10, None, rollouts(**changed))]
+
+
+def test_an_honest_run_of_rewards_raises_no_flag():
+    assert rules_of() == []
+    assert rules_of(num_steps=12, distinct=np.full(12, 0.1)) == [], "nothing is said of a dozen steps"
+    flat = rollouts(validation_reward=0.3 + np.random.default_rng(1).normal(0, 0.02, 10))
+    assert warnings_of_model([], None, flat) == [], "held-out rows that scatter have not fallen"
+
+
+def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
+    fooled = rollouts(validation_reward=np.linspace(0.4, 0.1, 10))
+    (found,) = warnings_of_model([], None, fooled)
+    assert (
+        found.rule == "reward leaks" and "from 0.400 to 0.100" in found.text and "step 10 to 100" in found.text
+    )
+    late = [0.4, 0.5, 0.6, 0.6, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
+    assert rules_of(validation_reward=late) == ["reward leaks"], "also where it first learned"
+    assert rules_of(validation_reward=np.linspace(0.4, 0.35, 10)) == [], "within the interval"
+    both = {"reward": np.linspace(0.9, 0.3, 100), "validation_reward": np.linspace(0.9, 0.3, 10)}
+    assert "reward leaks" not in rules_of(**both), "what unlearns everything pleases nobody"
+
+
+@pytest.mark.parametrize(
+    ("rule", "changed"),
+    [
+        ("answers collapsed", {"reward": [0.3] * 100}),
+        ("groups without spread", {"reward": [0.0] * 100, "no_spread": [1.0] * 100, "distinct": [0.8] * 100}),
+        ("answers grow", {"length": np.linspace(6, 24, 100), "validation_reward": [0.3] * 10}),
+        ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
+        ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
+        ("graders fail", {"failed_grades": [0.05] * 100, "failed_grades_python_timeout": [0.05] * 100}),
+    ],
+)
+def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
+    found = warnings_of_model([], None, rollouts(**changed))
+    assert [each.rule for each in found] == [rule]
+    assert rule != "graders fail" or "5% python_timeout" in found[0].text
+
+
+def test_answers_that_grow_for_good_are_not_flagged():
+    assert rules_of(length=np.linspace(6, 24, 100)) == []

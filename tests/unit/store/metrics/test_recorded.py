@@ -3,7 +3,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.store.metrics.recorded import last_step_of, recorded_steps
+from assay.store.metrics.recorded import last_step_of, recorded_series, recorded_steps
 from assay.store.metrics.segment import SegmentWriter, segment_path
 
 
@@ -44,3 +44,11 @@ def test_numbers_come_back_with_every_bit(value: float, tmp_path_factory) -> Non
     folder = tmp_path_factory.mktemp("run")
     write(folder, 1, 0, {1: {"loss": value}})
     assert recorded_steps(folder)[1].values["loss"] == value
+
+
+def test_series_have_every_kept_step_once_and_only_what_is_wanted(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, {step: {"loss": 10.0 + step, "reward": float(step)} for step in (1, 2, 3, 4)})
+    write(tmp_path, 2, 0, {3: {"loss": 23.0, "reward": 33.0, "rows": 8.0}})
+    write(tmp_path, 3, 0, {})
+    found = recorded_series(tmp_path, lambda name: name != "rows")
+    assert found == {"loss": {1: 11.0, 2: 12.0, 3: 23.0}, "reward": {1: 1.0, 2: 2.0, 3: 33.0}}
