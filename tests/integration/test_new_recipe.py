@@ -81,11 +81,26 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     assert run("train", scored, "--check", "--check-seconds", 0) == 0
 
 
+def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp_path: Path) -> None:
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    rows = [{"prompt": f"t{number % 30 + 2}", "n": number, "answer": "t3"} for number in range(200)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = ["data", "build", tmp_path / "rows.jsonl", "--format", "prompts", "--tokenizer", base]
+    assert run(*build, "--group-by", "n", "--out", tmp_path / "prompts") == 0
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", tmp_path / "prompts", "--model", base, "--out", file) == 0
+    method = yaml.safe_load(file.read_text())["method"]
+    assert method["rewards"][0]["grader"]["reference"] == "{{ item.answer }}"
+    assert method["sampling"]["max_tokens"] == 62, "beside the prompt, the model takes no more"
+    assert run("train", file, "--check", "--check-seconds", 0) == 0
+
+
 def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     prompts = dataset_of("prompts", tmp_path)
     pairs = preference_dataset(tmp_path / "pairs", num_rows=32)
     for words, said in (
-        ((prompts,), "no method learns from its rows (format prompts) yet"),
+        ((prompts,), "--model FOLDER"),
+        ((prompts, "--method", "sft"), "are for grpo"),
         ((pairs, "--method", "sft"), "are for reward and dpo"),
     ):
         capfd.readouterr()

@@ -50,7 +50,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model = small_model(**{"max_tokens": 64, **sizes})
             method = {"type": "reward", "model": model}
             train_here(
-                begun(preference_recipe(pairs, method, trainer={"epochs": 2, "max_steps": 4, "commit_every": 2}), name)
+                begun(
+                    preference_recipe(pairs, method, trainer={"epochs": 2, "max_steps": 4, "commit_every": 2}),
+                    name,
+                )
             )
         begun(
             preference_recipe(pairs, {"type": "reward", "model": small_model(vocab_size=VOCABULARY)}), "begun"

@@ -28,8 +28,9 @@ def recipe() -> None:
 )
 @click.option(
     "--method",
-    type=click.Choice(["sft", "reward", "dpo"]),
-    help="What learns from rows for a language model.  [default: sft of texts and chats, reward of pairs]",
+    type=click.Choice(["sft", "reward", "dpo", "grpo"]),
+    help="What learns from rows for a language model.  [default: sft of texts and chats, reward of pairs, "
+    "grpo of prompts]",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Passes over the rows.  [default: by their number]")
 def new(

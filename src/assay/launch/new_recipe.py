@@ -36,6 +36,7 @@ from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
 from assay.launch.ranks.processor import gpus_here
 from assay.launch.run import checked
 from assay.records.dataset import ColumnProfile, DatasetManifest
+from assay.training.model.causal_config import PretrainedCausalConfig
 
 LANES = 8
 FEW_ROWS, MANY_ROWS = 5_000, 200_000
@@ -60,14 +61,22 @@ class _Columns(NamedTuple):
     left_out: list[str]
 
 
-LanguageMethod = Literal["sft", "reward", "dpo"]
+LanguageMethod = Literal["sft", "reward", "dpo", "grpo"]
 _METHODS: Mapping[str | None, tuple[LanguageMethod, ...]] = {
     "text": ("sft",),
     "chat": ("sft",),
     "pairs": ("reward", "dpo"),
+    "prompts": ("grpo",),
 }
 """What learns from rows of a format; the first unless another is asked for."""
-_PRETRAINED_RATES = {"sft": "2.0e-5", "reward": "1.0e-5", "dpo": "1.0e-6"}
+_PRETRAINED_RATES = {"sft": "2.0e-5", "reward": "1.0e-5", "dpo": "1.0e-6", "grpo": "1.0e-6"}
+_GROUP_SIZE = 8
+_ANSWER_TOKENS = 256
+_MOST_TOKENS = 16_384
+_ANSWERS = (
+    "answer", "reference", "target", "solution", "expected", "label", "output", "completion", "ground_truth",
+)  # fmt: skip
+"""What the field of an item is called that holds the right answer, the likeliest name first."""
 
 
 def new_recipe(
@@ -87,6 +96,11 @@ def new_recipe(
                 f"{folder}: DPO begins with a language model that was trained: --model FOLDER (that of 'assay "
                 "export RUN', or any that transformers reads)."
             )
+    if learns == "grpo" and model is None:
+        raise ConfigError(
+            f"{folder}: rewards teach a language model that answers some prompts already: --model FOLDER (that "
+            "of 'assay export RUN', or any that transformers reads, with its tokenizer.json)."
+        )
     split, train = _split(dataset)
     sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=model is not None)
     rate = (_PRETRAINED_RATES[learns] if learns else "5.0e-5") if model is not None else "1.0e-3"
@@ -95,7 +109,7 @@ def new_recipe(
         f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
         "# Check it: assay train THIS --check. Change a value here, or after it: trainer.epochs=3.",
         *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
-        *_aligned(_loader(manifest, sizes, num_rows=int(train.num_rows.sum()))),
+        *_aligned(_loader(manifest, sizes, model, num_rows=int(train.num_rows.sum()))),
         *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
         *_aligned(_trainer(sizes, rate, pretrained=model is not None)),
     ]
@@ -134,11 +148,18 @@ def _general(
     )
 
 
-def _loader(manifest: DatasetManifest, sizes: _Sizes, *, num_rows: int) -> Iterator[tuple[str, str]]:
+def _loader(
+    manifest: DatasetManifest, sizes: _Sizes, model: str | None, *, num_rows: int
+) -> Iterator[tuple[str, str]]:
     window = min(4096, max(64, 1 << (num_rows // LANES).bit_length()))
     rows_per_lane = sizes.batch // LANES
     sequences = len(sequences_of(manifest.columns)) if manifest.format == "pairs" else 1
     wanted = sequences * max(int(rows_per_lane * manifest.lengths.p95), manifest.lengths.max)
+    what = f"{rows_per_lane} {'pairs' if sequences > 1 else 'rows'} of a lane at the 95% length"
+    if manifest.format == "prompts":
+        longest, answers = manifest.lengths.max + _answer_tokens(manifest, model), rows_per_lane * _GROUP_SIZE
+        wanted = max(longest, min(_MOST_TOKENS, answers * longest))
+        what = f"at most {answers} answers of a lane, each with its prompt; prompts at the 95% length"
     budget = -(-wanted // 256) * 256
     yield "loader:", ""
     yield f"  lanes: {LANES}", f"the same weights on 1, 2, 4 or {LANES} workers"
@@ -156,10 +177,7 @@ def _loader(manifest: DatasetManifest, sizes: _Sizes, *, num_rows: int) -> Itera
     )
     yield (
         f"  max_micro_batch_tokens: {budget}",
-        (
-            f"bounds the memory of a pass: {rows_per_lane} {'pairs' if sequences > 1 else 'rows'} of a lane at "
-            f"the 95% length ({manifest.lengths.p95:.0f})"
-        ),
+        f"bounds the memory of a pass: {what} ({manifest.lengths.p95:.0f})",
     )
 
 
@@ -230,6 +248,8 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
         yield "  centring: 0.01", "keeps rewards near zero"
         if MARGIN not in manifest.columns:
             yield "  margin_column: null", "the rows have no margins"
+    elif learns == "grpo":
+        yield from _rewards(manifest, model)
     else:
         yield "  type: dpo", "a language model learns to prefer what was chosen; compared by accuracy"
         yield "  loss: {type: sigmoid, beta: 0.1}", "the smaller beta, the further it may go from the reference"
@@ -257,6 +277,33 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
     yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
     yield f"    max_tokens: {manifest.lengths.max}", "the longest sequence"
     yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
+
+
+def _rewards(manifest: DatasetManifest, model: str | None) -> Iterator[tuple[str, str]]:
+    there = manifest.item_fields or {}
+    always = [name for name, rows in there.items() if rows == manifest.num_rows]
+    field = next((name for name in _ANSWERS if name in always), None)
+    if field is None:
+        raise ConfigError(
+            f"dataset '{manifest.name}': no field of its items is called as an answer would be "
+            f"({', '.join(_ANSWERS)}); they have {', '.join(sorted(there)) or 'none that is known'}. Build it "
+            "with the right answer as 'answer', or write the recipe by hand: docs/methods.md, GRPO."
+        )
+    compared = f'input: "{{{{ sample.output_text }}}}", reference: "{{{{ item.{field} }}}}"'
+    grader = f"{{type: string_check, operation: eq, {compared}}}"
+    yield "  type: grpo", "answers are drawn and graded; the model learns to write more of the better ones"
+    yield "  rewards:", ""
+    yield f"    - grader: {grader}", "1 for the answer itself, else 0; docs/suites.md has others"
+    yield f"  group_size: {_GROUP_SIZE}", "answers to each prompt, compared with one another"
+    longest = _answer_tokens(manifest, model)
+    yield f"  sampling: {{max_tokens: {longest}}}", "of an answer; what is longer is cut"
+
+
+def _answer_tokens(manifest: DatasetManifest, model: str | None) -> int:
+    """What the model takes beside the longest prompt, at most the usual."""
+    shape = PretrainedCausalConfig(type="pretrained", path=model).shape() if model else None
+    room = _ANSWER_TOKENS if shape is None else shape.max_tokens - manifest.lengths.max
+    return max(1, min(_ANSWER_TOKENS, room))
 
 
 def _trainer(sizes: _Sizes, rate: str, *, pretrained: bool) -> Iterator[tuple[str, str]]:
@@ -378,8 +425,7 @@ def _split(dataset: Dataset) -> tuple[HashSplit | TimeSplit, DatasetView]:
     raise ConfigError(
         f"{dataset.folder}: no column says which rows to hold out"
         f"{f' ({columns[0]} has too few values)' if columns else ''}. Build the dataset with another "
-        "--group-by, or "
-        "without one: then each text is by itself."
+        "--group-by, or without one: then each text is by itself."
     )
 
 
