@@ -1,4 +1,4 @@
-"""Runs of SFT, reward models and DPO with real processes, small and quick: what tests of theirs share."""
+"""Runs of SFT, reward models, DPO and GRPO with real processes, small and quick: what tests of theirs share."""
 
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from language_rows import language_dataset, sft_recipe
 from preference_rows import preference_dataset, preference_recipe
+from prompt_rows import grpo_recipe, prompt_dataset
 
 LORA = {"rank": 2, "dropout": 0.1}
 
@@ -26,11 +27,16 @@ LORA = {"rank": 2, "dropout": 0.1}
 def method_recipe(method: str, folder: Path, **model: Any) -> dict[str, Any]:
     """Of one of the methods, on rows that are made in `folder`; `model`: further keys of the model.
 
-    SFT and the reward model begin with weights that are drawn from the run's seed, DPO with those of a folder.
+    SFT and the reward model begin with weights that are drawn from the run's seed, DPO and GRPO with a
+    folder's.
     """
     if method == "sft":
         keys = {"model": language_rows.small_model(**model)}
         return sft_recipe(language_dataset(folder / "rows"), method=keys)
+    if method == "grpo":
+        tree = grpo_recipe(prompt_dataset(folder / "rows"), folder / "base")
+        tree["method"]["model"] |= model
+        return tree
     dataset = preference_dataset(folder / "rows")
     if method == "reward":
         return preference_recipe(dataset, {"type": "reward", "model": preference_rows.small_model(**model)})

@@ -1,5 +1,5 @@
 """All that must agree, by name."""
 
-from agreement import pair_cases, sft_cases
+from agreement import pair_cases, rollout_cases, sft_cases
 
-CASES = {**sft_cases.CASES, **pair_cases.CASES}
+CASES = {**sft_cases.CASES, **pair_cases.CASES, **rollout_cases.CASES}

@@ -63,8 +63,8 @@ READS_ENVIRONMENT = {
     "launch/ranks/processor.py": "limits of instruction sets",
 }
 """Module -> what of the environment is its business."""
-STARTS_A_PROCESS = {"launch/ranks/wiring.py"}
-"""Beside the commands, who may ask the environment for the home: a rank."""
+STARTS_A_PROCESS = {"launch/ranks/wiring.py", "training/checkpoint/named_commit.py"}
+"""Beside the commands, who may ask the environment for the home: a rank; a recipe that names another run."""
 
 
 def test_the_environment_is_read_in_few_places() -> None:

@@ -15,7 +15,7 @@ from method_runs import LORA, digest, eventful, method_recipe
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["sft", "reward", "dpo"])
+@pytest.mark.parametrize("method", ["sft", "reward", "dpo", "grpo"])
 def test_adapters_end_with_the_same_weights_and_commits_hold_them_alone(
     method: str, requires: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from prompt_rows import GRADER, grpo_recipe, prompt_dataset
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
@@ -22,6 +21,7 @@ from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
 from one_rank import train_here
 from preference_rows import preference_dataset, preference_recipe, small_model
+from prompt_rows import GRADER, grpo_recipe, prompt_dataset
 
 VOCABULARY = 32
 

@@ -1,6 +1,6 @@
 """Every key of a configuration with its default and meaning, as Markdown: from the classes that check it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -13,10 +13,11 @@ from assay.base.nested_models import models_in
 def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     """A page: the introduction's lines, then a table for `model` and for each model inside it.
 
-    A model that stands in several places is described once; `NAME` is a key that the file chooses.
+    A model that stands in several places is described once, with what is inside; `NAME` is a key that the file
+    chooses.
     """
     lines, seen = list(introduction), dict[type[BaseModel], str]()
-    for name, each in _sections("", model):
+    for name, each in _sections("", model, seen):
         if each in seen:
             lines += ["", f"## {name}", "", f"As {seen[each]}."]
             continue
@@ -29,8 +30,13 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+def _sections(
+    prefix: str, model: type[BaseModel], seen: Container[type[BaseModel]]
+) -> Iterator[tuple[str, type[BaseModel]]]:
+    is_known = model in seen
     yield prefix, model
+    if is_known:
+        return
     for key, field in model.model_fields.items():
         models = models_in(field.annotation)
         for nested in models:
@@ -39,7 +45,7 @@ def _sections(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[B
                 dotted += ".NAME"
             kind = nested.model_fields.get("type")
             suffix = f" (type: {get_args(kind.annotation)[0]})" if kind and len(models) > 1 else ""
-            yield from _sections(dotted + suffix, nested)
+            yield from _sections(dotted + suffix, nested, seen)
 
 
 def _line(key: str, field: FieldInfo, docstring: str) -> str:

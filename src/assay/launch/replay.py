@@ -5,9 +5,9 @@ not.
                                           |
                                           +-- watch / audit operators, search rows, explain
 
-Compared are: loss, gradient norm and learning rate of every replayed step; the digest of the gradient where a
-spot check recorded one; the digest of the weights where a commit did. All are exact numbers: equal means
-equal bits.
+Compared are: loss, gradient norm and learning rate of every replayed step; the digest of the rollouts where
+rows are prompts, of the gradient where a spot check recorded one, of the weights where a commit did. All are
+exact numbers: equal means equal bits.
 """
 
 import math
@@ -66,6 +66,9 @@ class ReplayRequest:
         """The last that is made."""
         return self.step if self.through_step is None else self.through_step
 
+
+_COMPARED = ("rows", "rollout_digest", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest")
+"""Quantities of a step in the order in which one follows from the other."""
 
 Progress = Callable[[int, int, int], None]
 """Called with the step that is made next, the first and the last one."""
@@ -133,7 +136,7 @@ class _Replay:
     def _make_lane(self, share: StepShare, lane_number: int) -> None:
         lane = share.lanes[lane_number]
         made = self.replayer.lane_recomputer.of(lane, step=self.request.step)
-        self.lane_loss = made.loss_sum / max(1, self.replayer.forward.weight(lane))
+        self.lane_loss = made.loss_sum / max(1, made.weight)
         recorded = self.steps.get(self.request.step)
         if recorded is not None and lane_number in recorded.lane_digests:
             digest = float(digest_of_tensors(made.gradients))
@@ -146,8 +149,7 @@ class _Replay:
         replayer, raised, totals = self.replayer, "", None
 
         def where() -> tuple[int | None, object]:
-            lane = replayer.lane_of_micro_batch(share)
-            return (lane.lane if lane else None), replayer.forward.micro_batch
+            return replayer.forward.lane, replayer.forward.micro_batch
 
         forward = replayer.forward
         watch = OperatorWatch(
@@ -206,7 +208,7 @@ class _Replay:
             **totals.digests,
         }
         recorded = self.steps.get(step)
-        for name in ("rows", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest"):
+        for name in _COMPARED:
             if recorded is not None and name in recorded.values and name in made:
                 yield _compared(step, name, recorded.values[name], made[name])
         if step in self.weights:

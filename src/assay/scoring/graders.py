@@ -40,8 +40,14 @@ class StringCheck(FrozenConfig):
 
     type: Literal["string_check"] = "string_check"
     name: str = "string_check"
+    """Stands in metrics and messages."""
+
     input: Template
+    """What is judged: a template, usually `{{ sample.output_text }}`."""
+
     reference: Template
+    """What it is compared with, e.g. `{{ item.answer }}`."""
+
     operation: Literal["eq", "ne", "like", "ilike"]
     """Equal, not equal, holds the reference, holds it whatever the case."""
 
@@ -51,8 +57,14 @@ class TextSimilarity(FrozenConfig):
 
     type: Literal["text_similarity"] = "text_similarity"
     name: str = "text_similarity"
+    """Stands in metrics and messages."""
+
     input: Template
+    """What is judged: a template, usually `{{ sample.output_text }}`."""
+
     reference: Template
+    """What it is compared with, e.g. `{{ item.answer }}`."""
+
     evaluation_metric: Measure
     pass_threshold: float | None = None
     """Score from which a sample passes."""
@@ -63,10 +75,15 @@ class PythonGrader(FrozenConfig):
 
     type: Literal["python"] = "python"
     name: str = "python"
+    """Stands in metrics and messages."""
+
     source: str
+    """Python that defines `grade(sample, item)`, which returns a number."""
+
     image_tag: str | None = None
     """Accepted for the API's sake; the source runs with this machine's Python."""
     pass_threshold: float | None = None
+    """Score from which a sample passes."""
 
     @field_validator("source")
     @classmethod
@@ -80,6 +97,7 @@ class TextPart(FrozenConfig):
 
     type: Literal["input_text", "text", "output_text"] = "input_text"
     text: Template
+    """A template."""
 
 
 class GraderMessage(FrozenConfig):
@@ -88,6 +106,7 @@ class GraderMessage(FrozenConfig):
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: Template | TextPart | tuple[TextPart, ...]
+    """A template, or pieces of one."""
 
     def template(self) -> str:
         """The whole content."""
@@ -104,10 +123,19 @@ class JudgeSampling(FrozenConfig):
     """How the judge answers; the API's keys."""
 
     temperature: float | None = Field(default=None, ge=0.0)
+    """Null: 0, the most probable token each time."""
+
     top_p: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Tokens beyond this much probability are never drawn; null: 1."""
+
     seed: int | None = None
+    """Makes draws repeatable, where the endpoint can."""
+
     max_completions_tokens: int | None = Field(default=None, ge=1)
+    """Longest answer; null: 1024."""
+
     reasoning_effort: str | None = None
+    """Accepted for the API's sake."""
 
 
 class ScoreModel(FrozenConfig):
@@ -115,12 +143,21 @@ class ScoreModel(FrozenConfig):
 
     type: Literal["score_model"] = "score_model"
     name: str = "score_model"
+    """Stands in metrics and messages."""
+
     model: str
+    """The judge's name at its endpoint."""
+
     input: tuple[GraderMessage, ...] = Field(min_length=1)
+    """What the judge is asked, as templates."""
+
     range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest score; a number outside is no answer."""
     sampling_params: JudgeSampling = JudgeSampling()
+    """How the judge answers."""
+
     pass_threshold: float | None = None
+    """Score from which a sample passes."""
 
     @model_validator(mode="after")
     def _range_rises(self) -> "ScoreModel":
@@ -134,11 +171,22 @@ class LabelModel(FrozenConfig):
 
     type: Literal["label_model"] = "label_model"
     name: str = "label_model"
+    """Stands in metrics and messages."""
+
     model: str
+    """The judge's name at its endpoint."""
+
     input: tuple[GraderMessage, ...] = Field(min_length=1)
+    """What the judge is asked, as templates."""
+
     labels: tuple[str, ...] = Field(min_length=1)
+    """What the judge may answer."""
+
     passing_labels: tuple[str, ...]
+    """Those that score 1."""
+
     sampling_params: JudgeSampling = JudgeSampling()
+    """How the judge answers."""
 
     @model_validator(mode="after")
     def _passing_labels_are_labels(self) -> "LabelModel":
@@ -171,9 +219,16 @@ class Multi(FrozenConfig):
 
     type: Literal["multi"] = "multi"
     name: str = "multi"
+    """Stands in metrics and messages."""
+
     graders: Annotated[dict[str, SingleGrader], BeforeValidator(_by_name)] = Field(min_length=1)
+    """By the names that the formula has for their scores."""
+
     calculate_output: str
+    """The formula, e.g. `0.5 * exact + 0.5 * similar`."""
+
     pass_threshold: float | None = None
+    """Score from which a sample passes."""
 
     @model_validator(mode="after")
     def _formula_uses_its_graders(self) -> "Multi":

@@ -46,7 +46,7 @@ def _of_difference(report: ReplayReport, first: Compared) -> Explanation:
     is_first_step = first.step == report.from_step + 1
     is_other_code = report.recorded_code_version != report.code_version
     # The same code on the same weights and rows gives the same loss; only the backward pass may be wrong then.
-    in_forward = first.quantity in ("rows", "tokens", "learning_rate", "loss")
+    in_forward = first.quantity in ("rows", "rollout_digest", "tokens", "learning_rate", "loss")
     if not is_first_step or not (in_forward or is_other_code):
         before = f"Steps {report.from_step + 1} to {first.step - 1} come out as recorded; "
         if is_first_step:

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from assay.base.clock import Clock, SystemClock, utc_text
 from assay.base.units import count_text, duration_text
 from assay.base.visible import terminal_of, visible
-from assay.evaluation.evidence.warnings import Series, is_watched, warnings_of_model
+from assay.evaluation.evidence.warnings import StepSeries, is_watched, warnings_of_model
 from assay.launch.drive import RunResult
 from assay.launch.ranks.supervisor import describe
 from assay.launch.run import planned_steps
@@ -245,7 +245,7 @@ def print_result(result: RunResult) -> None:
         learned = f"{audit.rows_learned:,} of {audit.rows_expected:,} rows learned once"
         click.echo(f"audit           {audit.verdict}: {learned}")
     recorded = recorded_series(Path(result.run.run_dir), lambda name: name == "loss" or is_watched(name))
-    losses, watched = recorded.pop("loss", {}), {name: Series.of(each) for name, each in recorded.items()}
+    losses, watched = recorded.pop("loss", {}), {name: StepSeries.of(each) for name, each in recorded.items()}
     for warning in warnings_of_model([*losses.values()], evaluation, watched):
         click.secho(f"warning         {warning.rule}: {warning.text}", fg="yellow")
     if evaluation is not None:

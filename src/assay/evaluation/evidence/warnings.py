@@ -63,7 +63,7 @@ RuleName = Literal[
 Scores = Float64[np.ndarray, "seed item"]
 
 
-class Series(NamedTuple):
+class StepSeries(NamedTuple):
     """A metric of the steps that were kept."""
 
     steps: Int64[np.ndarray, "point"]
@@ -71,7 +71,7 @@ class Series(NamedTuple):
     values: Float64[np.ndarray, "point"]
 
     @classmethod
-    def of(cls, values: Mapping[int, float]) -> "Series":
+    def of(cls, values: Mapping[int, float]) -> "StepSeries":
         """From values by step, in order."""
         return cls(np.array([*values], np.int64), np.array([*values.values()], np.float64))
 
@@ -194,7 +194,7 @@ class Warned(NamedTuple):
 def warnings_of_model(
     losses: Sequence[float],
     evaluation: AnyEvaluation | None,
-    metrics: Mapping[str, Series] = MappingProxyType({}),
+    metrics: Mapping[str, StepSeries] = MappingProxyType({}),
 ) -> list[Warned]:
     """What a run's kept training losses, step by step, its last evaluation and its kept metrics warn of.
 
@@ -204,9 +204,9 @@ def warnings_of_model(
     found = [*_of_rollouts(metrics)] if FAILED in metrics else [*_divergence(losses)]
     if evaluation is None:
         return found
-    metrics = evaluation.overall
+    overall = evaluation.overall
     return found + list(
-        _of_classifier(metrics) if isinstance(metrics, ClassifierMetrics) else _of_scores(metrics)
+        _of_classifier(overall) if isinstance(overall, ClassifierMetrics) else _of_scores(overall)
     )
 
 
@@ -284,13 +284,13 @@ class _Interval(NamedTuple):
 
 
 def _interval(values: Float64[np.ndarray, "point"]) -> _Interval:
-    """Of the mean, by how the values scatter; endless of a single one."""
+    """That of the mean, by how the values scatter; endless of a single one."""
     mean = float(values.mean())
     half = Z * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return _Interval(mean, mean - half, mean + half)
 
 
-def _of_rollouts(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     reward = metrics["reward"] if "reward" in metrics else metrics[FAILED]
     yield from _leak(metrics)
     yield from _failing(metrics)
@@ -328,7 +328,7 @@ def _of_rollouts(metrics: Mapping[str, Series]) -> Iterator[Warned]:
         yield Warned("far from the reference", f"{last:.3g} nats per token at the end.")
 
 
-def _held_out(metrics: Mapping[str, Series]) -> list[tuple[int, _Interval]]:
+def _held_out(metrics: Mapping[str, StepSeries]) -> list[tuple[int, _Interval]]:
     """What held-out prompts earned, evaluation by evaluation."""
     if not {HELD_OUT, HELD_OUT_ERROR} <= metrics.keys():
         return []
@@ -341,12 +341,12 @@ def _held_out(metrics: Mapping[str, Series]) -> list[tuple[int, _Interval]]:
     ]
 
 
-def _earns_more(metrics: Mapping[str, Series]) -> bool:
+def _earns_more(metrics: Mapping[str, StepSeries]) -> bool:
     said = _held_out(metrics)
     return bool(said) and said[-1][1].low > said[0][1].high
 
 
-def _leak(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+def _leak(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     said = _held_out(metrics)
     if len(said) < 2 or "reward" not in metrics:
         return
@@ -366,7 +366,7 @@ def _leak(metrics: Mapping[str, Series]) -> Iterator[Warned]:
         )
 
 
-def _failing(metrics: Mapping[str, Series]) -> Iterator[Warned]:
+def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     values = metrics[FAILED].values
     share = float(values.mean()) if len(values) else 0.0
     if share >= FAILED_SHARE:

@@ -41,7 +41,7 @@ from assay.training.recipe import EvaluationConfig, Recipe, recipe_of
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
-from assay.training.trainer.method import PredictingMethod
+from assay.training.trainer.method import PredictingMethod, RolloutMethod
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -68,8 +68,8 @@ def train_rank(
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    forward = LaneForward(method, device=ranks.device, precision=recipe.trainer.precision, seed=recipe.seed)
-    lane_sum = _lane_sum(recipe, model, ranks, recorder)
+    forward = _lane_forward(recipe, method, ranks)
+    lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.orders.attempt.attempt)
@@ -85,7 +85,7 @@ def train_rank(
     )
     moments.append(clock.monotonic_s())
     place = _restored(saver, task.orders.commit, loader)
-    evaluate = _evaluator(task, recipe, model, method, ranks, recorder)
+    evaluate = _evaluator(task, recipe, model, lane_sum, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
     stepper = Stepper(
         forward,
@@ -159,13 +159,26 @@ def _faults(task: RankTask) -> RankFaults:
     )
 
 
-def _lane_sum(recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder) -> LaneSum | ShardedLaneSum:
+def _lane_forward(recipe: Recipe, method: PredictingMethod, ranks: Ranks) -> LaneForward:
+    return LaneForward(
+        method,
+        device=ranks.device,
+        precision=recipe.trainer.precision,
+        seed=recipe.seed,
+        max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
+    )
+
+
+def _lane_sum(
+    recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder, *, gathers: bool
+) -> LaneSum | ShardedLaneSum:
     if ranks.inner is None:
         return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
     return ShardedLaneSum(
         model,
         ranks,
         several_passes=recipe.loader.max_micro_batch_tokens is not None,
+        gathers=gathers,
         enter_phase=recorder.phase,
     )
 
@@ -187,6 +200,7 @@ def _evaluator(
     task: RankTask,
     recipe: Recipe,
     model: Network,
+    lane_sum: LaneSum | ShardedLaneSum,
     method: PredictingMethod,
     ranks: Ranks,
     recorder: RankRecorder,
@@ -199,7 +213,8 @@ def _evaluator(
 
     def evaluate(step: int) -> float | None:
         """Write the predictions of `step`; the validation metric, on rank 0 only."""
-        table = predict(model, method, validation(), ranks)
+        asked = lane_sum.whole_model() if isinstance(method, RolloutMethod) else model
+        table = predict(asked, method, validation(), ranks)
         if table is None:
             return None
         table = with_clusters(graded_rows(table, predictions), key, kept=key in recipe.method.columns)

@@ -7,7 +7,7 @@ from assay.base.shown_url import without_secrets
 from assay.evaluation.evidence.warnings import (
     FAILED,
     RuleName,
-    Series,
+    StepSeries,
     Warned,
     is_watched,
     warnings_of_model,
@@ -303,7 +303,7 @@ def model_warnings(ledger: Ledger, run_id: str) -> list[Warned]:
         if name == "loss" or (FAILED in names and is_watched(name))
     }
     losses = curves.pop("loss").values.tolist() if "loss" in curves else []
-    watched = {name: Series(curve.steps, curve.values) for name, curve in curves.items()}
+    watched = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
     return warnings_of_model(losses, next(reversed(ledger.evaluations(run_id)), None), watched)
 
 

@@ -38,6 +38,7 @@ METHODS = (
     Entry("sft", config="SftConfig", method="SftMethod"),
     Entry("reward", config="RewardConfig", method="RewardMethod"),
     Entry("dpo", config="DpoConfig", method="DpoMethod"),
+    Entry("grpo", config="GrpoConfig", method="GrpoMethod"),
 )  # fmt: skip
 
 

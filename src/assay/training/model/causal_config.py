@@ -240,6 +240,11 @@ class PretrainedCausalConfig(FrozenConfig):
         vocabulary = tree.get("vocab_size")
         return CausalShape(vocabulary, tokens) if isinstance(vocabulary, int) and tokens else None
 
+    def end_ids(self) -> tuple[int, ...]:
+        """The tokens that its folder says end a text."""
+        ends = self._tree().get("eos_token_id")
+        return tuple(ends) if isinstance(ends, list) else () if ends is None else (ends,)
+
     def num_parameters(self) -> int | None:
         """Trained numbers; None where the weights in its folder are no single file of safetensors."""
         if self.lora is None:

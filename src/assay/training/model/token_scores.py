@@ -45,15 +45,20 @@ class CausalNetwork(nn.Module):
         input_ids: Int[Tensor, "row token"],
         position_ids: Int[Tensor, "row token"] | None = None,
         scored: Bool[Tensor, "row target"] | None = None,
+        *,
+        temperature: float = 1.0,
     ) -> TokenScores:
         """Scores of the tokens that `scored` marks, or of all; what pads costs the head nothing if it is not.
 
-        `position_ids` are needed where rows are packed: they begin anew at every row.
+        `position_ids` are needed where rows are packed: they begin anew at every row. Logits are divided by
+        `temperature`.
         """
         states = hidden_states(self.network.base_model, input_ids, position_ids)[:, :-1].flatten(0, 1)
         targets = input_ids[:, 1:].flatten()
         head = self.network.get_output_embeddings()
         bias = getattr(head, "bias", None)
+        if temperature != 1.0:
+            states, bias = states / temperature, None if bias is None else bias / temperature
         shape = input_ids[:, 1:].shape
         asked = None if scored is None else scored.flatten().nonzero()[:, 0]
         if asked is None or len(asked) == len(targets):

@@ -81,6 +81,11 @@ class LaneSum:
         )
         self.module.register_comm_hook(None, self._reduce_bucket)
 
+    def whole_model(self) -> nn.Module:
+        """The model below the wrapper."""
+        model: nn.Module = self.module.module
+        return model
+
     def seen_alone(self, num_positions: int) -> range:
         """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
         return range(0, num_positions, 2)

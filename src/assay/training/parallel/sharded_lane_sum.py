@@ -15,6 +15,7 @@ sums. What has crossed is added lane by lane until the round's last pass, and on
 weights would have it: that takes the room of one lane's gradient on every rank.
 """
 
+import copy
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -118,9 +119,11 @@ class ShardedLaneSum:
         ranks: Ranks,
         *,
         several_passes: bool = False,
+        gathers: bool = False,
         enter_phase: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
-        """`several_passes`: lanes may take more than one backward pass, so ranks tell each other how many."""
+        """`several_passes`: lanes may take more than one backward pass, so ranks tell each other how many.
+        `gathers`: `whole_model` is asked for, and takes the room of all weights on every rank."""
         assert ranks.inner is not None, "these ranks hold all weights each"
         self._several_passes = several_passes
         self._partial_sums = PartialSums()
@@ -138,6 +141,7 @@ class ShardedLaneSum:
         self.enter_phase = enter_phase
         # It warns of changes in place to what the model returns; a method never makes any.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
+        self._whole = copy.deepcopy(model).requires_grad_(False) if gathers else None
         mesh = DeviceMesh.from_group(ranks.inner, ranks.device.type)
         for block in _blocks(model):
             fully_shard(block, mesh=mesh)
@@ -172,6 +176,14 @@ class ShardedLaneSum:
         if self.on_own_gradients is None or self._index >= self._num_passes[self._position][self._ranks.rank]:
             return None
         return partial(self.on_own_gradients, self._position)
+
+    @torch.no_grad()
+    def whole_model(self) -> nn.Module:
+        """A copy that has all weights, gathered now."""
+        assert self._whole is not None, "nobody said that weights would be gathered"
+        for whole, sharded in zip(self._whole.parameters(), self.module.parameters(), strict=True):
+            whole.copy_(sharded.full_tensor() if isinstance(sharded, DTensor) else sharded)
+        return self._whole
 
     def seen_alone(self, num_positions: int) -> range:
         """All: a lane is exchanged by itself."""

@@ -91,11 +91,11 @@ def narrow(rows: Sequence[PlacedRow], is_bad: Callable[[Sequence[PlacedRow]], bo
     return found or list(rows)
 
 
-def placed_rows(share: StepShare) -> list[PlacedRow]:
-    """All rows of a step, lane by lane."""
+def placed_rows(lanes: Sequence[LaneShare]) -> list[PlacedRow]:
+    """All rows of a step, lane by lane; of a prompt each answer by itself."""
     return [
         PlacedRow(lane.lane, number, row, int(row_id))
-        for lane in share.lanes
+        for lane in lanes
         for number, batch in enumerate(lane.micro_batches)
         for row, row_id in enumerate(batch.row_ids)
     ]
@@ -106,9 +106,10 @@ class RowSearcher:
 
     def __init__(self, replayer: Replayer, share: StepShare) -> None:
         self._replayer = replayer
-        self._lanes = {lane.lane: lane for lane in share.lanes}
-        self._rows = placed_rows(share)
         self._step = replayer.step + 1
+        learned = self._learned(share, self._step)
+        self._lanes = {lane.lane: lane for lane in learned}
+        self._rows = placed_rows(learned)
         self.num_passes = 0
 
     def not_finite(self) -> SuspectRows:
@@ -126,7 +127,8 @@ class RowSearcher:
     def too_high(self, earlier: Sequence[StepShare]) -> SuspectRows:
         """Rows whose losses lift the step above what the rows of the `earlier` steps have now."""
         losses = self._losses(self._rows)
-        before = np.array([self._mean_loss(share) for share in earlier])
+        first = self._step - len(earlier)
+        before = np.array([self._mean_loss(share, step) for step, share in enumerate(earlier, first)])
         median = float(np.median(before))
         limit = median + SIGMAS * max(1.4826 * float(np.median(np.abs(before - median))), LEAST_SPREAD * median)
         criterion = (
@@ -135,6 +137,10 @@ class RowSearcher:
         )
         is_high = np.isin(np.arange(len(self._rows)), lifting(losses, limit))
         return self._suspects(is_high, losses, criterion, median)
+
+    def _learned(self, share: StepShare, step: int) -> list[LaneShare]:
+        """What the step learns from, with the weights as they are."""
+        return [self._replayer.lane_recomputer.learned(lane, step=step) for lane in share.lanes]
 
     def _suspects(
         self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float
@@ -150,10 +156,10 @@ class RowSearcher:
         )
 
     @torch.no_grad()
-    def _mean_loss(self, share: StepShare) -> float:
+    def _mean_loss(self, share: StepShare, step: int) -> float:
         """The mean loss of a step's rows, with the replayer's weights and without dropout."""
         forward, model = self._replayer.forward, self._replayer.model
-        batches = [batch for lane in share.lanes for batch in lane.micro_batches]
+        batches = [batch for lane in self._learned(share, step) for batch in lane.micro_batches]
         self.num_passes += len(batches)
         with _without_dropout(model):
             sums = [float(forward.loss_of(model, batch).sum) for batch in batches]
@@ -165,7 +171,7 @@ class RowSearcher:
         batch = self._lanes[first.lane].micro_batches[first.micro_batch]
         chosen = batch.take([row.row for row in rows])
         try:
-            made = self._replayer.lane_recomputer.of(LaneShare(first.lane, (chosen,)), step=self._step)
+            made = self._replayer.lane_recomputer.of_learned(LaneShare(first.lane, (chosen,)), step=self._step)
         except (RuntimeError, IndexError):
             return True
         return not math.isfinite(made.loss_sum) or not all(

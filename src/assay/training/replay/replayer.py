@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from assay.base.clock import SystemClock
-from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.batch import StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
@@ -42,7 +42,13 @@ class Replayer:
         self.loader = loader
         self._ranks = ranks
         self.model = initial_model(method, seed=seed, device=ranks.device)
-        self.forward = LaneForward(method, device=ranks.device, precision=config.precision, seed=seed)
+        self.forward = LaneForward(
+            method,
+            device=ranks.device,
+            precision=config.precision,
+            seed=seed,
+            max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
+        )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)
         self._lane_sum = LaneSum(self.model, ranks, config.gradient_sum)
@@ -106,13 +112,6 @@ class Replayer:
         if totals.is_made:
             self.step += 1
         return totals
-
-    def lane_of_micro_batch(self, share: StepShare) -> LaneShare | None:
-        """Whose micro-batch the forward pass is at."""
-        for lane in share.lanes:
-            if any(batch is self.forward.micro_batch for batch in lane.micro_batches):
-                return lane
-        return None
 
     def weights_digest(self) -> str:
         """The digest of the weights as they are, as commits record it."""

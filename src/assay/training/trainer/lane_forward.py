@@ -1,58 +1,113 @@
 """A lane's forward passes: the one place where rows, generators and precision meet.
 
 The step, its spot check, its replay and the search for bad rows all compute losses through here, so they
-begin with the same bits.
+begin with the same bits. So do the rollouts of methods whose rows are prompts:
+
+    lane of prompts  --learned-->  lane of what they became  --loss-->  sums
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
 import torch
-from torch import nn
+from jaxtyping import Shaped
+from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.training.trainer.config import Precision
-from assay.training.trainer.method import Helpers, Loss, Method, MetricSum
+from assay.training.trainer.method import Helpers, Loss, Method, MetricSum, RolledOut, RolloutMethod
 from assay.training.trainer.numerics import autocast, seed_generators
 
 
 class LaneForward:
     """Computes losses with any model of a method, whose weights are taken as they are."""
 
-    def __init__(self, method: Method, *, device: torch.device, precision: Precision, seed: int) -> None:
+    def __init__(
+        self,
+        method: Method,
+        *,
+        device: torch.device,
+        precision: Precision,
+        seed: int,
+        max_micro_batch_tokens: int | None = None,
+    ) -> None:
+        """`max_micro_batch_tokens`: what `LoaderConfig` says; rollouts are cut by it, too."""
         self._method = method
+        self._rollout_method = method if isinstance(method, RolloutMethod) else None
         self.helpers = _frozen(method.build_helpers(), device)
         """Models that the loss asks beside the one under training."""
         self._device = device
         self._autocast = autocast(precision, device)
         self._seed = seed
+        self._max_tokens = max_micro_batch_tokens
+        self.updates_per_step = self._rollout_method.updates_per_rollout if self._rollout_method else 1
+        """From the rows of one step."""
+        self._kept: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
+        """Lane, micro-batch -> what the step's first update found there, for the later ones."""
         self.metrics = tuple(method.metrics)
-        """Names of the metrics that come with every loss."""
+        """Names of the metrics that come with every loss, or with rollouts."""
+        self.lane: int | None = None
         self.micro_batch: MicroBatch | None = None
-        """The one whose loss was asked for last; None where that was a blank."""
+        """The lane and the micro-batch whose loss was asked for last; None where that was a blank."""
         self.is_under_way = False
         """A loss is being computed, in modules of a model or between them."""
 
-    def loss(self, model: nn.Module, lane: LaneShare, index: int, *, step: int) -> Loss:
-        """The loss of micro-batch number `index` of the lane, in update number `step` (from 1).
+    def learned(
+        self, whole_model: Callable[[], nn.Module], lanes: Sequence[LaneShare], *, step: int
+    ) -> list[RolledOut]:
+        """What the lanes learn from in update number `step`: their rows, or what these became.
 
-        Its randomness is that of (seed, step, lane, index). Beyond the lane's last micro-batch it is a blank,
-        all of whose sums and weights are zero: what ranks compute while they wait for others.
+        `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made.
         """
-        seed_generators(derive_key(self._seed, "forward", step, lane.lane, index))
+        if self._rollout_method is None:
+            return [RolledOut(lane) for lane in lanes]
+        seed = derive_key(self._seed, "rollout", step)
+        with torch.no_grad(), self._autocast:
+            return self._rollout_method.rollouts(
+                whole_model(), lanes, self.helpers, seed=seed, max_tokens=self._max_tokens
+            )
+
+    def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Raise where the method will not have a step with these metrics become an update."""
+        if self._rollout_method is not None:
+            self._rollout_method.check_step(metrics, step=step)
+
+    def loss(self, model: nn.Module, lane: LaneShare, index: int, *, step: int, update: int = 0) -> Loss:
+        """The loss of micro-batch number `index` of a lane that is `learned`, in update number `step` (from 1).
+
+        Its randomness is that of (seed, step, lane, index), and of `update` where a step makes several, from 0.
+        Beyond the lane's last micro-batch it is a blank, all of whose sums and weights are zero: what ranks
+        compute while they wait for others.
+        """
+        again = ("update", update) if update else ()
+        seed_generators(derive_key(self._seed, "forward", step, lane.lane, index, *again))
         if index < len(lane.micro_batches):
-            return self.loss_of(model, lane.micro_batches[index])
-        self.micro_batch = None
+            self.lane = lane.lane
+            if update:
+                return self.loss_of(model, lane.micro_batches[index], self._kept[lane.lane, index])
+            loss = self.loss_of(model, lane.micro_batches[index])
+            if self.updates_per_step > 1:
+                self._kept[lane.lane, index] = loss.kept
+            return loss
+        self.lane = self.micro_batch = None
         with self._autocast:
             blank = self._method.loss(model, self._method.blank(self._device), self.helpers)
         nothing = {name: MetricSum(0.0 * metric.sum, 0.0) for name, metric in blank.metrics.items()}
         return Loss(0.0 * blank.sum, nothing)
 
-    def loss_of(self, model: nn.Module, micro_batch: MicroBatch) -> Loss:
-        """The loss of a micro-batch by itself, with the generators as they are."""
+    def loss_of(
+        self,
+        model: nn.Module,
+        micro_batch: MicroBatch,
+        kept: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({}),
+    ) -> Loss:
+        """The loss of a micro-batch by itself, with the generators as they are; `kept`: see `Loss`."""
         self.micro_batch, self.is_under_way = micro_batch, True
         try:
             with self._autocast:
                 tensors = self._method.tensors(micro_batch, self._device)
-                return self._method.loss(model, tensors, self.helpers)
+                return self._method.loss(model, {**tensors, **kept}, self.helpers)
         finally:
             self.is_under_way = False
 

@@ -21,6 +21,8 @@ class LaneGradient(NamedTuple):
 
     loss_sum: float
     """Over the lane."""
+    weight: int
+    """What it counts in the step's mean."""
     gradients: list[Float[Tensor, "..."]]
     """The gradients of `loss_sum`, one per trained parameter in the order of the model."""
 
@@ -34,7 +36,15 @@ class LaneRecomputer:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def of(self, lane: LaneShare, *, step: int) -> LaneGradient:
-        """The lane's loss and gradient in update number `step` (from 1)."""
+        """The loss and gradient of a lane of rows in update number `step` (from 1)."""
+        return self.of_learned(self.learned(lane, step=step), step=step)
+
+    def learned(self, lane: LaneShare, *, step: int) -> LaneShare:
+        """What the lane learns from in update number `step`."""
+        return self._forward.learned(lambda: self._model, [lane], step=step)[0].lane
+
+    def of_learned(self, lane: LaneShare, *, step: int) -> LaneGradient:
+        """Likewise of what it learns from, or a part of that."""
         loss_sum, gradients = 0.0, list[Tensor]()
         for index in range(num_backwards(lane)):
             loss = self._forward.loss(self._model, lane, index, step=step).sum
@@ -43,7 +53,7 @@ class LaneRecomputer:
                 torch._foreach_add_(gradients, parts)
             gradients = gradients or parts
             loss_sum += float(loss.detach().double())
-        return LaneGradient(loss_sum, gradients)
+        return LaneGradient(loss_sum, self._forward.weight(lane), gradients)
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
         """The digest of the lane's gradient."""
@@ -62,9 +72,10 @@ class ShardedLaneRecomputer:
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
         """The digest of the gradients of a lane's passes, as `ShardedLaneSum.on_own_gradients` has them."""
+        [(learned, *_)] = self._forward.learned(self._lane_sum.whole_model, [lane], step=step)
         digest = GradientDigest()
-        own = num_backwards(lane)
+        own = num_backwards(learned)
         for index in range(self._lane_sum.most_passes(own)):
             with self._lane_sum.apart(index, digest.take if index < own else None):
-                self._forward.loss(self._lane_sum.module, lane, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
+                self._forward.loss(self._lane_sum.module, learned, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
         return digest.combined()

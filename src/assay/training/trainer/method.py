@@ -7,13 +7,14 @@ preferences. So no batch size, packing or world size can change the mean.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Shaped
 from torch import Tensor, nn
 
-from assay.data.loader.batch import MicroBatch
+from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.training.model.exporting import Leaving
 
@@ -35,7 +36,9 @@ class Loss(NamedTuple):
     sum: Float32[Tensor, ""]
     """Over whatever `Method.weight` counts."""
     metrics: Mapping[str, MetricSum]
-    """One for each name in `Method.metrics`."""
+    """One for each name in `Method.metrics`, but for those that come with rollouts."""
+    kept: Mapping[str, Shaped[Tensor, "..."]] = MappingProxyType({})
+    """What later updates of the same step are given among the micro-batch's tensors."""
 
 
 class Method(Protocol):
@@ -71,6 +74,17 @@ class Method(Protocol):
         ...
 
 
+class RolledOut(NamedTuple):
+    """What a lane's prompts became."""
+
+    lane: LaneShare
+    """What the lane learns from, in the place of its rows."""
+    metrics: Mapping[str, MetricSum] = MappingProxyType({})
+    """Those that no loss knows, for what is learned from need not be all."""
+    digest: int = 0
+    """That of all that was made (`combined_digest`)."""
+
+
 class PredictingMethod(Method, Protocol):
     """A method whose model can be asked about rows: what runs are evaluated and compared by."""
 
@@ -78,6 +92,36 @@ class PredictingMethod(Method, Protocol):
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Shaped[Tensor, "..."]]:
         """Columns by name, one value a row, as the configuration's `predictions` says; in evaluation mode."""
+        ...
+
+
+@runtime_checkable
+class RolloutMethod(PredictingMethod, Protocol):
+    """A method whose rows are prompts: what it learns from the model says itself, before the losses."""
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """Updates that are made from what was said once."""
+        ...
+
+    def rollouts(
+        self,
+        model: nn.Module,
+        lanes: Sequence[LaneShare],
+        helpers: Helpers,
+        *,
+        seed: int,
+        max_tokens: int | None,
+    ) -> list[RolledOut]:
+        """What each lane is to learn from; `model` has all of its weights.
+
+        A function of weights, rows and `seed` (one for each step): a lane comes out with the same bits alone
+        and beside others, for it is made again wherever it is checked. `max_tokens`: as in `LoaderConfig`.
+        """
+        ...
+
+    def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Raise where a step, by its metrics, must not become an update; all ranks see the same numbers."""
         ...
 
 

@@ -32,8 +32,8 @@ class RowScores(NamedTuple):
     counted: str | None = None
     """A further column: by what rows count in a mean over what they are made of (tokens) and not over rows."""
     is_sampled: bool = False
-    """Of completions that are drawn and graded: the error of the mean is written down beside it, for what warns
-    of leaking rewards."""
+    """They are of completions that are drawn and graded: the error of the mean is written down beside it, for
+    what warns of leaking rewards."""
 
     @property
     def metric(self) -> Metric:

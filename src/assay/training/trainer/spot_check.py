@@ -11,6 +11,7 @@ twice alike.
 
 Only lanes whose gradient stands alone before it is added to others can be drawn: the 1st, 3rd, 5th, ... of a
 rank's lanes with `LaneSum`, any with `ShardedLaneSum`. What it costs is one lane's pass per check and rank.
+Where rows are prompts, that is with all that the model said to them: a wrong draw is wrong arithmetic, too.
 With sharded weights all ranks make that pass together, each over the lane that it checks.
 """
 
@@ -107,8 +108,11 @@ class SpotCheck:
         self._own = GradientDigest()
         self._lane_sum.on_own_gradients = self._take
 
-    def finish(self, share: StepShare, *, step: int) -> Checked:
-        """Call after the last lane and before the update; raises `WrongArithmeticError` on every rank."""
+    def finish(self, share: StepShare, num_passes: Sequence[int], *, step: int) -> Checked:
+        """Call after the last lane and before the update; raises `WrongArithmeticError` on every rank.
+
+        `num_passes`: that each lane of the share took.
+        """
         self._lane_sum.on_own_gradients = None
         rank, world_size = self._ranks.rank, self._ranks.world_size
         own = self._own.combined()
@@ -125,7 +129,7 @@ class SpotCheck:
         disputed = [rank for rank, (mine, theirs) in enumerate(votes) if mine.digest != theirs.digest]
         if disputed:
             self._settle({rank: list(votes[rank]) for rank in disputed}, witnesses, step)
-        is_whole = self._lane_sum.adds_passes or len(lane.micro_batches) <= 1
+        is_whole = self._lane_sum.adds_passes or num_passes[self._position] == 1
         return Checked(lane.lane, own if is_whole else None, (rank + distance) % world_size)
 
     def _take(

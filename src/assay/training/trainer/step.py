@@ -1,5 +1,6 @@
 """One optimizer step: a micro-batch from each lane, one sum, one update.
 
+    where rows are prompts:          all of this rank's lanes become what they learn from
     for each of this rank's lanes:   seed the generators by (seed, step, lane); forward, backward
     over all lanes of all ranks:     gradients are summed as a tree, losses and counts gathered
     once:                            divide by the step's weight, clip, AdamW
@@ -19,13 +20,13 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.batch import StepShare
 from assay.records.phase import Phase
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
-from assay.training.trainer.method import Loss, Method
-from assay.training.trainer.numerics import digest_of_tensors
+from assay.training.trainer.method import Method, MetricSum, RolledOut
+from assay.training.trainer.numerics import combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
@@ -54,7 +55,8 @@ class StepTotals(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
     """The method's own, as means; without those that weigh nothing in this step."""
     digests: Mapping[str, float] = MappingProxyType({})
-    """The digests of the spot check, for a replay to compare with: exact integers, by metric name."""
+    """Digests of what the model said to learn from, and of the spot check, for a replay to compare with: exact
+    integers, by metric name."""
 
     def asks_for_commit(self) -> bool:
         """Somebody wants this update to be durable."""
@@ -80,6 +82,8 @@ class _LaneTotals(NamedTuple):
     weight: float
     stop_asked: float
     commit_asked: float
+    rolled_out: float
+    """The digest of what its prompts became."""
     loss: float
     metrics: list[float]
     """The sum and the weight of each metric, one after the other."""
@@ -96,6 +100,10 @@ class LaneGradients(Protocol):
     @property
     def module(self) -> nn.Module:
         """The model, wrapped."""
+        ...
+
+    def whole_model(self) -> nn.Module:
+        """The model as it is now, with all of its weights and not wrapped; all ranks ask for it together."""
         ...
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
@@ -138,17 +146,40 @@ class Stepper:
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
 
     def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
-        """Make update number `step` (from 1) from this rank's share of it."""
+        """Make update number `step` (from 1) from this rank's share of it.
+
+        Where the method makes several of one share, the numbers are those of the last; the first is checked.
+        """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         if check:
             check.begin(share, step=step)
-        num_passes = self._lane_sum.begin_step([num_backwards(lane) for lane in share.lanes])
+        learned = self._forward.learned(self._lane_sum.whole_model, share.lanes, step=step)
+        asked = stop_asked, commit_asked
+        totals = self._made(share, learned, check, asked, step=step, update=0)
+        for update in range(1, self._forward.updates_per_step):
+            if totals.is_made:
+                again = self._made(share, learned, None, asked, step=step, update=update)
+                totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
+        return totals
+
+    def _made(
+        self,
+        share: StepShare,
+        learned: list[RolledOut],
+        check: SpotCheck | None,
+        asked: tuple[bool, bool],
+        *,
+        step: int,
+        update: int,
+    ) -> StepTotals:
+        """One update; `asked`: for a stop, for a commit."""
+        num_passes = self._lane_sum.begin_step([num_backwards(each.lane) for each in learned])
         sums = [
-            self._backward(lane, position, num_passes[position], step=step)
-            for position, lane in enumerate(share.lanes)
+            self._backward(each, position, num_passes[position], step=step, update=update)
+            for position, each in enumerate(learned)
         ]
         exchange_s = self._lane_sum.step_is_done()
-        lanes = self._gather(share, sums, stop_asked, commit_asked)
+        lanes = self._gather(share, learned, sums, asked)
         self._lane_sum.enter_phase("compute")
         rate = learning_rate(self._config, step=step, num_steps=self._num_steps)
         totals = StepTotals(
@@ -163,12 +194,15 @@ class Stepper:
             exchange_s=exchange_s,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
             metrics=self._metrics(lanes),
+            digests=self._rollout_digests(lanes),
         )
         if totals.bad_lanes:
             return totals
+        self._forward.check_step(totals.metrics, step=step)
         if check:
-            digests = self._digests(check.finish(share, step=step))
-            totals = totals._replace(is_verified=True, digests=digests)
+            num_passes = [num_backwards(each.lane) for each in learned]
+            digests = self._digests(check.finish(share, num_passes, step=step))
+            totals = totals._replace(is_verified=True, digests={**totals.digests, **digests})
         norm = self._update(totals.weight, rate)
         return totals._replace(gradient_norm=norm)
 
@@ -190,33 +224,45 @@ class Stepper:
         return {name: total / weight for name, total, weight in named if weight}
 
     def _backward(
-        self, lane: LaneShare, position: int, num_passes: int, *, step: int
+        self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int
     ) -> Float64[Tensor, "number"]:
         """The lane's loss, then the sum and the weight of each metric; its gradients are added to the tree."""
         total = torch.zeros(1 + 2 * len(self._forward.metrics), dtype=torch.float64, device=self._ranks.device)
+        if learned.metrics:
+            total += self._sums(total[0], learned.metrics)
         for index in range(num_passes):
             with self._lane_sum.backward_pass(position, index):
-                loss = self._forward.loss(self._lane_sum.module, lane, index, step=step)
+                loss = self._forward.loss(self._lane_sum.module, learned.lane, index, step=step, update=update)
                 loss.sum.backward()  # type: ignore[no-untyped-call]
-            total += self._sums(loss)
+            total += self._sums(loss.sum, loss.metrics)
         return total
 
-    def _sums(self, loss: Loss) -> Float64[Tensor, "number"]:
-        parts = [loss.sum.detach().double()]
+    def _sums(self, loss: Float[Tensor, ""], metrics: Mapping[str, MetricSum]) -> Float64[Tensor, "number"]:
+        """Zeros where a metric is not among these: it comes with the rollouts, or it comes with the losses."""
+        parts = [loss.detach().double()]
+        nothing = MetricSum(torch.zeros_like(parts[0]), 0.0)
         for name in self._forward.metrics:
-            metric = loss.metrics[name]
-            parts += [metric.sum.detach().double(), torch.as_tensor(metric.weight).to(parts[0])]
+            metric = metrics.get(name, nothing)
+            parts += [metric.sum.detach().to(parts[0]), torch.as_tensor(metric.weight).to(parts[0])]
         return torch.stack(parts)
 
+    def _rollout_digests(self, lanes: list[_LaneTotals]) -> dict[str, float]:
+        if not any(lane.rolled_out for lane in lanes):
+            return {}
+        return {"rollout_digest": float(combined_digest(int(lane.rolled_out) for lane in lanes))}
+
     def _gather(
-        self, share: StepShare, sums: list[Float64[Tensor, "number"]], stop_asked: bool, commit_asked: bool
+        self,
+        share: StepShare,
+        learned: list[RolledOut],
+        sums: list[Float64[Tensor, "number"]],
+        asked: tuple[bool, bool],
     ) -> list[_LaneTotals]:
         """What each lane of all ranks did, in lane order: the order in which everything is added."""
-        asked = stop_asked, commit_asked
-        mine = [
-            [lane.lane, lane.num_rows, lane.num_tokens, self._forward.weight(lane), *asked, *numbers]
-            for lane, numbers in zip(share.lanes, torch.stack(sums).tolist(), strict=True)
-        ]
+        mine = []
+        for lane, made, numbers in zip(share.lanes, learned, torch.stack(sums).tolist(), strict=True):
+            counts = lane.lane, lane.num_rows, made.lane.num_tokens, self._forward.weight(made.lane)
+            mine.append([*counts, *asked, made.digest, *numbers])
         if self._ranks.world_size > 1:
             sent = torch.tensor(mine, dtype=torch.float64)
             everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])

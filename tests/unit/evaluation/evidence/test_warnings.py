@@ -11,7 +11,7 @@ from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.warnings import (
     RULES,
     RuleName,
-    Series,
+    StepSeries,
     warnings_of_cuts,
     warnings_of_guardrail,
     warnings_of_leaks,
@@ -150,7 +150,7 @@ def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
     assert set(RULES) == set(get_args(RuleName))
 
 
-def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, Series]:
+def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, StepSeries]:
     """Metrics of an honest run that learns to sort: reward .3 to .9, of held-out rows, too; six tokens."""
     rng, steps = np.random.default_rng(0), np.arange(1, num_steps + 1)
     rising, evaluated = np.linspace(0.3, 0.9, num_steps), steps[9::10]
@@ -167,7 +167,7 @@ def rollouts(num_steps: int = 100, **changed: Any) -> dict[str, Series]:
         **changed,
     }
     return {
-        name: Series(evaluated if name.startswith("validation") else steps, np.asarray(each, np.float64))
+        name: StepSeries(evaluated if name.startswith("validation") else steps, np.asarray(each, np.float64))
         for name, each in values.items()
     }
 

@@ -96,7 +96,7 @@ def check_steps(ranks: Ranks, steps: range, wrong_rank: int | None = None, *, re
         for position, lane in enumerate(share.lanes):
             sums.on_own_gradients(position, [0], [gradient_of(lane.lane, is_wrong=is_wrong)])
         try:
-            found.append((check.finish(share, step=step), again.lanes.copy()))
+            found.append((check.finish(share, [1] * len(share.lanes), step=step), again.lanes.copy()))
         except WrongArithmeticError as error:
             return str(error), error.suspects
         assert sums.on_own_gradients is None, "nobody listens between checks"
@@ -171,7 +171,7 @@ def test_a_lane_has_a_digest_of_its_own_where_it_was_seen_whole(
         share = StepShare(Cursor(), (LaneShare(0, (batch,) * num_micro_batches),))
         check.begin(share, step=1)
         sums.on_own_gradients(0, [0], [gradient_of(0)])
-        return check.finish(share, step=1).digest
+        return check.finish(share, [max(1, num_micro_batches)], step=1).digest
 
     [digest] = on_ranks(1, check, tmp_path)
     assert digest == (digest_of_tensors([gradient_of(0)]) if has_digest else None)

@@ -46,7 +46,7 @@ class Graded(NamedTuple):
     failure: ItemFailure | None
     """Exactly one of the two is there."""
     scores: tuple[float | None, ...]
-    """Of each reward by itself, without weight."""
+    """Those of each reward by itself, without weight."""
 
 
 class TooManyFailuresError(TrainingError):

@@ -42,7 +42,7 @@ def python(body: str, name: str = "own") -> dict[str, Any]:
 
 
 def manifest(**fields: int) -> DatasetManifest:
-    return DatasetManifest.model_construct(name="asked", num_rows=10, item_fields=fields)
+    return DatasetManifest.model_construct(name="asked", num_rows=10, item_fields=fields)  # type: ignore[call-arg]
 
 
 def graded(config: Any, answers: list[str], items: list[dict[str, Any]]) -> tuple[Rewards, list[Any]]:
@@ -166,7 +166,7 @@ def test_rewards_that_cannot_be_paid_are_refused(name: str, tmp_path, monkeypatc
 def test_rewards_that_read_what_is_there_or_ask_first_are_fine():
     config = rewards_of({"grader": EXACT}, python("return item['gold'] if 'gold' in item else 0.0"))
     check_rewards(config, manifest(answer=10), key="method.rewards", longest=9, vocab_size=None)
-    older = DatasetManifest.model_construct(name="asked", num_rows=10, item_fields=None)
+    older = DatasetManifest.model_construct(name="asked", num_rows=10, item_fields=None)  # type: ignore[call-arg]
     check_rewards(config, older, key="method.rewards", longest=9, vocab_size=None)
 
 

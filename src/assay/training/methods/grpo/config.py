@@ -1,0 +1,295 @@
+"""What a user chooses about learning from rewards."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from assay.base.config import FrozenConfig
+from assay.base.errors import ConfigError
+from assay.data.dataset.columns import ITEM, TOKENS
+from assay.records.dataset import DatasetManifest
+from assay.records.evaluation import Metric
+from assay.training.checkpoint.named_commit import CommitName
+from assay.training.methods.grpo.reward_config import AnyReward, check_rewards, runs_of
+from assay.training.model.causal_config import PretrainedCausalConfig, check_rows
+from assay.training.trainer.method_config import MethodConfig, RowScores
+
+REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)
+TRUNCATED = Metric(name="truncated", unit="share", higher_is_better=False)
+
+
+class RolloutSampling(FrozenConfig):
+    """How answers are drawn to learn from."""
+
+    also_called: ClassVar = {
+        "max_new_tokens": "max_tokens",
+        "max_completion_length": "max_tokens",
+        "stop_strings": "stop",
+    }
+
+    temperature: PositiveFloat = 1.0
+    """Logits are divided by it before a draw. The loss is of the model as it is, so a value other than 1 learns
+    off its own distribution."""
+
+    max_tokens: PositiveInt = 256
+    """Longest answer; a longer one is cut there, and counts as truncated."""
+
+    stop: tuple[str, ...] = ()
+    """An answer ends with the first of these, too."""
+
+
+class _Clipped(FrozenConfig):
+    """How far a ratio may go before it teaches nothing more."""
+
+    also_called: ClassVar = {"epsilon": "clip_low", "epsilon_low": "clip_low", "epsilon_high": "clip_high"}
+
+    clip_low: float = Field(default=0.2, gt=0.0, le=1.0)
+    """A ratio below 1 minus this is as good as there, where the advantage is negative."""
+
+    clip_high: PositiveFloat = 0.2
+    """A ratio above 1 plus this is as good as there, where the advantage is positive."""
+
+
+class DapoLoss(_Clipped):
+    """The mean over the tokens of the step: a long answer counts for more than a short one.
+
+    Yu et al. 2025, arXiv:2503.14476, eq. 8; clipped higher than low (section 3.1).
+    """
+
+    type: Literal["dapo"] = "dapo"
+
+    clip_high: PositiveFloat = 0.28
+    """As for `grpo`; the paper's."""
+
+
+class GrpoLoss(_Clipped):
+    """The mean over an answer's tokens, and of these over answers: a token of a long answer counts for less.
+
+    Shao et al. 2024, arXiv:2402.03300, eq. 3.
+    """
+
+    type: Literal["grpo"]
+
+
+class DrGrpoLoss(_Clipped):
+    """The sum over an answer's tokens, over `sampling.max_tokens`, and of these the mean over answers: no
+    length is favoured.
+
+    Liu et al. 2025, arXiv:2503.20783, section 3.2; with `advantage_scale: none`.
+    """
+
+    type: Literal["dr_grpo"]
+
+
+class BnpoLoss(_Clipped):
+    """What TRL calls so: the mean over the tokens of a batch. Of a step's tokens, as it is here, that is
+    `dapo`, clipped alike on both sides."""
+
+    type: Literal["bnpo"]
+
+
+class GspoLoss(_Clipped):
+    """One ratio for an answer: the geometric mean of its tokens'. It is clipped whole; a mean over answers.
+
+    Zheng et al. 2025, arXiv:2507.18071, eq. 5 and 7.
+    """
+
+    type: Literal["gspo"]
+
+    clip_low: float = Field(default=3e-4, gt=0.0, le=1.0)
+    """As for `grpo`; means move far less than a token's ratio. The paper's."""
+
+    clip_high: PositiveFloat = 4e-4
+    """As for `grpo`; the paper's."""
+
+
+class CispoLoss(FrozenConfig):
+    """Every token teaches, weighed by its ratio, which is cut but never silences it; a mean over tokens.
+
+    MiniMax 2025, arXiv:2506.13585, eq. 4 and 5.
+    """
+
+    also_called: ClassVar = {"epsilon_high": "max_ratio"}
+
+    type: Literal["cispo"]
+
+    max_ratio: float = Field(default=5.0, ge=1.0)
+    """The largest weight; the paper's 1 + epsilon."""
+
+
+AnyLoss = DapoLoss | GrpoLoss | DrGrpoLoss | BnpoLoss | GspoLoss | CispoLoss
+
+
+class KeepOverlong(FrozenConfig):
+    """What was cut at `sampling.max_tokens` is graded and learned like any other answer."""
+
+    type: Literal["keep"] = "keep"
+
+
+class MaskOverlong(FrozenConfig):
+    """What was cut counts in its group's mean, and is not learned (DAPO, section 3.4)."""
+
+    type: Literal["mask"]
+
+
+class ShapeOverlong(FrozenConfig):
+    """An answer pays for its last tokens before the limit: from nothing, where the buffer begins, to `penalty`
+    (DAPO, eq. 13)."""
+
+    type: Literal["shape"]
+
+    buffer_tokens: PositiveInt
+    """Tokens before `sampling.max_tokens` over which the penalty rises."""
+
+    penalty: PositiveFloat = 1.0
+    """In rewards, for an answer that fills the buffer."""
+
+
+class FrozenPolicy(FrozenConfig):
+    """A model that stays as it is, asked in every step."""
+
+    path: str | None = None
+    """Its folder, as `method.model.path`; null takes the model as it is before the first step."""
+
+
+def _with_type(tree: Any, *, usual: str) -> Any:
+    """`method.loss.clip_high=0.3` need not say which loss."""
+    return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
+
+
+class GrpoConfig(MethodConfig):
+    """A causal language model answers each prompt several times, and learns to answer as what earned more than
+    its group's mean."""
+
+    also_called: ClassVar = {
+        "num_generations": "group_size",
+        "n": "group_size",
+        "temperature": "sampling",
+        "max_tokens": "sampling",
+        "max_new_tokens": "sampling",
+        "max_completion_length": "sampling",
+        "beta": "kl",
+        "loss_type": "loss",
+        "epsilon": "loss",
+        "epsilon_high": "loss",
+        "num_iterations": "updates_per_rollout",
+        "scale_rewards": "advantage_scale",
+        "mask_truncated_completions": "overlong",
+        "reward_funcs": "rewards",
+        "reward_model": "rewards",
+        "grader": "rewards",
+        "ref_model": "reference",
+        "base": "model",
+        "encoder": "model",
+    }
+
+    type: Literal["grpo"] = "grpo"
+
+    model: PretrainedCausalConfig
+    """The language model that answers and is trained, as it is before the first step: a folder with
+    `tokenizer.json`, and an end of answers (`eos_token_id`) in its `config.json`."""
+
+    rewards: tuple[AnyReward, ...] = Field(min_length=1)
+    """What answers are paid for; several add up."""
+
+    held_out: tuple[AnyReward, ...] = ()
+    """What answers to held-out prompts are graded by; none: `rewards`. A grader that cannot be pleased as the
+    reward can be shows when that is fooled."""
+
+    group_size: int = Field(default=8, ge=2)
+    """Answers to each prompt, which are compared with one another."""
+
+    sampling: RolloutSampling = RolloutSampling()
+    """How these are drawn."""
+
+    loss: Annotated[
+        AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))
+    ] = DapoLoss()
+    """What is made of ratios and advantages, and over what it is a mean."""
+
+    advantage_scale: Literal["group", "none"] = "group"
+    """By what rewards less their group's mean are divided: the group's standard deviation, or nothing. Divided,
+    a prompt that is almost always answered right or wrong teaches as much as one that is open."""
+
+    overlong: Annotated[
+        KeepOverlong | MaskOverlong | ShapeOverlong,
+        Field(discriminator="type"),
+        BeforeValidator(partial(_with_type, usual="shape")),
+    ] = KeepOverlong()
+    """What becomes of answers that `sampling.max_tokens` cut."""
+
+    groups_per_lane: PositiveInt | None = None
+    """Learn from so many groups of each lane, the first whose rewards differ; null from all. Draw more prompts
+    than these (`loader.global_batch_size`), for some teach nothing."""
+
+    updates_per_rollout: PositiveInt = 1
+    """Updates that are made from a step's answers, of all of them each time, one after the other. The first has
+    ratios of exactly 1, so clipping matters from the second on. Commits stand between steps."""
+
+    kl: NonNegativeFloat = 0.0
+    """Weight of the divergence from the reference, per token, in the loss (k3, with the ratio); 0 asks no
+    reference."""
+
+    reference: FrozenPolicy = FrozenPolicy()
+    """Whom the model is held to where `kl` is not 0."""
+
+    max_reward_failures: float = Field(default=0.05, ge=0.0, le=1.0)
+    """The largest share of a step's answers that may have no grade: beyond it the run stops, without the
+    update."""
+
+    validation_temperature: NonNegativeFloat = 0.0
+    """With which held-out prompts are answered, once each; 0 takes the likeliest token."""
+
+    slice_columns: tuple[str, ...] = ()
+    """Metadata columns that the evaluation is cut by; the model does not see them."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """See `MethodConfig`."""
+        return (TOKENS, ITEM, *self.slice_columns)
+
+    @property
+    def runs(self) -> Mapping[str, CommitName]:
+        """See `MethodConfig`."""
+        return runs_of(rewards=self.rewards, held_out=self.held_out)
+
+    @property
+    def predictions(self) -> RowScores:
+        """See `MethodConfig`: of one answer to each prompt."""
+        return RowScores((REWARD, TRUNCATED), is_sampled=True)
+
+    def check_dataset(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`."""
+        check_rows(self.model, manifest, "method.model")
+        if self.reference.path is not None:
+            reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
+            check_rows(reference, manifest, "method.reference")
+        shape, needed = self.model.shape(), manifest.lengths.max + self.sampling.max_tokens
+        size = None if shape is None else shape.vocab_size
+        check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
+        check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
+        if shape is not None and needed > shape.max_tokens:
+            raise ConfigError(
+                f"method.sampling.max_tokens={self.sampling.max_tokens}: with the longest prompt of dataset "
+                f"'{manifest.name}' ({manifest.lengths.max} tokens) that is {needed}, and method.model takes "
+                f"{shape.max_tokens}. Use {shape.max_tokens - manifest.lengths.max} or fewer, or build the "
+                "dataset with shorter prompts."
+            )
+
+    def num_parameters(self) -> int | None:
+        """See `MethodConfig`."""
+        return self.model.num_parameters()
+
+    @model_validator(mode="after")
+    def _reference_is_asked(self) -> "GrpoConfig":
+        if self.reference.path is not None and not self.kl:
+            raise ValueError("method.reference.path: nobody asks it while method.kl is 0. Give kl a weight")
+        overlong = self.overlong
+        if isinstance(overlong, ShapeOverlong) and overlong.buffer_tokens > self.sampling.max_tokens:
+            raise ValueError(
+                f"method.overlong.buffer_tokens={overlong.buffer_tokens} is more than "
+                f"method.sampling.max_tokens={self.sampling.max_tokens}"
+            )
+        return self

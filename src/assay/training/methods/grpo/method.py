@@ -1,0 +1,253 @@
+"""Joins learning from rewards to the trainer's protocol.
+
+A step begins with answers of the policy as it is (see `rollouts`), and makes one update from them, or several.
+In the first what drew them is what learns, and the ratio of the two is 1; later ones are held against the
+log-probabilities that the first one computed. Nothing is in flight between steps.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Shaped
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from assay.base.seeds import derive_key
+from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_file
+from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.records.exported_model import ModelForm
+from assay.scoring.sampler import Sampling
+from assay.training.generation.generator import Generator
+from assay.training.generation.rollout import Prompt, Rollout
+from assay.training.methods.grpo.batch import (
+    PromptRow,
+    answer_arrays,
+    is_of_answers,
+    num_answer_tokens,
+    prompt_arrays,
+    rows_behind,
+    rows_of,
+)
+from assay.training.methods.grpo.config import REWARD, TRUNCATED, GrpoConfig
+from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed
+from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
+from assay.training.methods.grpo.rollouts import NAMES, digest_of, grouped, learned_lane, prompts_of, tallies
+from assay.training.model.causal_config import PretrainedCausalConfig
+from assay.training.model.config import checkpoint_path
+from assay.training.model.exporting import Leaving, save_model
+from assay.training.model.lora import adapters_off
+from assay.training.model.token_scores import CausalNetwork, TokenScores
+from assay.training.trainer.method import Helpers, Loss, MetricSum, RolledOut
+from assay.training.trainer.numerics import combined_digest
+
+REFERENCE, OLD = "reference", "old_log_probs"
+
+
+class GrpoMethod:
+    """Prompts to a model whose answers earn more."""
+
+    form: ModelForm = "language_model"
+
+    def __init__(self, config: GrpoConfig) -> None:
+        self.config = config
+        self._engine: tuple[nn.Module, Generator] | None = None
+        """The model that answered last, and what it was asked through."""
+
+    @property
+    def metrics(self) -> Sequence[str]:
+        """What is written down with every step, beside the loss."""
+        of_loss = ["entropy", "log_prob_gap"]
+        of_loss += ["kl"] if self.config.kl else []
+        of_loss += ["clipped"] if self.updates_per_rollout > 1 else []
+        return (*self._rewards.metrics, *NAMES, *of_loss)
+
+    @property
+    def updates_per_rollout(self) -> int:
+        """See `RolloutMethod`."""
+        return self.config.updates_per_rollout
+
+    def build_model(self) -> nn.Module:
+        """The network, as its folder has it."""
+        return CausalNetwork(self.config.model)
+
+    def build_helpers(self) -> Helpers:
+        """The reference, if it is asked and is not the model below its adapters; and reward models."""
+        helpers = dict(self._rewards.networks())
+        if self.config.kl and not self._is_base:
+            path = self.config.reference.path or self.config.model.path
+            helpers[REFERENCE] = CausalNetwork(PretrainedCausalConfig(type="pretrained", path=path))
+        return helpers
+
+    def rollouts(
+        self,
+        model: nn.Module,
+        lanes: Sequence[LaneShare],
+        helpers: Helpers,
+        *,
+        seed: int,
+        max_tokens: int | None,
+    ) -> list[RolledOut]:
+        """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
+        of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
+        rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
+        answers = self._answered(model, prompts_of(rows, size, seed=seed), self._sampling)
+        graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
+        starts = range(0, len(answers), size)
+        groups = iter(
+            [
+                grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
+                for row, at in zip(rows, starts, strict=True)
+            ]
+        )
+        paid = iter(graded)
+        made = []
+        for lane, of_lane in zip(lanes, of_lanes, strict=True):
+            own = list(islice(groups, len(of_lane)))
+            sums = {
+                name: MetricSum(torch.tensor(float(each.sum)), each.weight)
+                for name, each in tallies(own).items()
+            }
+            sums |= self._rewards.sums(list(islice(paid, size * len(of_lane))))
+            made.append(
+                RolledOut(
+                    learned_lane(lane.lane, own, self.config, max_tokens),
+                    sums,
+                    combined_digest([digest_of(own)]),
+                )
+            )
+        return made
+
+    def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
+        """Raise where too many of a step's answers have no grade."""
+        refuse_failures(metrics, self.config.max_reward_failures, step=step)
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        """Tokens of answers, or answers, as the loss is a mean over them."""
+        is_over_tokens = self.config.loss.type in TOKEN_MEANS
+        return num_answer_tokens(micro_batch) if is_over_tokens else len(micro_batch.row_ids)
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """See `answer_arrays`; of prompts, to be answered, `prompt_arrays`."""
+        arrays = (answer_arrays if is_of_answers(micro_batch) else prompt_arrays)(micro_batch)
+        return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
+
+    def blank(self, device: torch.device) -> Mapping[str, Shaped[Tensor, "..."]]:
+        """One answer of one token to a prompt of one."""
+        return {
+            "input_ids": torch.zeros(1, 2, dtype=torch.int64, device=device),
+            "learned": torch.ones(1, 1, dtype=torch.bool, device=device),
+            "sampler_log_probs": torch.zeros(1, 1, device=device),
+            "advantages": torch.zeros(1, device=device),
+        }
+
+    def loss(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]], helpers: Helpers) -> Loss:
+        """The loss of the answers."""
+        learned, scores = tensors["learned"], self._scores(model, tensors)
+        log_probs, num_tokens = scores.log_probs, learned.sum()
+        old = tensors.get(OLD, log_probs.detach())
+        policy = policy_loss(log_probs, old, tensors["advantages"], learned, self.config.loss)
+        of_tokens = policy.of_tokens
+        gaps = (log_probs.detach() - tensors["sampler_log_probs"]).abs()
+        metrics = {
+            "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
+            "log_prob_gap": MetricSum((gaps * learned).sum(), num_tokens),
+        }
+        if self.updates_per_rollout > 1:
+            metrics["clipped"] = MetricSum((policy.is_clipped & learned).sum(), num_tokens)
+        if self.config.kl:
+            with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
+                said = self._scores(helpers.get(REFERENCE, model), tensors).log_probs
+            apart = divergences(log_probs, old, said)
+            of_tokens = of_tokens + self.config.kl * apart
+            metrics["kl"] = MetricSum((apart.detach() * learned).sum(), num_tokens)
+        longest = self.config.sampling.max_tokens
+        return Loss(summed(of_tokens, learned, self.config.loss, max_tokens=longest), metrics, {OLD: old})
+
+    def predictions(
+        self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
+    ) -> Mapping[str, Float64[Tensor, "row"]]:
+        """What one answer to each prompt earns, and whether it was cut; nothing of a blank."""
+        if "items" not in tensors:
+            return {}
+        rows, judges = rows_behind(tensors), self._judges
+        prompts = [Prompt(row.tokens, derive_key("validation", row.row_id)) for row in rows]
+        sampling = self._sampling.model_copy(update={"temperature": self.config.validation_temperature})
+        answers = self._answered(model, prompts, sampling)
+        helpers = {name: each.to(tensors["input_ids"].device) for name, each in judges.networks().items()}
+        earned = _numbers(self._graded(judges, rows, answers, helpers))
+        cut = torch.tensor([answer.reason == "length" for answer in answers], dtype=torch.float64)
+        return {REWARD.name: torch.from_numpy(earned), TRUNCATED.name: cut}
+
+    def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
+        """See `ExportableMethod`."""
+        assert isinstance(model, CausalNetwork), type(model)
+        save_model(model.network, self.config.model, folder, leaving)
+
+    @property
+    def _is_base(self) -> bool:
+        """The reference is the model with its adapters switched off."""
+        return self.config.reference.path is None and self.config.model.lora is not None
+
+    @cached_property
+    def _rewards(self) -> Rewards:
+        return Rewards(self.config.rewards, group_size=self.config.group_size)
+
+    @cached_property
+    def _judges(self) -> Rewards:
+        held_out = self.config.held_out
+        key = "method.held_out" if held_out else "method.rewards"
+        return Rewards(held_out or self.config.rewards, group_size=1, key=key)
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer:
+        return load_tokenizer(checkpoint_path(self.config.model.path))
+
+    @cached_property
+    def _ends(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        ends = end_tokens(tokenizer_file(checkpoint_path(self.config.model.path)))
+        return frozenset(ends) | frozenset(self.config.model.end_ids())
+
+    @property
+    def _sampling(self) -> Sampling:
+        return Sampling(**self.config.sampling.model_dump())
+
+    def _scores(self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]) -> TokenScores:
+        scores: TokenScores = model(
+            tensors["input_ids"], None, tensors["learned"], temperature=self.config.sampling.temperature
+        )
+        return scores
+
+    def _answered(self, model: nn.Module, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
+        if not prompts:
+            return []
+        assert isinstance(model, CausalNetwork), type(model)
+        if self._engine is None or self._engine[0] is not model:
+            self._engine = model, Generator(model.network, ends=self._ends, tokenizer=self._tokenizer)
+        return self._engine[1].generate(prompts, sampling)
+
+    def _graded(
+        self, rewards: Rewards, rows: Sequence[PromptRow], answers: Sequence[Rollout], helpers: Helpers
+    ) -> list[Graded]:
+        """Grades of `answers[i]` to `rows[i]`."""
+        sequences = [np.concatenate([row.tokens, each.tokens]) for row, each in zip(rows, answers, strict=True)]
+        return rewards.grade([row.item for row in rows], list(map(self._text, answers)), sequences, helpers)
+
+    def _text(self, answer: Rollout) -> str:
+        """What graders read: without the token, or the words, that ended it."""
+        tokens = answer.tokens.tolist()
+        text: str = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
+        cut = min(
+            (place for stop in self.config.sampling.stop if (place := text.find(stop)) >= 0), default=None
+        )
+        return text[:cut]
+
+
+def _numbers(graded: Sequence[Graded]) -> Float64[np.ndarray, "answer"]:
+    """NaN where a grader failed."""
+    return np.array([np.nan if each.reward is None else each.reward for each in graded], np.float64)

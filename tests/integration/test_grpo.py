@@ -1,0 +1,110 @@
+"""Learning from rewards with real processes: killed, resized, sharded, checked and made again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.replay import ReplayRequest, replay
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.metrics.recorded import recorded_steps
+from assay.store.objects import open_store
+from assay.training.methods.grpo.method import GrpoMethod
+from method_runs import digest, eventful
+from prompt_rows import grpo_recipe, prompt_dataset
+
+WAYS: dict[str, dict[str, Any]] = {
+    "held to a reference": {"method": {"kl": 0.05, "loss": {"type": "grpo"}}},
+    "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
+    "over-drawn, masked": {
+        "loader": {"global_batch_size": 16, "window_rows": 16},
+        "method": {"groups_per_lane": 2, "overlong": {"type": "mask"}},
+    },
+    "gspo, hot, stopped by words, several updates": {
+        "method": {
+            "updates_per_rollout": 3,
+            "loss": {"type": "gspo"},
+            "sampling": {"max_tokens": 6, "temperature": 1.3, "stop": ("t7",)},
+        }
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prompt_dataset(tmp_path_factory.mktemp("prompts"))
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+
+
+def recipe(dataset: Path, folder: Path, way: str = "plain", **sections: dict[str, Any]) -> dict[str, Any]:
+    tree, changes = grpo_recipe(dataset, folder / "base"), {**WAYS.get(way, {}), **sections}
+    return tree | {name: {**tree[name], **section} for name, section in changes.items()}
+
+
+def said(name: str) -> list[dict[str, float]]:
+    """Of every step: what the rollouts were, what they earned, what was learned."""
+    steps = recorded_steps(Path(Home.from_environment().run(name).run_dir))
+    kept = ("rollout_digest", "reward", "length", "no_spread", "loss", "rows", "tokens")
+    return [
+        {key: steps[step].values[key] for key in kept if key in steps[step].values} for step in sorted(steps)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["plain", *WAYS])
+def test_killed_resized_and_sharded_weights_rollouts_and_rewards_are_the_same(
+    way: str, dataset: Path, tmp_path: Path
+) -> None:
+    tree = recipe(dataset, tmp_path, way)
+    assert digest(tree, "eventful", eventful()) == digest(tree, "undisturbed", RestartPolicy())
+    steps = said("undisturbed")
+    assert said("eventful") == steps and len(steps) == 12
+    assert len({step["rollout_digest"] for step in steps}) == 12 and all(step["rows"] for step in steps)
+    assert 0 < np.mean([step["reward"] for step in steps]) < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_every_world_size_says_and_learns_the_same(
+    parallel: str, world_size: int, dataset: Path, tmp_path: Path
+) -> None:
+    tree = recipe(dataset, tmp_path)
+    alone = digest(tree, "alone", RestartPolicy())
+    assert digest(tree, "shared", RestartPolicy(parallel=(parallel,)), world_size) == alone
+    assert said("shared") == said("alone")
+
+
+def flip_a_bit(monkeypatch: pytest.MonkeyPatch, *, times: int) -> None:
+    """Of a log-probability that the sampler says, so many times."""
+    answered, left = GrpoMethod._answered, [times]
+
+    def spoiled(self: GrpoMethod, *arguments: Any) -> Any:
+        answers = answered(self, *arguments)
+        if left[0]:
+            left[0] -= 1
+            answers[0].log_probs.view(np.uint32)[0] ^= 1
+        return answers
+
+    monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
+
+
+def test_a_replay_samples_again_and_names_what_came_out_otherwise(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest(recipe(dataset, tmp_path, trainer={"max_steps": 6, "commit_every": 3}), "run", RestartPolicy())
+    run = Home.from_environment().run("run")
+    log = CommitLog(open_store(run.store_url))
+    again = replay(run, log, ReplayRequest(step=5))
+    assert again.verdict == "equal"
+    assert "rollout_digest" in {each.quantity for each in again.at_step}
+    flip_a_bit(monkeypatch, times=1)
+    found = replay(run, log, ReplayRequest(step=5)).first_difference
+    assert found is not None and (found.step, found.quantity) == (4, "rollout_digest")

@@ -1,0 +1,316 @@
+"""From prompts to a loss: who is sampled together, what is learned of it, and that no cut of it moves the
+loss."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.measured import Measured, apart, measured
+from agreement.rollout_cases import ANSWERED, log_probs_of
+from agreement.tiny_models import END, save_tiny
+from assay.data.loader.batch import LaneShare
+from assay.training.generation.rollout import Rollout
+from assay.training.methods.grpo.batch import PromptRow
+from assay.training.methods.grpo.config import GrpoConfig
+from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.methods.grpo.rollouts import AnswerGroup, grouped, learned_lane, tallies
+from assay.training.trainer.lane_forward import LaneForward
+from prompt_rows import grpo_config, prompt_lane
+
+CPU = torch.device("cpu")
+LOSSES = ("dapo", "grpo", "dr_grpo", "bnpo", "gspo", "cispo")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("base") / "model", seed=1)
+
+
+def rolled_out(
+    method: GrpoMethod, model: nn.Module, *lanes: LaneShare, seed: int = 0, max_tokens: int | None = None
+):
+    with torch.no_grad():
+        return method.rollouts(model, lanes, {}, seed=seed, max_tokens=max_tokens)
+
+
+def tokens_of(lane: LaneShare) -> list[Any]:
+    return [
+        (b.row_ids.tolist(), b.tokens.values.tolist(), b.columns["advantage"].to_pylist())
+        for b in lane.micro_batches
+    ]
+
+
+def test_a_lane_is_the_same_alone_and_beside_others(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base))
+    model, lanes = (
+        method.build_model(),
+        [prompt_lane(number, [3 * number, 3 * number + 1]) for number in range(5)],
+    )
+    together = rolled_out(method, model, *lanes)
+    assert len({each.digest for each in together}) == 5
+    for lane, beside in zip(lanes, together, strict=True):
+        [alone] = rolled_out(GrpoMethod(method.config), model, lane)
+        assert alone.digest == beside.digest and tokens_of(alone.lane) == tokens_of(beside.lane)
+    [other] = rolled_out(method, model, lanes[0], seed=1)
+    assert other.digest != together[0].digest
+
+
+def test_a_bit_of_a_token_of_a_log_probability_or_of_a_reward_is_another_digest(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base))
+    [right] = rolled_out(method, method.build_model(), prompt_lane(0, [1]))
+    generate = method._answered
+
+    def spoiled(change: str):
+        def answered(*arguments: Any) -> list[Rollout]:
+            first, *rest = generate(*arguments)
+            tokens, said = first.tokens.copy(), first.log_probs.copy()
+            if change == "token":
+                tokens[0] ^= 1
+            else:
+                said.view(np.uint32)[0] ^= 1
+            return [first._replace(tokens=tokens, log_probs=said), *rest]
+
+        return answered
+
+    for change in ("token", "log_prob"):
+        method._answered = spoiled(change)  # type: ignore[method-assign]
+        [wrong] = rolled_out(method, method.build_model(), prompt_lane(0, [1]))
+        assert wrong.digest != right.digest, change
+
+
+def test_answers_are_paid_by_the_grader_and_compared_within_their_group(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, advantage_scale="none"))
+    [made] = rolled_out(method, method.build_model(), prompt_lane(0, [0, 4, 7]))
+    (batch,) = made.lane.micro_batches
+    words = [
+        [f"t{token}" for token in line[2:length]]
+        for line, length in zip(batch.tokens.values, batch.tokens.lengths, strict=True)
+    ]
+    paid = np.array(
+        [
+            float(any(f"t{row % 3 + 1}" in word for word in said))
+            for row, said in zip(batch.row_ids.tolist(), words, strict=True)
+        ]
+    ).reshape(3, 4)
+    expected = paid - paid.mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(batch.columns["advantage"].to_numpy(), expected.ravel(), atol=1e-6)
+    assert float(made.metrics["reward"].sum) == paid.sum() and made.metrics["reward"].weight == 12
+
+
+def test_the_sampler_and_the_trainer_say_the_same_of_a_token(base: Path) -> None:
+    for keys in ({}, {"sampling": {"max_tokens": 6, "temperature": 0.7}}):
+        method = GrpoMethod(grpo_config(base, **keys))
+        model = method.build_model()
+        [made] = rolled_out(method, model, prompt_lane(0, list(range(6))))
+        (batch,) = made.lane.micro_batches
+        gap = method.loss(model, method.tensors(batch, CPU), {}).metrics["log_prob_gap"]
+        assert 0 <= float(gap.sum / gap.weight) <= 2e-6
+
+
+def answers(lengths: list[list[int]], rewards: list[list[float]], config: GrpoConfig) -> list[AnswerGroup]:
+    """Groups of answers of these lengths; one of 6 tokens was cut."""
+    groups = []
+    for number, (of_group, earned) in enumerate(zip(lengths, rewards, strict=True)):
+        rollouts = [
+            Rollout(
+                np.arange(2, 2 + length), np.full(length, -1.0, np.float32), "length" if length == 6 else "stop"
+            )
+            for length in of_group
+        ]
+        groups.append(
+            grouped(PromptRow(number, np.array([3, 4]), {}), rollouts, np.array(earned, np.float64), config)
+        )
+    return groups
+
+
+def learned(groups: list[AnswerGroup], config: GrpoConfig) -> list[tuple[int, int]]:
+    """Row and answer's length of all that is learned."""
+    batches = learned_lane(0, groups, config, None).micro_batches
+    pairs = (zip(each.row_ids, each.tokens.lengths, strict=True) for each in batches)
+    return [(int(row), int(length) - 2) for of_batch in pairs for row, length in of_batch]
+
+
+def test_what_was_cut_counts_in_its_group_and_is_learned_or_not(base: Path) -> None:
+    lengths, rewards = [[2, 6, 3]], [[1.0, 0.0, 0.0]]
+    keep, mask = grpo_config(base), grpo_config(base, overlong={"type": "mask"})
+    assert learned(answers(lengths, rewards, keep), keep) == [(0, 2), (0, 6), (0, 3)]
+    assert learned(answers(lengths, rewards, mask), mask) == [(0, 2), (0, 3)]
+    shape = grpo_config(base, overlong={"buffer_tokens": 4, "penalty": 1.0}, advantage_scale="none")
+    [group] = answers(lengths, rewards, shape)
+    np.testing.assert_allclose(group.advantages, np.array([1.0, -1.0, -0.25]) + 0.25 / 3, atol=1e-6)
+    assert group.rewards.tolist() == [1.0, 0.0, 0.0], "what graders paid stays on record"
+
+
+def test_the_first_groups_with_spread_are_learned_and_all_are_counted(base: Path) -> None:
+    config = grpo_config(base, groups_per_lane=2)
+    groups = answers([[1, 2]] * 5, [[1, 1], [0, 1], [0, 0], [1, 0], [0, 1]], config)
+    assert {row for row, _ in learned(groups, config)} == {1, 3}
+    counted = tallies(groups)
+    assert counted["no_spread"] == (2, 5) and counted["length"] == (15, 10) and counted["distinct"] == (10, 10)
+    assert counted["truncated"] == (0, 10) and counted["reward_spread"] == (1.5, 5)
+
+
+def test_a_failed_grade_is_not_learned_and_a_lane_may_have_nothing_to_learn(base: Path) -> None:
+    config = grpo_config(base)
+    assert learned(answers([[1, 2, 3]], [[1.0, math.nan, 0.0]], config), config) == [(0, 1), (0, 3)]
+    assert learned_lane(0, answers([[1, 2]], [[math.nan] * 2], config), config, None) == LaneShare(0, ())
+
+
+def found(method: GrpoMethod, model: nn.Module, helpers: Any, batches: Any) -> Measured:
+    """The mean loss over all of the batches, as a step would have it."""
+    total = sum(method.loss(model, method.tensors(batch, CPU), helpers).sum for batch in batches)
+    return measured(model, total / sum(map(method.weight, batches)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_neither_the_budget_nor_the_order_moves_loss_and_gradient(loss: str, base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, loss={"type": loss}, kl=0.1))
+    model = method.build_model()
+    helpers = {name: each.eval() for name, each in method.build_helpers().items()}
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.01 * torch.ones_like(weight)
+    groups = answers([[1, 6, 2], [4, 3, 3]], [[1.0, 0.0, 0.5], [0.0, 2.0, 1.0]], method.config)
+    whole = found(method, model, helpers, learned_lane(0, groups, method.config, None).micro_batches)
+    for budget in (1, 12, 30):
+        cut = learned_lane(0, groups[::-1], method.config, budget).micro_batches
+        assert len(cut) > 1
+        assert apart(found(method, model, helpers, cut), whole).agree
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=12), st.integers(1, 40))
+def test_micro_batches_hold_every_answer_once_within_the_budget(
+    base: Path, lengths: list[int], budget: int
+) -> None:
+    config = grpo_config(base)
+    groups = answers([lengths], [[float(place) for place in range(len(lengths))]], config)
+    batches = learned_lane(0, groups, config, budget).micro_batches
+    assert sorted(int(length) - 2 for batch in batches for length in batch.tokens.lengths) == sorted(lengths)
+    for batch in batches:
+        assert batch.tokens.values.size <= budget or len(batch.row_ids) == 1
+
+
+def readable(loss: str, config: GrpoConfig, policy: Any, reference: Any) -> torch.Tensor:
+    """On answers of the policy itself, in 64 bits, one at a time."""
+    total, weight = torch.zeros((), dtype=torch.float64), 0
+    for each in ANSWERED:
+        mean = sum(each.rewards) / len(each.rewards)
+        deviation = math.sqrt(sum((reward - mean) ** 2 for reward in each.rewards) / len(each.rewards)) or 1.0
+        for answer, reward in zip(each.answers, each.rewards, strict=True):
+            ids, advantage = torch.tensor([each.prompt + answer]), (reward - mean) / deviation
+            own = policy(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[0, :, 0]
+            own, said = own[len(each.prompt) - 1 :], log_probs_of(reference, ids)[0, len(each.prompt) - 1 :]
+            ratios, d = (own - own.detach()).exp(), said - own
+            of_tokens = -ratios * advantage + config.kl * ratios * (d.exp() - d - 1)
+            if loss == "cispo":
+                of_tokens = -advantage * own + config.kl * ratios * (d.exp() - d - 1)
+            if loss in ("dapo", "bnpo", "cispo"):
+                total, weight = total + of_tokens.sum(), weight + len(answer)
+            elif loss == "dr_grpo":
+                total, weight = total + of_tokens.sum() / config.sampling.max_tokens, weight + 1
+            else:
+                total, weight = total + of_tokens.mean(), weight + 1
+    return total / weight
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_it_is_what_a_readable_version_in_64_bits_computes(loss: str, base: Path, tmp_path: Path) -> None:
+    other = save_tiny(LlamaForCausalLM, tmp_path / "other", seed=2)
+    config = grpo_config(base, loss={"type": loss}, kl=0.1, reference={"path": str(other)}, group_size=3)
+    method = GrpoMethod(config)
+    groups = [
+        grouped(
+            PromptRow(number, np.array(each.prompt), {}),
+            [Rollout(np.array(answer), np.zeros(len(answer), np.float32), "stop") for answer in each.answers],
+            np.array(each.rewards),
+            config,
+        )
+        for number, each in enumerate(ANSWERED)
+    ]
+    (batch,) = learned_lane(0, groups, config, None).micro_batches
+    model, helpers = method.build_model(), {n: h.eval() for n, h in method.build_helpers().items()}
+    mine = measured(
+        model, method.loss(model, method.tensors(batch, CPU), helpers).sum / method.weight(batch), network=""
+    )
+    policy, reference = (LlamaForCausalLM.from_pretrained(each).double().eval() for each in (base, other))
+    assert apart(mine, measured(policy, readable(loss, config, policy, reference))).agree
+
+
+def test_every_metric_comes_with_the_rollouts_or_with_the_loss(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, kl=0.1))
+    model, helpers = method.build_model(), {n: h.eval() for n, h in method.build_helpers().items()}
+    [made] = rolled_out(method, model, prompt_lane(0, [1, 2]))
+    (batch,) = made.lane.micro_batches
+    of_loss = method.loss(model, method.tensors(batch, CPU), helpers).metrics
+    assert set(made.metrics) | set(of_loss) == set(method.metrics) and not set(made.metrics) & set(of_loss)
+    assert float(of_loss["kl"].sum) == 0.0, "before the first update the policy is its reference"
+    assert set(method.loss(model, method.blank(CPU), helpers).metrics) == set(of_loss)
+
+
+def test_held_out_prompts_are_answered_greedily_and_graded(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base))
+    model = method.build_model()
+    (batch,) = prompt_lane(0, [0, 1, 2]).micro_batches
+    said = method.predictions(model, method.tensors(batch, CPU))
+    assert set(said) == {metric.name for metric in method.config.predictions.metrics}
+    network = LlamaForCausalLM.from_pretrained(base).eval()
+    for row in range(3):
+        ids = batch.tokens.values[row].tolist()
+        with torch.no_grad():
+            while len(ids) < 8 and END not in ids[2:]:
+                ids.append(int(network(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        words = [f"t{token}" for token in ids[2:] if token != END]
+        assert float(said["reward"][row]) == float(any(f"t{row % 3 + 1}" in word for word in words))
+        assert float(said["truncated"][row]) == float(END not in ids[2:])
+    assert method.predictions(model, method.blank(CPU)) == {}
+
+
+def test_a_step_whose_answers_nobody_could_grade_is_refused(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, max_reward_failures=0.25))
+    forward = LaneForward(method, device=CPU, precision="float32", seed=0)
+    forward.check_step({"failed_grades": 0.25}, step=3)
+    with pytest.raises(Exception, match="max_reward_failures"):
+        forward.check_step({"failed_grades": 0.26}, step=3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"group_size": 1}, "greater than or equal to 2"),
+        ({"reference": {"path": "somewhere"}}, "nobody asks it while method.kl is 0"),
+        ({"overlong": {"buffer_tokens": 7}}, "buffer_tokens=7 is more than"),
+        ({"rewards": []}, "at least 1"),
+        ({"model": {"type": "new", "vocab_size": 32}}, "pretrained"),
+    ],
+)
+def test_what_cannot_mean_anything_is_refused(keys: dict[str, Any], said: str, base: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        grpo_config(base, **keys)
+
+
+def test_later_updates_are_held_against_what_the_first_one_found(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, updates_per_rollout=2))
+    model = method.build_model()
+    groups = answers([[2, 4, 3]], [[1.0, 0.0, 0.5]], method.config)
+    (batch,) = learned_lane(0, groups, method.config, None).micro_batches
+    tensors = method.tensors(batch, CPU)
+    first = method.loss(model, tensors, {})
+    again = method.loss(model, {**tensors, **first.kept}, {})
+    assert again.sum.item() == first.sum.item() and float(again.metrics["clipped"].sum) == 0, (
+        "a ratio of exactly 1"
+    )
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight *= 1.5
+    moved = method.loss(model, {**tensors, **first.kept}, {})
+    assert moved.sum.item() != first.sum.item() and float(moved.metrics["clipped"].sum) > 0
+    assert torch.equal(moved.kept["old_log_probs"], first.kept["old_log_probs"])

@@ -1,0 +1,96 @@
+"""A step of rollouts on several ranks: one result for all of them, and who sampled wrongly is named."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.tiny_models import save_tiny
+from assay.data.loader.batch import StepShare
+from assay.data.loader.lane_shares import LaneShares
+from assay.records.cursor import Cursor
+from assay.records.suspect import WrongArithmeticError
+from assay.training.checkpoint.parts import model_state
+from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.parallel.lane_sum import LaneSum
+from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from assay.training.trainer.config import OptimizerConfig
+from assay.training.trainer.lane_forward import LaneForward
+from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
+from assay.training.trainer.optimizer import build_optimizer, whole_tensor
+from assay.training.trainer.spot_check import SpotCheck
+from assay.training.trainer.step import Stepper, initial_model
+from forked_ranks import on_ranks
+from prompt_rows import grpo_config, prompt_lane
+
+LANES, SEED = 4, 5
+each_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
+CONFIG = OptimizerConfig(learning_rate=1e-2)
+
+
+class SaysATokenOtherwise(GrpoMethod):
+    """Once, of every answer."""
+
+    has_failed = False
+
+    def _answered(self, *arguments: Any) -> Any:
+        answers = super()._answered(*arguments)
+        if not self.has_failed:
+            self.has_failed = True
+            for answer in answers:
+                answer.tokens[0] ^= 1
+        return answers
+
+
+def steps_on(ranks: Ranks, base: Path, *, wrong_rank: int | None = None) -> Any:
+    """Two steps, all spot-checked: what was said and learned, or who is suspected."""
+    method = (SaysATokenOtherwise if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base))
+    model = initial_model(method, seed=SEED, device=ranks.device)
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
+    is_sharded = ranks.inner is not None
+    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
+    check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED)
+    optimizer = build_optimizer(model, CONFIG)
+    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=2, spot_check=check)
+    lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    found = []
+    try:
+        for step in (1, 2):
+            rows = [prompt_lane(lane, [10 * step + 2 * lane, 10 * step + 2 * lane + 1]) for lane in lanes]
+            totals = stepper.step(StepShare(Cursor(), tuple(rows)), step=step, stop_asked=False)
+            assert totals.is_verified
+            kept = {name: totals.digests[name] for name in ("rollout_digest", "gradient_digest")}
+            found.append(
+                (totals.num_rows, totals.num_tokens, totals.weight, totals.loss, dict(totals.metrics), kept)
+            )
+    except WrongArithmeticError as error:
+        return [(each.rank, each.lane, each.is_certain) for each in error.suspects]
+    weights = [float(whole_tensor(weight).double().sum()) for weight in model_state(model).values()]
+    return found, weights
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("base") / "model", seed=1)
+
+
+@each_parallel
+def test_ranks_say_and_learn_what_one_rank_does(shards_weights: bool, base: Path, tmp_path: Path) -> None:
+    [alone] = on_ranks(1, lambda ranks: steps_on(ranks, base), tmp_path / "1")
+    steps, _ = alone
+    assert [step[0] for step in steps] == [8, 8], "rows are prompts"
+    of_ranks = on_ranks(2, lambda ranks: steps_on(ranks, base), tmp_path / "2", shards_weights=shards_weights)
+    assert of_ranks == [alone] * 2
+
+
+@each_parallel
+def test_a_rank_that_sampled_another_token_is_named(shards_weights: bool, base: Path, tmp_path: Path) -> None:
+    of_ranks = on_ranks(
+        2, lambda ranks: steps_on(ranks, base, wrong_rank=1), tmp_path, shards_weights=shards_weights
+    )
+    assert of_ranks[0] == of_ranks[1]
+    [(rank, lane, is_certain)] = of_ranks[0]
+    assert (rank, is_certain) == (1, True) and lane in ((1, 3) if shards_weights else (2,))
