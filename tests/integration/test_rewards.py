@@ -16,7 +16,7 @@ from assay.records.run import Run
 from assay.reporting.views.run import RunView, run_view
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
-from assay.store.metrics.recorded import recorded_steps
+from assay.store.metrics.recorded import recorded_series, recorded_steps
 from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
 from one_rank import train_here
@@ -136,7 +136,12 @@ def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(
 ) -> None:
     rewards = [{"run": "judge", "step": 2, "weight": 2.0}, {"grader": GRADER}]
     method = {"rewards": rewards, "held_out": [{"run": "judge"}]}
-    paid = begun(grpo_recipe(prompts, base, trainer={"max_steps": 2, "commit_every": 2}, method=method), "paid")
+    paid = begun(
+        grpo_recipe(
+            prompts, base, trainer={"max_steps": 2, "commit_every": 2, "evaluate_every": 2}, method=method
+        ),
+        "paid",
+    )
     commits = CommitLog(open_store(str(home / "judge"))).commits()
     assert paid.folders is not None
     assert paid.folders["method.rewards[0]"] == commits[0].weights_digest
@@ -149,6 +154,10 @@ def test_a_commit_of_a_reward_run_pays_and_its_weights_are_on_record(
     )
     assert step["failed_grades"] == 0.0
     assert step["validation_reward_error"] > 0.0
+    held_out = recorded_series(Path(paid.run_dir), lambda name: name == "validation_reward")[
+        "validation_reward"
+    ]
+    assert sorted(held_out) == [0, 2], "before the first step, too: what a leak falls from"
 
 
 def test_another_commit_in_the_place_of_the_one_that_paid_is_refused(prompts: Path, base: Path) -> None:

@@ -353,7 +353,9 @@ def _leak(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     last_step, last = said[-1]
     best_step, best = max(said[:-1], key=lambda each: each[1].low)
     steps, values = metrics["reward"]
-    before, now = (values[(steps > step - ENDS) & (steps <= step)] for step in (best_step, last_step))
+    # Before the first step nothing was earned in training yet: then it is what the first steps earned.
+    ends = (max(best_step, ENDS), last_step)
+    before, now = (values[(steps > step - ENDS) & (steps <= step)] for step in ends)
     if last.high >= best.low or not (len(before) and len(now)):
         return
     was, earned = _interval(before), _interval(now)

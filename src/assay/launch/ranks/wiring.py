@@ -42,6 +42,7 @@ from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import PredictingMethod, RolloutMethod
+from assay.training.trainer.method_config import RowScores
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Network, Stepper, initial_model
@@ -110,6 +111,7 @@ def train_rank(
     )
     if ranks.rank == 0:
         recorder.event(_startup(task, clock, [*moments, clock.monotonic_s()]))
+    _look_before_the_first_step(recipe, place, recorder, evaluate)
     outcome = trainer.train(place)
     if outcome == "finished":
         recorder.phase("evaluation")
@@ -117,6 +119,17 @@ def train_rank(
         _finish(log, ranks)
     _leave(saver, lane_sum, recorder, ranks)
     return outcome
+
+
+def _look_before_the_first_step(
+    recipe: Recipe, place: TrainingPosition, recorder: RankRecorder, evaluate: Callable[[int], float | None]
+) -> None:
+    """What held-out prompts earn before anything is learned from rewards: what a leak falls from."""
+    predictions = recipe.method.predictions
+    is_sampled = isinstance(predictions, RowScores) and predictions.is_sampled
+    if place.step == 0 and recipe.trainer.evaluate_every is not None and is_sampled:
+        recorder.phase("evaluation")
+        evaluate(0)
 
 
 def _leave(saver: Saver, lane_sum: LaneSum | ShardedLaneSum, recorder: RankRecorder, ranks: Ranks) -> None:

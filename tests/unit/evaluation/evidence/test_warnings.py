@@ -216,3 +216,16 @@ def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed
 
 def test_answers_that_grow_for_good_are_not_flagged():
     assert rules_of(length=np.linspace(6, 24, 100)) == []
+
+
+def test_a_leak_is_seen_against_the_model_before_its_first_step():
+    """What a grader is fooled by is learned in twenty steps: at the first evaluation all is lost."""
+    steps, evaluated = np.arange(1, 101), np.arange(0, 101, 20)
+    metrics = {
+        "reward": StepSeries(steps, np.minimum(1.0, 0.5 + 0.03 * steps)),
+        "failed_grades": StepSeries(steps, np.zeros(100)),
+        "validation_reward": StepSeries(evaluated, np.array([0.6, 0.0, 0.0, 0.0, 0.0, 0.0])),
+        "validation_reward_error": StepSeries(evaluated, np.array([0.02, 0.0, 0.0, 0.0, 0.0, 0.0])),
+    }
+    (found,) = warnings_of_model([], None, metrics)
+    assert found.rule == "reward leaks" and "from step 0 to 100" in found.text
