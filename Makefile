@@ -62,6 +62,7 @@ test-sinks: .venv-sinks/.installed  ## metrics in MLflow and W&B, whose packages
 test-lora: .venv-lora/.installed  ## adapters, by PEFT, which nothing else needs
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/unit/training/model/test_lora.py tests/unit/training/generation/test_generator.py tests/integration/test_lora.py
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m 'not soak' tests/integration/test_method_soak.py -k adapters
+	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -m slow tests/integration/test_check.py -k adapters
 
 # The peers: one environment for the loader's, one for the trainer's, whose needs contradict each other. MosaicML's
 # package asks for an older NumPy and transformers than it needs, hence --no-deps and what it really imports.

@@ -96,6 +96,11 @@ class DecoderShape(NamedTuple):
         kept = self.num_layers * width + a_layer if checkpointed else self.num_layers * a_layer
         return num_tokens * (kept + 6 * width + 2 * wide)
 
+    def adapter_numbers(self) -> int:
+        """Numbers that adapters beside all matrices take of a token besides, as measured: what they say, and
+        its sum with what the matrix says."""
+        return 2 * self.num_layers * (3 * self.hidden_size + 2 * self.kv_size + 2 * self.intermediate_size)
+
 
 HEAD_NUMBERS = 1 << 22
 """Logits that a head makes at once on a CPU (see `head`): 16 MB, which glibc keeps for the next."""
@@ -307,6 +312,8 @@ def numbers_held(
         return None
     frozen = copies * whole + (whole if model.lora else 0)
     kept = decoder.activation_numbers(num_tokens, checkpointed=model.checkpoint_activations)
+    if model.lora:
+        kept += num_tokens * decoder.adapter_numbers()
     logits = LOGIT_COPIES * min(HEAD_NUMBERS, num_tokens * shape.vocab_size) if has_head else 0
     return ModelSize(trained, kept + logits, frozen)
 
