@@ -9,8 +9,8 @@ its last token, which is the first that the tile takes: so all logits come from 
 
 Whom a row shares its tile with must not change its bits. Matrix products give a row the same bits in any
 company where there are enough rows, and attention where widths are multiples of 32: tiles have 16 rows times a
-power of two, blanks fill them. That is so on CPUs that were looked at; an engine tries it on its own network,
-and where it is not so, each group of equal prompts decodes by itself, with nothing else in its program.
+power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an engine tries it on its own
+network, and where it is not so, each group of equal prompts decodes by itself: nothing else is in its program.
 """
 
 from collections.abc import Collection, Iterator, Sequence
