@@ -28,7 +28,11 @@ _seconds = click.option(
     help="Most time that one aim may take to be proved.",
 )
 _workers = click.option(
-    "--workers", default=2, show_default=True, type=click.IntRange(min=1), help="Threads of the solver."
+    "--workers",
+    default=1,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Threads of the solver. With several the schedule may be another, as good, each time.",
 )
 
 

@@ -25,11 +25,7 @@ _worlds = click.option(
     help="Worlds to simulate.",
 )  # fmt: skip
 _seed = click.option(
-    "--seed",
-    default=0,
-    show_default=True,
-    help="Of all luck: the same schedule and seed give the same numbers. Between schedules that are equally "
-    "good the solver's threads choose by who is first, which may move a share by some tenths of a point.",
+    "--seed", default=0, show_default=True, help="Of all luck: the same seed gives the same numbers."
 )
 _rates_from = click.option(
     "--rates-from", metavar="RUNS",
@@ -72,8 +68,8 @@ def offer(
 
     The scope (the file's options and mitigations) is chosen under the simulation, scheduled to the optimum, and
     played; the optimum of the full scope stands beside it. Writes offer.json, plan.json, and as HTML and
-    Markdown: execution plan, stage gates, RACI, risk register. Takes half a minute. Exit code 1 if no
-    scope keeps both promises.
+    Markdown: execution plan, stage gates, RACI, risk register. Exit code 1 if no scope keeps both
+    promises. docs/benchmarks.md says how long the shipped program takes.
     """
     from assay.planning.program.file import read_program
     from assay.planning.risk.dossier import make_dossier

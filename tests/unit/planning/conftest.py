@@ -21,7 +21,7 @@ def case() -> Program:
 
 @pytest.fixture(scope="session")
 def case_plan(case: Program) -> Plan:
-    return schedule(case, effort=Effort(seconds=60, workers=2))
+    return schedule(case, effort=Effort(seconds=60))
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,8 @@ import numpy as np
 
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError
+from assay.planning.heuristic import first_schedule
+from assay.planning.problem import compile_problem
 from assay.planning.program.offer import Given, Offer, Safety, Spread, TakenMove
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -67,14 +69,17 @@ def make_offer(
     stated_sha256 = program.digest()
     if rates is not None:
         program = program.changed(rates.changes())
-    say("scheduling the full scope")
     solver = Solver(effort)
-    calm_plan = solver.plan(program)
-    say("choosing the scope under the simulation")
-    choice = choose_scope(program, promises, seed=seed)
-    say("scheduling and playing the chosen scope")
-    # The solver holds no lock of Python's while it searches, so the calm optimum is played meanwhile.
+    # The solver holds no lock of Python's while it searches, so worlds are played meanwhile.
     with ThreadPoolExecutor(1) as beside:
+        say("scheduling the full scope")
+        calm = beside.submit(solver.plan, program)
+        if first_schedule(compile_problem(program), tries=1, seed=effort.seed) is None:
+            calm.result()  # raises what clashes, if anything does, before it is played
+        say("choosing the scope under the simulation")
+        choice = choose_scope(program, promises, seed=seed)
+        calm_plan = calm.result()
+        say("scheduling and playing the chosen scope")
         solving = beside.submit(solver.plan, choice.program)
         calm_outcome = simulate(program, baseline_of(calm_plan), num_worlds=num_worlds, seed=seed)
         plan = solving.result()
