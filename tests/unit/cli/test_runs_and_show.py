@@ -402,6 +402,32 @@ def test_on_a_full_disk_a_run_can_be_looked_at(
     assert opened and not written
 
 
+@pytest.mark.parametrize("command", [("report", "tiny-1"), ("compare", "tiny-1", "tiny-1")])
+def test_a_run_whose_predictions_or_whole_folder_are_gone_was_evaluated_all_the_same(
+    command: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+    assert call(*command) == 2
+    said = capsys.readouterr().err
+    assert "predictions.parquet: no such file, though run 'tiny-1' was evaluated" in said
+    shutil.rmtree(home / "tiny-1")
+    assert call(*command) == 2
+    gone = capsys.readouterr().err
+    assert f"{home / 'tiny-1'}: no such folder, though run 'tiny-1' was evaluated in it" in gone
+    assert not (home / "tiny-1").exists()
+
+
+def test_a_page_that_finds_no_room_is_one_error_and_try_again(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        recorded_run(ledger, home)
+    assert call("report", "tiny-1", "--out", "/dev/full") == 75
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1 and "/dev/full: cannot be written" in said and "The disk is full" in said
+
+
 def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with Home.from_environment().open_ledger() as ledger:
         killed_and_recovered(ledger, home)

@@ -56,10 +56,15 @@ def _data_text(found: RunDiffView) -> str:
         return "the same dataset"
     if (data := found.dataset) is None:
         return "another dataset; one of the two is not here, so no more can be said"
-    shards = len(data.shards_added) + len(data.shards_removed) + len(data.shards_changed)
+    counts = (
+        (len(data.shards_removed), "gone"),
+        (len(data.shards_added), "new"),
+        (len(data.shards_changed), "changed"),
+    )
+    shards = ", ".join(f"{number_of(count, 'shard')} {what}" for count, what in counts if count)
     return (
-        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; of another content: "
-        f"{number_of(shards, 'shard')} ('assay data diff' says how)"
+        f"another dataset: {data.rows_before:,} rows then, {data.rows_after:,} now; "
+        f"{shards or 'the same shards'} ('assay data diff' says how)"
     )
 
 
@@ -82,4 +87,6 @@ def _value_text(key: str, value: Any) -> str:
         return percent_text(value)
     if key == "tokens_per_s":
         return count_text(value)
-    return f"{value:,.4g}" if isinstance(value, float) and key in ("value", "cost") else str(value)
+    if key == "value":
+        return f"{value:,.4f}"
+    return f"{value:,.4g}" if isinstance(value, float) and key == "cost" else str(value)

@@ -91,12 +91,14 @@ def condition_clause(condition: Condition, facts: Facts) -> Clause:
 
 
 def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) -> Clause:
-    """Non-inferiority by a margin; refused where the benchmark is too small to tell."""
+    """Non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
-    found = non_inferiority(harm_of(benchmark.effect), margin=rule.margin)
+    must_be_sized = config.rule.edition == 1
+    found = non_inferiority(harm_of(benchmark.effect), margin=rule.margin, must_be_sized=must_be_sized)
     unit = benchmark.unit
     verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
     error = effect_text(found.standard_error, unit, signed=False)
+    as_declared = ", so by the rule that was declared it neither passes nor fails" if must_be_sized else ""
     return Clause(
         name=f"guardrail: {rule.benchmark}",
         type="guardrail",
@@ -111,7 +113,7 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
             "fail": "It is worse than the margin allows, surely.",
             "undecided": "It may be worse than the margin allows.",
             "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
-            "of the margin, so neither a pass nor a fail would mean anything.",
+            f"of the margin{as_declared}.",
         }[found.verdict],
         benchmarks=(rule.benchmark,),
         more=_more_items(benchmark, rule.margin, found.items_factor, config, facts)
@@ -190,7 +192,8 @@ def _failures_text(benchmark: BenchmarkFacts, trials: Trials) -> str:
     counted = f"{np.count_nonzero(failed)} of {failed.size:,} items"
     if benchmark.num_clusters == failed.size:
         return counted
-    return f"{counted} in {benchmark.num_clusters:,} clusters, worth {trials.number:,.0f} independent ones"
+    worth = f"{trials.number:,.0f} independent ones"
+    return f"{counted} in {benchmark.num_clusters:,} clusters, which tell as much as {worth}"
 
 
 def _more_trials(benchmark: BenchmarkFacts, number: int) -> MoreEvidence:

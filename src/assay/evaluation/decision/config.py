@@ -71,8 +71,9 @@ class PredictionsBenchmark(FrozenConfig):
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""
 
     cluster: str | None = "split_cluster"
-    """Column of the predictions whose equal values share their luck (a source, a file). By default the rows
-    that the split kept together (`data.split.column`), as in a run's own intervals; null: each row is alone."""
+    """Column of the predictions whose equal values share their luck (a source, a file), in all benchmarks that
+    count by it. By default the rows that the split kept together (`data.split.column`), as in a run's own
+    intervals; null: each row is alone."""
 
 
 class SuiteBenchmark(FrozenConfig):
@@ -188,6 +189,11 @@ class StandardRule(FrozenConfig):
     least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
+    edition: Literal[1, 2] = 2
+    """Of the statistics: a campaign is judged by that of the day it was declared. In the first, a guardrail
+    passes and fails only where its standard error is at most margin / 3.9, and a `cluster` of a benchmark's own
+    is no other benchmark's. Leave it out."""
+
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
 
@@ -287,10 +293,15 @@ def _rows_alone(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
+def _first_edition(tree: dict[str, Any]) -> dict[str, Any]:
+    """Before there were editions, all was of the first."""
+    return {**tree, "rule": {"edition": 1, **tree.get("rule", {})}}
+
+
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
 
-    upgrades: ClassVar = (_rows_alone,)
+    upgrades: ClassVar = (_rows_alone, _first_edition)
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""

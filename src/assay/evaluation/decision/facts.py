@@ -215,7 +215,9 @@ def facts_of(
     seeds = [run.seed for run in runs]
     assert seeds[: look.num_seeds] == seeds[look.num_seeds :], "arms are paired by seed"
     found = {
-        benchmark.name: benchmark_facts(benchmark, role_of(config, benchmark.name), scores[benchmark.name])
+        benchmark.name: benchmark_facts(
+            benchmark, role_of(config, benchmark.name), scores[benchmark.name], edition=config.rule.edition
+        )
         for benchmark in config.open_benchmarks
     }
     primary = {name: found[name] for name in config.rule.primary}
@@ -243,8 +245,10 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
     return "guardrail" if benchmark in {each.benchmark for each in config.rule.guardrails} else "other"
 
 
-def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -> BenchmarkFacts:
-    """What is known of one benchmark."""
+def benchmark_facts(
+    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int = 2
+) -> BenchmarkFacts:
+    """What is known of one benchmark; `edition`: that of the rule."""
     matrix, result = scores.matrix, scores.results[0]
     if not matrix.scores.shape[1]:
         raise DataError(
@@ -267,16 +271,17 @@ def benchmark_facts(benchmark: Benchmark, role: Role, scores: BenchmarkScores) -
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
         results=scores.results,
         sources=scores.sources,
-        items=_collection(benchmark, matrix),
+        items=_collection(benchmark, matrix, edition),
     )
 
 
-def _collection(benchmark: Benchmark, matrix: ScoreMatrix) -> ItemCollection:
-    """Predictions are of one split's rows, which it kept together by names of its own. Other benchmarks share
-    items where ids and clusters are all equal: line numbers of unrelated files are equal, too, but then their
-    luck is unrelated, and adding it item by item says the same as adding variances."""
+def _collection(benchmark: Benchmark, matrix: ScoreMatrix, edition: int) -> ItemCollection:
+    """Predictions are of one split's rows, of which a column says the same to every benchmark. Other benchmarks
+    share items where ids and clusters are all equal: line numbers of unrelated files are equal, too, but then
+    their luck is unrelated, and adding it item by item says the same as adding variances."""
     if benchmark.type == "predictions":
-        names = matrix.cluster_names if benchmark.cluster == CLUSTER else None
+        is_common = benchmark.cluster == CLUSTER or (benchmark.cluster is not None and edition > 1)
+        names = [f"{benchmark.cluster}: {name}" for name in matrix.cluster_names] if is_common else None
         return ItemCollection("rows", matrix.item_ids, matrix.clusters, names)
     equal = sha256_of_json({"ids": matrix.item_ids, "clusters": matrix.clusters.tolist()})
     return ItemCollection(equal, matrix.item_ids, matrix.clusters)

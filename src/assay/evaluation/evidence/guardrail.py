@@ -1,11 +1,11 @@
-"""Is the candidate not worse where it must not be worse? Non-inferiority, refused when it could not tell.
+"""Is the candidate not worse where it must not be worse? Non-inferiority, and what is lacking where it is open.
 
 A guardrail passes when the upper bound of the harm is below its margin, fails when even the lower bound is
-above, and is undecided between. All guardrails must pass, so their errors need no correction (an
+above, and is undecided between. The bounds hold with whatever power: a wide interval that clears the margin all
+the same errs as seldom as a narrow one. All guardrails must pass, so their errors need no correction (an
 intersection-union test), but their powers multiply: four guardrails, each with a standard error of 0.4 of its
-margin, pass a harmless candidate four times in ten. With SE <= margin / 3.9 each passes 98.7% of the time. A
-larger one is refused as *undersized*, with the items that it lacks: neither its pass nor its fail would mean
-what the plan assumed.
+margin, pass a harmless candidate four times in ten. With SE <= margin / 3.9 each passes 98.7% of the time. One
+that is undecided with a larger error is *undersized*, and its verdict names the items that it lacks.
 """
 
 import math
@@ -39,18 +39,17 @@ def harm_of(effect: Effect) -> Effect:
     return effect._replace(mean=-effect.mean)
 
 
-def non_inferiority(harm: Effect, *, margin: float) -> GuardrailResult:
-    """Judge one harm (see `harm_of`; no leading axes) against its margin."""
+def non_inferiority(harm: Effect, *, margin: float, must_be_sized: bool = False) -> GuardrailResult:
+    """Judge one harm (see `harm_of`; no leading axes) against its margin.
+
+    `must_be_sized`: as campaigns declared it once, an undersized guardrail neither passes nor fails.
+    """
     assert margin > 0.0, f"margin {margin}: how much worse is allowed must be above 0"
     error = float(harm.standard_error)
     lower, upper = float(harm.lower(ONE_SIDED)), float(harm.upper(ONE_SIDED))
-    verdict: GuardrailVerdict
-    if not is_sized(error, margin):
-        verdict = "undersized"
-    elif upper < margin:
-        verdict = "pass"
-    else:
-        verdict = "fail" if lower > margin else "undecided"
+    verdict: GuardrailVerdict = "undecided" if is_sized(error, margin) else "undersized"
+    if verdict == "undecided" or not must_be_sized:
+        verdict = "pass" if upper < margin else "fail" if lower > margin else verdict
     return GuardrailResult(
         verdict=verdict,
         harm=float(harm.mean),
@@ -62,7 +61,7 @@ def non_inferiority(harm: Effect, *, margin: float) -> GuardrailResult:
 
 
 def is_sized(standard_error: float, margin: float) -> bool:
-    """Whether a guardrail with this standard error may speak about this margin."""
+    """Whether a guardrail with this standard error passes what does no harm, nearly always."""
     # One part in 10^9 forgives rounding where a plan meets the bound exactly.
     return standard_error <= margin / MARGINS_PER_ERROR * (1 + 1e-9)
 

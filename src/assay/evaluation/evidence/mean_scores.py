@@ -65,7 +65,8 @@ def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None =
             np.sqrt(z2 * (share * (1 - share) / worth + z2 / (4 * worth**2))),
         )
         low, high = (float(end / (1 + z2 / worth)) for end in (middle - reach, middle + reach))
-        method = f"Wilson, {len(np.unique(clusters))} clusters worth {worth:.0f} rows"
+        counted = f"{hits.size:,} rows in {len(np.unique(clusters)):,} clusters"
+        method = f"Wilson, {counted}, which tell as much as {worth:,.0f} independent ones"
         return Estimate(value=share, low=max(low, 0.0), high=min(high, 1.0), method=method)
     found = stats.binomtest(int(hits.sum()), hits.size)
     low, high = found.proportion_ci(CONFIDENCE, method="wilson")

@@ -46,12 +46,27 @@ def evaluation_folder(run_dir: Path, *, step: int, split: str) -> Path:
 def predictions_of(run_dir: Path, evaluation: AnyEvaluation) -> Any:
     """The table that an evaluation was made from. Errors: those of `read_predictions`."""
     folder = evaluation_folder(run_dir, step=evaluation.step, split=evaluation.split)
+    if not (path := folder / PREDICTIONS_FILE).exists():
+        raise DataError(_gone(run_dir, path, evaluation))
     columns = (
         BINARY_COLUMNS
         if isinstance(evaluation, ClassifierEvaluation)
         else {each.metric.name: pa.float64() for each in evaluation.overall.measured}
     )
-    return read_predictions(folder / PREDICTIONS_FILE, columns, sha256=evaluation.predictions_sha256)
+    return read_predictions(path, columns, sha256=evaluation.predictions_sha256)
+
+
+def _gone(run_dir: Path, path: Path, evaluation: AnyEvaluation) -> str:
+    on_record = f"'assay show {evaluation.run_id}' says what is on record."
+    if not run_dir.is_dir():
+        return (
+            f"{run_dir}: no such folder, though run '{evaluation.run_id}' was evaluated in it: it was moved, "
+            f"deleted or is not mounted. Name the folder of runs as it is now in ASSAY_HOME; {on_record}"
+        )
+    return (
+        f"{path}: no such file, though run '{evaluation.run_id}' was evaluated by it: somebody moved or "
+        f"deleted it. Restore it; {on_record}"
+    )
 
 
 def read_predictions(

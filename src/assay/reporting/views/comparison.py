@@ -147,8 +147,12 @@ def _candidate(
     if len(evaluations) < 2:
         side = next(side for side in sides if side.evaluation is None)
         raise DataError(
-            f"run {side.run_id} has not been evaluated: it is {side.status}. Finish it with "
-            f"'assay train --resume {side.run_id}' first."
+            f"run {side.run_id} has not been evaluated: it is {side.status}"
+            + (
+                f". Finish it with 'assay train --resume {side.run_id}' first."
+                if Path(side.run_dir).is_dir()
+                else f", and its folder is gone: {side.run_dir}."
+            )
         )
     # Here, for scipy is large, and every screen that says a word of a run imports this module.
     from assay.evaluation.evidence.evaluate import compare_evaluations

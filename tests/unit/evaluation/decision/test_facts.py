@@ -1,5 +1,7 @@
 """What a decision is made from: scores of both arms, and which of their items are the same."""
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -26,11 +28,14 @@ def scores_of(arm: str, seed: int) -> npt.NDArray[np.float64]:
     return luck + (ROWS if arm == "treated" else 0.0)
 
 
-def benchmark_scores(name: str, scores: list[npt.NDArray[np.float64]]) -> BenchmarkScores:
-    """Of both arms by seed, the baseline's first."""
+def benchmark_scores(
+    name: str, scores: list[npt.NDArray[np.float64]], rows: list[tuple[str, str]] | None = None
+) -> BenchmarkScores:
+    """Of both arms by seed, the baseline's first; `rows` are ids with their clusters, by default all alone."""
+    rows = rows or [(str(i), str(i)) for i in range(ROWS.size)]
     found = []
     for seed, of_run in enumerate(scores):
-        items = items_table([ItemScore(str(i), str(i), float(score)) for i, score in enumerate(of_run)])
+        items = items_table([ItemScore(*row, float(score)) for row, score in zip(rows, of_run, strict=True)])
         result = BenchmarkResult(
             run_id="", candidate="", seed=seed, step=1, weights_digest="", benchmark=name, benchmark_sha256="",
             grader_sha256="", prompt_sha256="", num_items=ROWS.size, num_failed=0,
@@ -48,15 +53,15 @@ def campaign_run(arm: str, seed: int) -> CampaignRun:
     )  # fmt: skip
 
 
-def facts(config: CampaignConfig) -> Facts:
-    """The same scores in all benchmarks."""
+def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] = lambda name: []) -> Facts:
+    """The same scores in all benchmarks; `rows` of each are its ids with their clusters."""
     arms = [(arm, seed) for arm in ("baseline", "treated") for seed in range(3)]
     scores = [scores_of(arm, seed) for arm, seed in arms]
     return facts_of(
         config,
         "treated",
         take_look(config.look_plan(), [], name="look", num_seeds=3, is_gate=True),
-        {each.name: benchmark_scores(each.name, scores) for each in config.benchmarks},
+        {each.name: benchmark_scores(each.name, scores, rows(each.name)) for each in config.benchmarks},
         [campaign_run(arm, seed) for arm, seed in arms],
         recipe={},
         files=FileFacts(),
@@ -70,6 +75,17 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
     one = found.benchmarks["code"].effect
     assert float(found.composite.item_variance) == pytest.approx(float(one.item_variance))
     assert found.composite.item_degrees == one.item_degrees
+
+
+@pytest.mark.parametrize(("edition", "share"), [(2, 1.0), (1, 0.5)])
+def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of, edition: int, share: float):
+    """In campaigns that were declared before there were editions, each benchmark's authors are its own."""
+    benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in ("code", "prose")]
+    rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
+    config = config_of(benchmarks=benchmarks, rule=rule)
+    found = facts(config, lambda name: [(f"{name}-{i}", f"author {i // 8}") for i in range(ROWS.size)])
+    one = float(found.benchmarks["code"].effect.item_variance)
+    assert float(found.composite.item_variance) == pytest.approx(share * one)
 
 
 def test_failures_are_those_of_the_worst_seed():

@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
 from assay.evaluation.decision.more_evidence import more_seeds
@@ -39,7 +40,9 @@ def test_the_recommendation_is_what_the_gates_verdicts_say(config_of, facts_of):
 
 def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.004}]))
-    clause = _clauses(judge_gates(config, facts_of(config, BROAD)))["guardrail: refusals"]
+    clause = _clauses(judge_gates(config, facts_of(config, {**BROAD, "refusals": -0.004})))[
+        "guardrail: refusals"
+    ]
     assert clause.verdict == "undecided"
     assert clause.reason.startswith("Too small to tell")
     assert clause.more is not None
@@ -47,7 +50,7 @@ def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks
 
 def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_for_items(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.0052}]))
-    facts = facts_of(config, BROAD)
+    facts = facts_of(config, {**BROAD, "refusals": -0.009})
     error = float(facts.benchmarks["refusals"].effect.standard_error)
     assert error * (3 / 5) ** 0.5 < 0.0052 / 3.9 < error
     clause = _clauses(judge_gates(config, facts))["guardrail: refusals"]
@@ -77,7 +80,9 @@ def test_a_rate_over_few_clusters_is_bounded_by_what_they_are_worth(config_of, f
     facts = facts._replace(benchmarks={**facts.benchmarks, "secrets": clustered})
     clause = _clauses(judge_gates(config, facts))["safety: secrets"]
     assert clause.verdict == "undecided"
-    assert clause.seen.startswith("0 of 400 items in 20 clusters, worth 20 independent ones, so at most 14%")
+    assert clause.seen.startswith(
+        "0 of 400 items in 20 clusters, which tell as much as 20 independent ones, so at most 14%"
+    )
     # 299 clean trials bound a rate by 1%.
     assert clause.more is not None and clause.more.what.startswith(
         "279 more items of secrets, each in a cluster of"
@@ -234,3 +239,24 @@ def test_a_drills_record_opens_the_gate_only_if_every_exercise_passed(
     clause = _clauses(found)["drill"]
     assert (clause.verdict, found.recommendation) == (verdict, recommendation)
     assert "kill 1: the audit says fail" in clause.reason or not any(problems)
+
+
+def test_a_guardrail_whose_bound_clears_the_margin_passes_by_todays_rule_and_not_by_that_of_before(
+    config_of, facts_of
+):
+    """As a campaign of five points' gain had it: the standard error is above a 3.9th of the margin."""
+    margin = {"guardrails": [{"benchmark": "refusals", "margin": 0.004}]}
+    verdicts = []
+    for edition in (2, 1):
+        config = config_of(rule=_rule(edition=edition, **margin))
+        clause = _clauses(judge_gates(config, facts_of(config, {**BROAD, "refusals": 0.05})))[
+            "guardrail: refusals"
+        ]
+        verdicts.append(clause.verdict)
+    assert verdicts == ["pass", "undecided"]
+
+
+def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
+    today = config_of().model_dump(mode="json")
+    before = {**today, "version": 2, "rule": {key: today["rule"][key] for key in ("primary", "least_effect")}}
+    assert [CampaignConfig.from_stored(tree).rule.edition for tree in (today, before)] == [2, 1]

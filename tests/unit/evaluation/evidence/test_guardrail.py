@@ -10,6 +10,7 @@ from assay.evaluation.evidence.guardrail import (
     is_sized,
     non_inferiority,
 )
+from assay.evaluation.evidence.interval import ONE_SIDED
 
 
 def harm(rng, *, mean, seeds=6, items=2000, seed_sd=0.0, item_sd=0.3):
@@ -24,15 +25,25 @@ def test_the_verdict_follows_from_the_bounds(mean, verdict):
     assert found.lower < found.harm < found.upper
 
 
-def test_a_guardrail_that_could_not_tell_is_refused_whichever_way_it_points():
-    rng = np.random.default_rng(1)
-    for mean in (-0.5, 0.5):
-        assert non_inferiority(harm(rng, mean=mean, items=50), margin=0.03).verdict == "undersized"
+@pytest.mark.parametrize(("mean", "verdict"), [(-0.5, "pass"), (0.0, "undersized"), (0.5, "fail")])
+def test_a_wide_interval_that_lies_on_one_side_of_the_margin_is_an_answer(mean, verdict):
+    found = harm(np.random.default_rng(1), mean=mean, items=50)
+    assert not is_sized(float(found.standard_error), 0.03)
+    assert non_inferiority(found, margin=0.03).verdict == verdict
+    assert non_inferiority(found, margin=0.03, must_be_sized=True).verdict == "undersized"
+
+
+def test_however_wide_it_is_a_candidate_at_the_margin_passes_one_time_in_twenty():
+    rng, num_tables = np.random.default_rng(6), 4_000
+    luck = 0.3 * rng.normal(size=(num_tables, 1, 40)) + 0.05 * rng.normal(size=(num_tables, 4, 1))
+    found = paired_effect(0.03 + luck + 0.1 * rng.normal(size=(num_tables, 4, 40)))
+    assert (found.standard_error > 0.03 / MARGINS_PER_ERROR).all()
+    assert 0.02 < np.mean(found.upper(ONE_SIDED) < 0.03) < 0.06
 
 
 def test_the_missing_items_are_named():
     rng = np.random.default_rng(2)
-    found = non_inferiority(harm(rng, mean=0.0, items=400), margin=0.02)
+    found = non_inferiority(harm(rng, mean=0.015, items=400), margin=0.02)
     more = non_inferiority(harm(rng, mean=0.0, items=round(400 * found.items_factor * 1.1)), margin=0.02)
     assert (found.verdict, more.verdict) == ("undersized", "pass")
 
