@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, StoreError
+from assay.base.errors import AssayError, StoreFullError
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
@@ -102,8 +103,9 @@ def test_a_full_disk_is_one_clear_error_and_what_was_committed_stays(
     )
     try:
         run = new_tiny_run(store_url=str(small), retention__keep_last=50)
-        with pytest.raises(StoreError, match=r"No space left on device.*free some space"):
+        with pytest.raises(StoreFullError, match=r"No space left on device.*free some space.*--resume"):
             supervise(run)
+        assert len(saved_attempts(Path(run.run_dir))) == 1, "a full disk is not tried again"
         log = CommitLog(open_store(str(small)))
         assert log.commits()
         assert log.last_intact_commit() == log.commits()[-1]

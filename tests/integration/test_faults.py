@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.base.errors import StoreError
+from assay.base.errors import StoreFullError
 from assay.launch.bookkeeping import Bookkeeper, writer_of
 from assay.launch.ranks.faults import FaultPlan
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.records.commit import CommitQuarantined
+from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats, heartbeat_path
 from assay.store.home import Home
@@ -178,8 +179,16 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_name(suffer) -> None:
         {"type": "store", "how": "full_disk", "attempt": attempt, "step": 1, "num_writes": 100}
         for attempt in range(1, 9)
     ]
-    with pytest.raises(StoreError, match="no space left"):
-        suffer(*full, world_size=1)
+    attempts = []
+
+    def counted(run):
+        attempts.append(run)
+        return []
+
+    with pytest.raises(StoreFullError, match=r"no space left.*--resume") as raised:
+        suffer(*full, world_size=1, watchers=counted)
+    assert raised.value.exit_code == 75
+    assert [each.failure.failure_kind for each in saved_attempts(Path(attempts[0].run_dir))] == ["disk_full"]
 
 
 @pytest.mark.slow

@@ -1,8 +1,12 @@
 """The errors that a person may see: each names the thing, what was expected, and the cure.
 
 Exit code 2 means that we were asked wrongly (nothing has happened); 1 means that the work failed; 75
-(EX_TEMPFAIL) that what we need did not answer: all commits are intact, and the same command goes on later.
+(EX_TEMPFAIL) that what we need did not answer, or had no room: all commits are intact, and the same command
+goes on later.
 """
+
+import errno
+import os
 
 
 class AssayError(Exception):
@@ -35,6 +39,41 @@ class StoreAwayError(StoreError):
     """A store or a database that does not answer for now, and may again by itself."""
 
     exit_code = 75
+
+
+class StoreFullError(StoreError):
+    """No room where something was to be written: nothing mends it but somebody who makes some."""
+
+    exit_code = 75
+
+
+_NO_ROOM = {errno.ENOSPC: "The disk is full", errno.EDQUOT: "The quota is used up"}
+
+
+def no_room(error: BaseException) -> str:
+    """The cure of a write that found no room; empty of any other error. Libraries that raise errors of their
+    own are known by the system's words."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None:
+        number = next((each for each in _NO_ROOM if os.strerror(each) in str(error)), 0)
+    said = _NO_ROOM.get(number)
+    return f"{said}: free some space there and start again; what was finished is intact." if said else ""
+
+
+def unwritten(path: object, error: BaseException, cure: str = "") -> StoreError:
+    """What to raise of something that could not be written; `cure` is for other reasons than a want of room."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if full := no_room(error):
+        return StoreFullError(f"{path}: cannot be written: {reason}. {full}")
+    return StoreError(f"{path}: cannot be written: {reason}. {cure}".rstrip())
+
+
+def known_error(error: BaseException) -> AssayError | None:
+    """An error that its reader can act on, be it one of ours or of a disk without room; None of a surprise."""
+    if isinstance(error, AssayError):
+        return error
+    where = error.filename if isinstance(error, OSError) else None
+    return unwritten(where or "a file", error) if no_room(error) else None
 
 
 class FencedError(AssayError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from assay.base.errors import AssayError
+from assay.base.errors import known_error
 from assay.base.visible import visible_output
 
 _COMMANDS = {
@@ -82,6 +82,8 @@ def main(arguments: list[str] | None = None) -> Any:
     with visible_output():
         try:
             return cli.main(args=arguments, prog_name="assay")
-        except AssayError as error:
-            click.secho(f"error: {error}", err=True, fg="red")
-            sys.exit(error.exit_code)
+        except Exception as error:
+            if (known := known_error(error)) is None:
+                raise
+            click.secho(f"error: {known}", err=True, fg="red")
+            sys.exit(known.exit_code)

@@ -33,14 +33,16 @@ def predict(
     of its commits. FILE is CSV, TSV, JSON lines, Parquet, Arrow, or text (a row a line). A file of any length
     is read some rows at a time. A row without text keeps its place, its answers empty.
     """
-    from assay.cli.screens.terminal import show_progress
-    from assay.launch.models.predict import predict_rows
-    from assay.launch.models.row_files import row_writer
+    from assay.launch.models.row_files import refuse_without_text, row_writer
 
     if out is not None and out.resolve() == file.resolve():
         raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
+    refuse_without_text(file, text)
     with row_writer(out) as writer:
         predictor = _predictor(model, tokenizer)
+        from assay.cli.screens.terminal import show_progress
+        from assay.launch.models.predict import predict_rows
+
         if unread := [name for name in missing if name not in predictor.columns]:
             read = ", ".join(predictor.columns) or "none"
             raise ConfigError(f"--missing {unread[0]}: the model does not read it; it reads: {read}.")
@@ -61,13 +63,15 @@ def predict(
 
 
 def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
-    from assay.launch.models.export import EXPORT_FILE
-    from assay.launch.models.predict import exported_predictor, run_predictor
+    """Loaded, once all is said that can be said without torch."""
+    from assay.records.exported_model import EXPORT_FILE
 
     folder = Path(model)
     if (folder / EXPORT_FILE).is_file():
         if tokenizer is not None:
             raise ConfigError(f"--tokenizer: {folder} holds its own. Leave it out.")
+        from assay.launch.models.predict import exported_predictor
+
         return exported_predictor(folder)
     home = given_home()
     if folder.is_dir() and ("/" in model or not home.has_run(model)):
@@ -75,4 +79,12 @@ def _predictor(model: str, tokenizer: Path | None) -> "Predictor":
             f"{folder}: no model there (no {EXPORT_FILE}). 'assay export RUN --to FOLDER' makes one."
         )
     run_id, step = run_and_step(home, model)
-    return run_predictor(home, run_id, step=step, tokenizer=tokenizer)
+    from assay.launch.run import chosen_commit, existing_run
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+
+    run = existing_run(home, run_id)
+    commit = chosen_commit(run, CommitLog(open_store(run.store_url)), step)
+    from assay.launch.models.predict import run_predictor
+
+    return run_predictor(run, commit, tokenizer=tokenizer)

@@ -8,6 +8,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from assay.records.commit import FileDigest
 from assay.records.record import Record
 
+EXPORT_FILE = "assay.json"
+"""Beside the weights."""
 ModelForm = Literal["classifier", "language_model", "reward_model"]
 
 

@@ -26,6 +26,7 @@ FailureKind = Literal[
     "data_error",
     "config_error",
     "store_unreachable",
+    "disk_full",
     "fenced",
     "refused",
     "peer_lost",

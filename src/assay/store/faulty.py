@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, Literal
 
-from assay.base.errors import StoreError
+from assay.base.errors import StoreError, StoreFullError
 from assay.store.objects import ObjectInfo, ObjectStore
 
 StoreFault = Literal["error", "stall", "drop", "full_disk"]
@@ -75,7 +75,7 @@ class FlakyStore:
         if self._how == "error":
             raise StoreError(f"{self.url}/{key}: planned fault: the server refused the write (503).")
         if self._how == "full_disk":
-            raise StoreError(f"{self.url}/{key}: planned fault: no space left on the device.")
+            raise StoreFullError(f"{self.url}/{key}: planned fault: no space left on the device.")
         if self._how == "stall":
             time.sleep(STALL_S)
         yield

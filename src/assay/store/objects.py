@@ -20,7 +20,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import MemoryStore, from_url
 
-from assay.base.errors import StoreAwayError, StoreError
+from assay.base.errors import StoreAwayError, StoreError, StoreFullError, no_room
 from assay.base.shown_url import without_secrets
 from assay.store import range_reader
 from assay.store.patience import Answer, Patience
@@ -454,15 +454,14 @@ class FolderStore:
         try:
             yield
         except OSError as error:
-            cure = _CURES.get(error.errno or 0, "Check the path and its permissions.")
-            kind = StoreAwayError if error.errno in _AWAY_ERRNOS else StoreError
+            full = no_room(error)
+            cure = full or _CURES.get(error.errno or 0, "Check the path and its permissions.")
+            kind = StoreFullError if full else StoreAwayError if error.errno in _AWAY_ERRNOS else StoreError
             raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
 
 
 _UNFINISHED = ".unfinished-"
 _CURES = {
-    errno.ENOSPC: "The disk is full: free some space there and start again; all commits are intact.",
-    errno.EDQUOT: "The quota is used up: free some space there and start again; all commits are intact.",
     errno.EROFS: "The file system is read-only: choose another folder.",
     errno.EPERM: "The file system may have no hard links, which commits rest on: choose another (--store).",
     errno.EOPNOTSUPP: "The file system has no hard links, which commits rest on: choose another (--store).",

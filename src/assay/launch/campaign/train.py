@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import ConfigError, Interrupted, TrainingError
+from assay.base.errors import ConfigError, Interrupted, StoreFullError, TrainingError
 from assay.base.units import duration_text
 from assay.evaluation.decision.candidate import BASELINE
 from assay.launch.bookkeeping import rebuild_run, writer_of
@@ -197,7 +197,8 @@ class Training:
         tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
         if tries > TRIES or (last is not None and last.outcome == "failed" and not _was_of_store(last)):
             why = last.reason if last is not None else "it left before it had begun"
-            raise TrainingError(
+            is_full = last is not None and last.failure is not None and last.failure.failure_kind == "disk_full"
+            raise (StoreFullError if is_full else TrainingError)(
                 f"run {run.run_id}, started as {launch.where()}: {why}. What it printed is in "
                 f"{launch.log or 'the terminal'}. Its commits are intact: mend the cause and run it again."
             )

@@ -12,14 +12,14 @@ import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow.compute as pc
 
 from assay.base.clock import SystemClock
 from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, no_room, unwritten
 from assay.data.dataset.columns import TOKENS, sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.formats.template import TEMPLATE_FILE
@@ -33,10 +33,9 @@ from assay.data.dataset.tokens import (
     tokenizer_settings,
 )
 from assay.evaluation.evidence.predictions import EVALUATION_FILE, evaluation_folder, load_evaluation
-from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.run import VALIDATION, chosen_commit, existing_run
 from assay.records.commit import Commit, FileDigest
-from assay.records.exported_model import ExportedModel, ModelForm
+from assay.records.exported_model import EXPORT_FILE, ExportedModel, ModelForm
 from assay.records.run import Run
 from assay.reporting.pages.model_card import ModelFacts, model_card
 from assay.store.attempts import saved_attempts
@@ -45,11 +44,11 @@ from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.methods.registry import exportable_method
-from assay.training.model.exporting import Adapters, Leaving
-from assay.training.model.lora import base_sha256
 from assay.training.recipe import recipe_of
 
-EXPORT_FILE = "assay.json"
+if TYPE_CHECKING:
+    from assay.training.model.exporting import Adapters
+
 NAME_IT = "Name it: --tokenizer FILE."
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>")
 Progress = Callable[[int, int], None]
@@ -70,20 +69,24 @@ def export_run(
     step: int | None,
     to: Path | None,
     tokenizer: Path | None,
-    adapters: Adapters,
+    adapters: "Adapters",
     progress: Progress,
 ) -> Exported:
     """Write a commit's model (the last one's, unless a step is named) to a folder that is not there yet."""
     run = existing_run(home, run_id)
     recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
-    method = exportable_method(recipe.method)
-    dataset = Dataset.open(Path(recipe.data.dataset))
-    known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
-    beside = _tokenizer_files(known, dataset, method.form)
     commit = chosen_commit(run, log, step)
     to = to or Path(f"{run.run_id}-step{commit.step}")
     if to.exists():
         raise ConfigError(f"{to}: it is there already. Name another folder with --to, or remove it.")
+    dataset = Dataset.open(Path(recipe.data.dataset))
+    known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
+    from assay.evaluation.suite.commit_model import load_committed  # with torch, for what can be done
+    from assay.training.model.exporting import Leaving
+    from assay.training.model.lora import base_sha256
+
+    method = exportable_method(recipe.method)
+    beside = _tokenizer_files(known, dataset, method.form)
     progress(1, _PARTS)
     model = load_committed(run, commit, log.store)
     progress(2, _PARTS)
@@ -121,8 +124,10 @@ def export_run(
         (unfinished / "README.md").write_text(_card(run, dataset, commit, exported), encoding="utf-8")
         (unfinished / EXPORT_FILE).write_text(exported.to_sealed_json() + "\n", encoding="utf-8")
         unfinished.rename(to)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if no_room(error):
+            raise unwritten(to, error) from error
         raise
     progress(_PARTS, _PARTS)
     return Exported(to, exported)

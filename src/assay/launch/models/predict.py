@@ -21,17 +21,16 @@ from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.raw.find import find_spans
-from assay.data.dataset.raw.propose import likely_text
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer, tokenizer_of
 from assay.evaluation.suite.answers import Answerer
 from assay.evaluation.suite.commit_model import load_committed
-from assay.launch.models.export import EXPORT_FILE, NAME_IT
+from assay.launch.models.export import NAME_IT
 from assay.launch.models.reward_rows import ANSWERS, RewardRows
-from assay.launch.run import chosen_commit, existing_run
-from assay.records.exported_model import ExportedModel
-from assay.store.commit_log import CommitLog
-from assay.store.home import Home
+from assay.launch.models.row_files import text_of
+from assay.records.commit import Commit
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.records.run import Run
 from assay.store.objects import open_store
 from assay.training.methods.registry import portable_method
 from assay.training.recipe import Recipe, recipe_of
@@ -70,14 +69,13 @@ def exported_predictor(folder: Path) -> Predictor:
     return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
 
 
-def run_predictor(home: Home, run_id: str, *, step: int | None, tokenizer: Path | None) -> Predictor:
+def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predictor:
     """The model of a run's commit."""
-    run = existing_run(home, run_id)
-    recipe, log = recipe_of(run), CommitLog(open_store(run.store_url))
+    recipe = recipe_of(run)
     method = portable_method(recipe.method)
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
-    model = load_committed(run, chosen_commit(run, log, step), log.store)
+    model = load_committed(run, commit, open_store(run.store_url))
     if method.form == "reward_model":
         return _rewarder(Answerer(method, model), known.path, dataset.manifest.lengths.max)
     columns = dataset.manifest.columns
@@ -118,7 +116,7 @@ def _answered(
 ) -> list[Row]:
     if predictor.rewards is not None:
         return _rewarded(predictor.answerer, predictor.rewards, part, text, textless)
-    texts = [_text_of(row, text, where, part) for where, row in part]
+    texts = [text_of(row, text, where, part) for where, row in part]
     encodings = predictor.tokenizer.encode_batch_fast(texts)
     tokens = [encoding.ids for encoding in encodings]
     for (where, _), ids in zip(part, tokens, strict=True):
@@ -164,20 +162,6 @@ def _beside(part: Sequence[tuple[str, Row]], answers: Sequence[Row]) -> list[Row
         {**row, **{f"predicted_{name}" if name in taken else name: value for name, value in own.items()}}
         for (_, row), own in zip(part, answers, strict=True)
     ]
-
-
-def _text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) -> str:
-    if name not in row:
-        columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
-        likely = likely_text(columns) or "NAME"
-        raise DataError(
-            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
-        )
-    if row[name] is None:
-        return ""
-    if not isinstance(row[name], str):
-        raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
-    return str(row[name])
 
 
 def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is_missing: bool) -> pa.Array:

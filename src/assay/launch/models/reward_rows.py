@@ -16,9 +16,9 @@ from assay.data.dataset.formats.rows import FIELDS, RowReader, Said, nested
 from assay.data.dataset.formats.template import ChatTemplate, template_beside
 from assay.data.dataset.raw.span import Row
 from assay.data.dataset.tokens import load_tokenizer, special_tokens, tokenizer_settings
+from assay.launch.models.row_files import ASKED
 from assay.records.dataset import Format
 
-CONVERSATIONS: tuple[Format, ...] = ("pairs", "chat")
 ANSWERS = {1: ("reward",), 2: ("chosen_reward", "rejected_reward")}
 """What the rewards of a row's sequences are called, by their number."""
 
@@ -44,7 +44,7 @@ class RewardRows(NamedTuple):
         there = {name for name, value in row.items() if value is not None}
         roots = {name.partition(".")[0] for name in there}
         kinds: list[Format] = [
-            kind for kind in CONVERSATIONS if any(roots.issuperset(way) for way in FIELDS[kind])
+            kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])
         ]
         if not kinds and text not in row:
             raise DataError(

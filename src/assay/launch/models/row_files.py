@@ -1,9 +1,11 @@
-"""Rows into a file, some at a time: CSV, TSV, JSON lines or Parquet by its suffix, or JSON lines on stdout.
+"""Rows out of a file and into another, some at a time: CSV, TSV, JSON lines or Parquet by its suffix, or JSON
+lines on stdout.
 
 The file appears when all is written, in the place of one that was there.
 """
 
 import csv
+import itertools
 import json
 import math
 import sys
@@ -15,12 +17,48 @@ from typing import IO, Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assay.base.errors import ConfigError, DataError, StoreError
+from assay.base.errors import ConfigError, DataError, unwritten
+from assay.data.dataset.formats.rows import FIELDS
+from assay.data.dataset.raw.find import each_span
+from assay.data.dataset.raw.propose import likely_text
 from assay.data.dataset.raw.span import Row
+from assay.records.dataset import Format
 
+FIRST_ROWS = 512
+"""By which the likely text is told."""
+ASKED: tuple[Format, ...] = ("pairs", "chat")
+"""Rows that a reward model answers for, beside texts."""
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 HELD_BACK = 32_768
 """Rows in which a column that is still empty may show the type that Parquet wants to know first."""
+
+
+def refuse_without_text(file: Path, name: str) -> None:
+    """Raise `DataError` where the first row of a file has no such column, nor those that a reward model is asked
+    about, before a model is loaded."""
+    if not file.is_file():  # a pipe is read once
+        return
+    rows = (each for span in each_span([file], FIRST_ROWS) for each in span.rows())
+    part = list(itertools.islice(rows, FIRST_ROWS))
+    for where, row in part[:1]:
+        roots = {column.partition(".")[0] for column in row}
+        if name not in row and not any(roots.issuperset(way) for kind in ASKED for way in FIELDS[kind]):
+            text_of(row, name, where, part)
+
+
+def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) -> str:
+    """The text of a row of a part of a file; empty where it has none."""
+    if name not in row:
+        columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
+        likely = likely_text(columns) or "NAME"
+        raise DataError(
+            f"{where}: no column '{name}'; it has {', '.join(row)}. Name that of the text: --text {likely}."
+        )
+    if row[name] is None:
+        return ""
+    if not isinstance(row[name], str):
+        raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
+    return str(row[name])
 
 
 class RowWriter(Protocol):
@@ -50,7 +88,7 @@ def row_writer(path: Path | None) -> Iterator[RowWriter]:
                 yield _JsonLines(text) if suffix == ".jsonl" else _Delimited(text, path, suffix)
         unfinished.replace(path)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written: {error.strerror or error}.") from error
+        raise unwritten(path, error) from error
     finally:
         unfinished.unlink(missing_ok=True)
 

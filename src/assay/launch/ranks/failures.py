@@ -23,6 +23,7 @@ from assay.base.errors import (
     FencedError,
     LossNotFiniteError,
     StoreError,
+    StoreFullError,
 )
 from assay.launch.ranks.task import RankTask
 from assay.records.failure import Failure, FailureKind
@@ -40,6 +41,7 @@ _KINDS: tuple[tuple[type[BaseException], FailureKind], ...] = (
     (DamagedDataError, "damaged_data"),
     (DataError, "data_error"),
     (ConfigError, "config_error"),
+    (StoreFullError, "disk_full"),
     (StoreError, "store_unreachable"),
     (FencedError, "fenced"),
     (AssayError, "refused"),
@@ -133,6 +135,9 @@ def _keep_traceback(error: BaseException, task: RankTask) -> str:
     """In a file and not on the terminal: when one rank dies, all of its peers fail for want of it."""
     run_dir = Path(task.run.run_dir)
     path = run_dir / "errors" / f"attempt-{task.orders.attempt.attempt:04d}-rank-{task.rank:05d}.txt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(traceback.format_exception(error)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(traceback.format_exception(error)))
+    except OSError:  # a full disk keeps no traceback
+        return ""
     return path.relative_to(run_dir).as_posix()

@@ -12,7 +12,7 @@ import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from assay.base.errors import AssayError
+from assay.base.errors import known_error
 from assay.base.visible import visible_output
 from assay.launch.ranks.failures import failure_of
 from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
@@ -25,7 +25,6 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     os.environ.update(task.environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     stop = StopFlag()
-    _write_stacks_when_asked(task)
     said_all = _die_with_supervisor(pipe)
     devices = [""]
 
@@ -34,14 +33,15 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
         pipe.send(RankBegan(device))
 
     try:
+        _write_stacks_when_asked(task)
         from assay.launch.ranks.wiring import train_rank
 
         outcome = train_rank(task, stop, began)
         pipe.send(RankReport(outcome))
         code = 0
     except BaseException as error:
-        known = error if isinstance(error, AssayError) else None
-        pipe.send(RankReport("failed", failure_of(error, task, device=devices[-1]), known))
+        known = known_error(error)
+        pipe.send(RankReport("failed", failure_of(known or error, task, device=devices[-1]), known))
         code = 1
     said_all.set()
     pipe.close()

@@ -25,6 +25,7 @@ from assay.base.errors import (
     Interrupted,
     StoreAwayError,
     StoreError,
+    StoreFullError,
     TrainingError,
 )
 from assay.base.units import duration_text, number_of
@@ -232,6 +233,14 @@ class Supervisor:
                 return attempt
             if isinstance(end.error, TrainingError):
                 raise TrainingError(f"{end.error}{self._keep_failing_step(attempt)}")
+            if isinstance(end.error, StoreFullError):  # the next attempt would find no more room
+                resume = f"'assay train --resume {self._run.run_id}'"
+                at = (
+                    f"from step {attempt.end_step}"
+                    if attempt.end_step
+                    else "from the start: it has no commit yet"
+                )
+                raise StoreFullError(f"{end.error} {resume} goes on {at}.")
             if end.error is not None and not isinstance(end.error, StoreError | WrongArithmeticError):
                 raise end.error
             assert end.failure is not None, "what dies dies of something"

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from assay.base.clock import utc_text
-from assay.base.errors import ConfigError, StoreError
+from assay.base.errors import ConfigError, StoreError, unwritten
 from assay.base.written_out import written_out
 from assay.reporting.figures.comparison_figures import (
     changes_table,
@@ -133,7 +133,7 @@ def write_file(path: Path, text: str) -> None:
         if is_plain:
             with suppress(OSError):
                 beside.unlink(missing_ok=True)
-        raise StoreError(f"{path}: cannot be written: {error.strerror}.") from error
+        raise unwritten(path, error) from error
 
 
 def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
@@ -151,7 +151,7 @@ def write_page(text: str, out: Path | None, *, beside: Path) -> Path:
     try:
         open_store(str(beside.parent)).put(beside.name, text.encode())
     except StoreError as error:
-        raise StoreError(f"{error} Or name another file: --out.") from error
+        raise type(error)(f"{error} Or name another file: --out.") from error
     return beside
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
-from assay.base.errors import StoreAwayError, StoreError
+from assay.base.errors import StoreAwayError, StoreError, StoreFullError
 from assay.base.shown_url import without_secrets
 from assay.store.ledger import tables
 from assay.store.ledger.url import checked_url
@@ -177,13 +177,17 @@ class Database(ABC):
         except self.errors as error:
             reason = str(error).strip() or type(error).__name__
             is_away = isinstance(error, self.operational) and self.is_away(reason)
-            kind = StoreAwayError if is_away else StoreError
+            kind = StoreAwayError if is_away else StoreFullError if _is_full(reason) else StoreError
             raise kind(f"ledger {self.shown}: {reason}. {cure_of(reason)}") from error
 
 
 def shown_url(url: str) -> str:
     """A ledger's URL without its password."""
     return without_secrets(re.sub(r"^postgres(ql)?(\+psycopg)?://", "postgresql+psycopg://", checked_url(url)))
+
+
+def _is_full(reason: str) -> bool:
+    return any(words in reason for words in ("disk is full", "No space left"))
 
 
 def cure_of(reason: str) -> str:

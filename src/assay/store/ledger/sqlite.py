@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
-from assay.base.errors import StoreError
+from assay.base.errors import StoreError, unwritten
 from assay.store.ledger import database, tables
 from assay.store.ledger.database import Connection, Database, Values
 
@@ -28,7 +28,7 @@ class SqliteDatabase(Database):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"{path}: cannot make the ledger's folder: {error.strerror}.") from error
+            raise unwritten(path, error, "Make its folder, or name another ledger in $ASSAY_LEDGER.") from error
         super().__init__(str(path))
         self._path = path
 

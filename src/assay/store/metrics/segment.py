@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import DamagedDataError, StoreError
+from assay.base.errors import DamagedDataError, StoreError, unwritten
 from assay.records.phase import Phase
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
@@ -407,7 +407,4 @@ def _drop_torn_tail(fd: int, path: Path) -> int:
 
 
 def _write_error(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"{path}: cannot write the metric segment: {error.strerror or error}. Free space or fix the "
-        "permissions of the run's folder, then resume; what was logged before is kept."
-    )
+    return unwritten(path, error, "Mend the run's folder, then resume; what was logged before is kept.")

@@ -13,6 +13,7 @@ from assay.base.errors import (
     FencedError,
     LossNotFiniteError,
     StoreError,
+    StoreFullError,
     TrainingError,
 )
 from assay.launch.ranks.failures import distance_from_cause, kind_of, signature_of, whereabouts
@@ -91,6 +92,7 @@ def test_what_was_raised_outside_our_code_is_known_by_its_class() -> None:
         (DataError("x"), "data_error"),
         (ConfigError("x"), "config_error"),
         (StoreError("x"), "store_unreachable"),
+        (StoreFullError("x"), "disk_full"),
         (FencedError("x"), "fenced"),
         (TrainingError("x"), "refused"),
         (AssayError("x"), "refused"),

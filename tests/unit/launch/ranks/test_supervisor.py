@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from assay.base.errors import DataError, Interrupted, TrainingError
+from assay.base.errors import AssayError, DataError, Interrupted, StoreFullError, TrainingError
 from assay.launch.ranks.processor import processor_here
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.ranks.task import AttemptEnd
@@ -34,6 +34,7 @@ class KilledRanks:
     """Ranks that are killed as soon as they run."""
 
     pids = ()
+    error: AssayError | None = None
 
     def __init__(self, failure: Failure) -> None:
         self._failure = failure
@@ -48,7 +49,7 @@ class KilledRanks:
         pass
 
     def end(self) -> AttemptEnd:
-        return AttemptEnd("killed", 0, failure=self._failure)
+        return AttemptEnd("killed", 0, failure=self._failure, error=self.error)
 
     def stop(self) -> None:
         pass
@@ -75,6 +76,16 @@ class KillingNodes:
             "attempt": orders.attempt.attempt,
         }
         return KilledRanks(self._failure.model_copy(update=changes))
+
+
+class FullNodes(KillingNodes):
+    """Their disk has no room."""
+
+    def start(self, orders) -> KilledRanks:
+        self.num_starts += 1
+        ranks = KilledRanks(failure("disk_full", "No space left on device"))
+        ranks.error = StoreFullError("folder/commit: cannot write it: No space left on device.")
+        return ranks
 
 
 class ClockThatStops:
@@ -109,6 +120,14 @@ def test_who_is_asked_to_stop_while_no_rank_runs_starts_none(sigterm_in, num_sta
     assert (last.outcome, nodes.num_starts) == ("preempted", num_starts)
     assert "before its ranks were started" in last.reason
     assert clock.at_s < 0.2
+
+
+def test_a_full_disk_costs_one_attempt_and_says_how_to_go_on(run) -> None:
+    nodes, clock, log = FullNodes(), ClockThatStops("nothing"), CommitLog(open_store("memory:"))
+    supervisor = Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=clock, nodes=nodes)
+    with pytest.raises(StoreFullError, match=r"No space left.*'assay train --resume .*' goes on") as raised:
+        supervisor.run(1)
+    assert (raised.value.exit_code, nodes.num_starts, clock.at_s) == (75, 1, 0.0)
 
 
 class InterruptedRanks(KilledRanks):

@@ -166,7 +166,7 @@ def test_a_full_disk_is_one_clear_error_and_leaves_whole_frames(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(StoreError, match=r"a\.seg.*No space left.*Free space"):
+    with pytest.raises(StoreError, match=r"a\.seg.*No space left.*free some space"):
         writer.log(2, {"loss": 2.0})
     monkeypatch.setattr(os, "write", real_write)
     writer.log(3, {"loss": 3.0})
