@@ -3,6 +3,7 @@
 Times differ between machines; what is imported does not. `benchmarks/commands.py` measures the times.
 """
 
+import datetime
 import json
 import os
 import subprocess
@@ -12,9 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
+from assay.base.config import LoadedConfig
 from assay.cli.main import cli
+from assay.data.dataset.index import index_dataset
+from assay.launch.run import new_run
+from assay.planning.program.new import new_program
 from assay.records.run import Run
 from assay.store.home import Home
 from commands import NEEDS_NOTHING, NOTHING_THERE
@@ -38,7 +46,10 @@ for command in json.loads(sys.argv[2]):
         except SystemExit as ended:
             code = ended.code
         found = sorted(large & set(sys.modules))
-        os.write(theirs, json.dumps([command, code, sys.stderr.getvalue()[-300:], found]).encode())
+        server = sys.modules.get("multiprocessing.forkserver")
+        if server and server._forkserver._forkserver_pid:
+            found.append("fork server")
+        os.write(theirs, json.dumps([command, code, sys.stderr.getvalue()[-2000:], found]).encode())
         os._exit(0)
     os.close(theirs)
     sys.stdout.write(os.fdopen(ours).read() + "\\n")
@@ -91,6 +102,106 @@ def test_the_list_of_runs_imports_nothing_large(home: Path) -> None:
 def test_a_run_is_shown_without_what_computes(home: Path) -> None:
     ((_, code, said, modules),) = _answers(home, ("show tiny-1",))
     assert (code, said, set(modules) - {"numpy", "obstore", "rich"}) == (0, "", set())
+
+
+HEAVY = {"duckdb", "ortools", "sklearn", "statsmodels", "torch", "transformers", "fork server"}
+"""What computes: to judge what is asked of a run, a dataset or a program, none of it is needed."""
+WRONG = (
+    ("replay RUN --step 0", "the run has the steps 1 to 3"),
+    ("replay RUN --step 4", "the run has the steps 1 to 3"),
+    ("replay RUN --step 2 --through 1", "--through 1"),
+    ("replay RUN --step 2 --lane 8", "the lanes 0 to 7"),
+    ("replay RUN --step 2 --attempt 7", "--attempt 7"),
+    ("replay RUN --step 2 --watch --audit-ops", "give one of them"),
+    ("train recipe.yaml --run-id RUN", "exists in"),
+    ("train recipe.yaml --run-id a/b", "a/b"),
+    ("train recipe.yaml --workers 3", "--workers 3"),
+    ("train recipe.yaml trainer.lr=3", "trainer.lr"),
+    ("train recipe.yaml --faults rows.csv", "rows.csv"),
+    ("train recipe.yaml --from RUN", "has not a commit"),
+    ("train recipe.yaml --resume RUN", "never changes"),
+    ("train --resume RUN trainer.epochs=2", "never changes"),
+    ("train --resume RUN --store elsewhere", "--store elsewhere"),
+    ("train --resume RUN --run-id another", "--run-id another"),
+    ("train --resume RUN --check", "--check is for a RECIPE"),
+    ("predict RUN rows.csv --text words2", "no column 'words2'"),
+    ("predict RUN rows.csv --text words -o rows.csv", "that is the file that is read"),
+    ("predict RUN rows.csv --text words -o rows.doc", "the suffix says what is written"),
+    ("predict RUN rows.csv --text words", "has not a commit"),
+    ("predict ./ rows.csv --text words", "no model there"),
+    ("export RUN --step 2", "has not a commit of step 2"),
+    ("sink RUN nothing:x", "nothing"),
+    ("eval run nowhere --suite suite.yaml", "nowhere"),
+    (
+        "eval run nowhere --suite suite.yaml --endpoint http://127.0.0.1:9 --judge-model m",
+        "--judge-model needs",
+    ),
+    ("eval work RUN", "suite"),
+    ("eval import rows.csv", "rows.csv"),
+    ("eval history RUN", "no benchmark results"),
+    ("eval coverage recipe.yaml --suite suite.yaml", "recipe.yaml"),
+    ("data split dataset --fraction 3", "fraction"),
+    ("data split dataset --by nothing", "nothing"),
+    ("data build rows.csv --out new --text words2 --label label --tokenizer new:300", "words2"),
+    (
+        "data build rows.csv --out new --text words --no-label --label-kind number --tokenizer new:300",
+        "--label-kind",
+    ),
+    ("data score dataset --reference nowhere --out new", "nowhere"),
+    ("recipe new dataset --out recipe.yaml", "recipe.yaml"),
+    ("drill recipe.yaml --steps 3", "--steps 3"),
+    ("drill recipe.yaml --out nowhere/record.json", "no folder nowhere"),
+    ("compare RUN RUN", "has not been evaluated"),
+    ("campaign run recipe.yaml", "recipe.yaml"),
+    ("campaign run recipe.yaml --arms-at-once 2", "--arms-at-once"),
+    ("plan check recipe.yaml", "recipe.yaml"),
+    ("plan offer recipe.yaml", "recipe.yaml"),
+    ("plan risk program.yaml --option nothing", "no option 'nothing'"),
+    ("plan solve program.yaml --option nothing", "no option 'nothing'"),
+    ("plan solve program.yaml --progress rows.csv", "go together"),
+    ("plan what-if program.yaml nothing", "no what-if 'nothing'"),
+    ("plan export program.yaml rows.csv --format csv", "rows.csv"),
+    ("plan status program.yaml .", "offer"),
+    ("scaling fit rows.csv --at size=3", "--at size=3"),
+    ("scaling fit rows.csv rows.csv", "2 files given"),
+    ("scaling fit RUN --score words", "--score names a column"),
+    ("scaling code-length RUN RUN RUN", "do not make pairs"),
+    ("evidence power --items 100 --effect 0.5", "--effect"),
+)
+"""Commands of which everything is there, and something is wrong all the same; and what is said of it."""
+
+
+@pytest.fixture
+def furnished(tmp_path: Path) -> Path:
+    """A home with a run that has yet to begin, its dataset, and a file of every kind."""
+    (tmp_path / "rows").mkdir()
+    rows = {"input_ids": [[1, 2, 3]] * 20, "label": [0, 1] * 10, "shard_id": [f"s{n}" for n in range(20)]}
+    pq.write_table(pa.table(rows), tmp_path / "rows" / "a.parquet")
+    index_dataset(str(tmp_path / "rows"), tmp_path / "dataset", name="tiny")
+    data = {"dataset": str(tmp_path / "dataset"), "split": {"type": "hash", "validation_fraction": 0.2}}
+    loader = {"lanes": 8, "global_batch_size": 8, "window_rows": 8}
+    recipe = tiny_recipe(data=data, loader=loader, trainer={"max_steps": 3, "epochs": 9})
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    (tmp_path / "rows.csv").write_text("words,label\na b,1\nc d,0\n")
+    (tmp_path / "suite.yaml").write_text(
+        "name: s\nbenchmarks: [{type: bits_per_byte, name: b, files: [rows.csv]}]\n"
+    )
+    new_program(tmp_path / "program.yaml", start=datetime.date(2027, 1, 4))
+    new_run(Home.at(tmp_path), LoadedConfig(recipe, {}), run_id="RUN")
+    with Home.at(tmp_path).open_ledger() as ledger:
+        ledger.record_run(Home.at(tmp_path).run("RUN"))
+    return tmp_path
+
+
+def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path) -> None:
+    found = _answers(furnished, [command for command, _ in WRONG])
+    assert [
+        (command, said)
+        for (command, part), (_, _, said, _) in zip(WRONG, found, strict=True)
+        if part not in said
+    ] == []
+    assert [(command, code) for command, code, *_ in found if code != 2] == []
+    assert [(command, left) for command, _, _, large in found if (left := {*large} & HEAVY)] == []
 
 
 def _answers(home: Path, commands: Sequence[str]) -> list[Any]:

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from assay.launch.ranks.supervisor import RestartPolicy
-from assay.launch.replay import ReplayRequest, replay
+from assay.launch.replay import replay
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.replay.request import ReplayRequest
 from method_runs import digest, eventful
 from prompt_rows import grpo_recipe, prompt_dataset
 

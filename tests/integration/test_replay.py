@@ -10,10 +10,10 @@ from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.launch.capsules import capsules, nearest_commit, save_capsule
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.launch.replay import ReplayRequest, _check_attempt
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
+from assay.training.replay.request import ReplayRequest
 
 
 def replayed(capfd, *arguments: object, code: int = 0) -> dict:
@@ -75,9 +75,9 @@ def test_what_can_not_be_compared_is_refused_by_name(one_short_run, options, wor
 def test_an_attempt_is_compared_with_up_to_the_step_it_died_in(one_short_run, capfd) -> None:
     recorded = recorded_steps(Path(one_short_run.run_dir))
     died_in_5 = {step: made for step, made in recorded.items() if step < 5}
-    _check_attempt(ReplayRequest(step=5, attempt=1), died_in_5)
+    ReplayRequest(step=5, attempt=1).check_attempt(died_in_5)
     with pytest.raises(ConfigError, match="it made the steps 1 to 4"):
-        _check_attempt(ReplayRequest(step=6, attempt=1), died_in_5)
+        ReplayRequest(step=6, attempt=1).check_attempt(died_in_5)
 
 
 def test_a_step_whose_record_is_another_differs_and_is_called_wrong_arithmetic(run_it, capfd) -> None:

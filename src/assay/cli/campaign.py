@@ -61,6 +61,10 @@ def run(
     Runs that are trained in the background or by Slurm need nobody who waits: when this command is killed they
     go on, and when it is run again it waits for those that it finds, wherever they were started.
     """
+    if place.on == "allocation" or place.dry_run:
+        raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
+    if place.on == "here" and arms_at_once > 1:
+        raise click.UsageError("--arms-at-once: this process trains one at a time. Add '--on background'.")
     from assay.cli.screens.progress import RunProgress
     from assay.evaluation.decision.words import device_time_text
     from assay.launch.campaign.arms import absent_files, check_arms
@@ -71,10 +75,6 @@ def run(
     from assay.launch.campaign.train import InThisProcess, Workplace
     from assay.store.ledger.writer import marking
 
-    if place.on == "allocation" or place.dry_run:
-        raise click.UsageError("a campaign runs '--on here', '--on background' or '--on slurm'.")
-    if place.on == "here" and arms_at_once > 1:
-        raise click.UsageError("--arms-at-once: this process trains one at a time. Add '--on background'.")
     config = read_campaign_file(file, overrides)
     place.check(config.workers)
     home = given_home()

@@ -393,11 +393,14 @@ def score(
     'method.reference={type: columns}' reads them, and refuses those of other weights. The same command goes on
     after an interruption.
     """
+    home = given_home()
+    if not reference.startswith("package:") and not Path(reference).exists():
+        run_and_step(home, reference)  # says what runs there are, before torch is imported
     from assay.cli.screens.terminal import show_progress
     from assay.data.dataset.dataset import Dataset
     from assay.launch.models.score_pairs import folder_reference, is_folder, run_reference, score_pairs
 
-    opened, home = Dataset.open(dataset), given_home()
+    opened = Dataset.open(dataset)
     asked = (
         folder_reference(reference, opened)
         if is_folder(reference)

@@ -33,18 +33,18 @@ def drill(
     undisturbed pilot, bit for bit, and a clean audit, and each fault must have struck; else the exit code is 1.
     Run it before a large run.
     """
-    from rich.text import Text
-
-    from assay.base.config import read_config_file
-    from assay.cli.screens.terminal import stdout
-    from assay.launch.drill import drill as run_drill
-
     if out is not None and not out.parent.is_dir():
         raise ConfigError(
             f"--out {out}: there is no folder {out.parent}. Make it first; the drill takes a while."
         )
     if steps < 6:
         raise ConfigError(f"--steps {steps}: a drill needs 6 or more, to have commits in between.")
+    from rich.text import Text
+
+    from assay.base.config import read_config_file
+    from assay.cli.screens.terminal import stdout
+    from assay.launch.drill import drill as run_drill
+
     screen = stdout()
 
     def say(exercise: "Exercise") -> None:

@@ -74,20 +74,28 @@ def run(
     Scores are kept chunk by chunk: killed and started again, it goes on where it was. What was scored before,
     on the same weights and the same version of the suite, is not scored again.
     """
-    from assay.cli.screens.terminal import show_progress
-    from assay.evaluation.suite.config import read_suite
-    from assay.evaluation.suite.queue import Checkpoint
-    from assay.launch.evaluation import evaluate as wiring
-    from assay.scoring.http_sampler import HttpSampler
-    from assay.store.ledger.writer import FINISH_S
-
     home = given_home()
     if endpoint is None and not Path(model).is_dir() and home.has_run(model):
         raise ConfigError(
             f"{model} is a run: its commits are asked by 'assay eval work {model} --suite {suite}'."
         )
+    if endpoint is None:
+        from assay.training.model.config import checkpoint_path
+
+        checkpoint_path(model)
+    if judge is None and judge_model:
+        raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
+    from assay.evaluation.suite.config import read_suite
+
+    asked = read_suite(suite)
+    from assay.cli.screens.terminal import show_progress
+    from assay.evaluation.suite.queue import Checkpoint
+    from assay.launch.evaluation import evaluate as wiring
+    from assay.scoring.http_sampler import HttpSampler
+    from assay.store.ledger.writer import FINISH_S
+
     run_id = run_id or Path(model).name
-    tools = _tools(read_suite(suite), judge, judge_model)
+    tools = _tools(asked, judge, judge_model)
     if endpoint is not None:
         sampler = HttpSampler(base_url=endpoint, model=model)
         digest = wiring.endpoint_digest(endpoint, model)
@@ -250,11 +258,7 @@ def _tools(suite: "Suite", judge: str | None, judge_model: str | None) -> "Tools
     from assay.launch.evaluation.evaluate import judges_at
     from assay.scoring.grade import Tools
 
-    if judge is None:
-        if judge_model:
-            raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
-        return Tools()
-    return judges_at(judge, suite, judge_model)
+    return Tools() if judge is None else judges_at(judge, suite, judge_model)
 
 
 def _writer(home: "Home", name: str) -> "LedgerWriter":

@@ -53,8 +53,6 @@ def power(
     Scores are shares: 0.02 is two points. The test is one-sided at 95%, over seeds and items together; more
     items do not replace seeds, nor seeds items.
     """
-    from assay.reporting.views.evidence import power_view
-
     for option, value in (("--effect", effect), ("--discordance", discordance), ("--seed-sd", seed_sd)):
         if value is not None and not math.isfinite(value):
             raise click.BadParameter(f"{value} is not a finite number.", param_hint=option)
@@ -64,6 +62,8 @@ def power(
             "than the share of items on which they differ. Give a smaller effect, or a larger --discordance.",
             param_hint="--effect",
         )
+    from assay.reporting.views.evidence import power_view
+
     found = power_view(
         items=items, effect=effect, discordance=discordance, seed_sd=seed_sd, wanted_power=wanted_power
     )

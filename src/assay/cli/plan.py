@@ -167,23 +167,25 @@ def what_if(
     For example: --set team.research_engineer.fte=6 --set events.refreshed_data.at='end of week 3'
     """
     from assay.base.config import parse_override
-    from assay.cli.screens.plan import print_asked
-    from assay.planning import what_if as questions
     from assay.planning.program.file import read_program
     from assay.planning.program.program import meant
-    from assay.planning.risk.questions import played
 
-    subject, effort = read_program(program).program, _effort(seconds, workers)
-    if readings:
-        if not (found := questions.readings(subject, effort=effort)):
-            raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to read in several ways.")
-        print_asked(played(found))
-        return
+    subject = read_program(program).program
     for name in names:
         if name not in subject.what_ifs:
             has = ", ".join(subject.what_ifs) or "none"
             raise ConfigError(f"{program}: no what-if '{name}'{meant(name, subject.what_ifs)}. It has: {has}.")
     own: dict[str, Any] = dict(parse_override(change) for change in changes)
+    from assay.cli.screens.plan import print_asked
+    from assay.planning import what_if as questions
+    from assay.planning.risk.questions import played
+
+    effort = _effort(seconds, workers)
+    if readings:
+        if not (found := questions.readings(subject, effort=effort)):
+            raise ConfigError(f"{program}: no capacity.fair_use, so there is nothing to read in several ways.")
+        print_asked(played(found))
+        return
     asked = names or (() if own else None)
     print_asked(played(questions.answers(subject, asked, own=own, effort=effort)))
 

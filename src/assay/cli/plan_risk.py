@@ -72,12 +72,13 @@ def offer(
     promises. docs/benchmarks.md says how long the shipped program takes.
     """
     from assay.planning.program.file import read_program
+
+    subject = read_program(program).program
     from assay.planning.risk.dossier import make_dossier
     from assay.planning.risk.offer import make_offer
     from assay.planning.risk.scope import Promises
     from assay.reporting.pages.plan_folder import write_offer
 
-    subject = read_program(program).program
     offered = make_offer(
         subject,
         promises=Promises(on_time, over_budget),

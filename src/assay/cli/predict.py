@@ -7,7 +7,7 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.cli.given import FILE, OUT_FILE, PATH, given_home, run_and_step
+from assay.cli.given import FILE, OUT_FILE, PATH, given_home, is_given, run_and_step
 
 if TYPE_CHECKING:
     from assay.launch.models.predict import Predictor
@@ -37,7 +37,8 @@ def predict(
 
     if out is not None and out.resolve() == file.resolve():
         raise ConfigError(f"-o {out}: that is the file that is read. Name another.")
-    refuse_without_text(file, text)
+    if is_given(click.get_current_context(), "text"):  # what a model reads by itself, it says itself
+        refuse_without_text(file, text)
     with row_writer(out) as writer:
         predictor = _predictor(model, tokenizer)
         from assay.cli.screens.terminal import show_progress

@@ -49,20 +49,15 @@ def replay(
     Works for runs of any world size, and for steps that failed. Exit code 1 if a number differs or an operator
     is found to be wrong.
     """
-    from assay.launch.capsules import save_capsule
-    from assay.launch.ranks.processor import other_processor
-    from assay.launch.replay import ReplayRequest
-    from assay.launch.replay import replay as replay_step
-    from assay.launch.run import existing_run
-    from assay.store.commit_log import CommitLog
-    from assay.store.metrics.recorded import recorded_steps
-    from assay.store.objects import open_store
-    from assay.triage.explain import explain as explanation
-
     if watch and audit_ops:
         raise ConfigError("--watch and --audit-ops look at the same operators in turn: give one of them.")
+    from assay.launch.run import existing_run, planned_steps
+    from assay.store.metrics.recorded import recorded_steps
+    from assay.training.recipe import recipe_of
+    from assay.training.replay.request import ReplayRequest
+
     run = existing_run(given_home(), run_id)
-    log = CommitLog(open_store(run.store_url))
+    recipe = recipe_of(run)
     request = ReplayRequest(
         step=step,
         through_step=through,
@@ -71,6 +66,18 @@ def replay(
         mode="watch" if watch else "audit-ops" if audit_ops else None,
         search_rows=bisect or explain,
     )
+    request.check(run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=planned_steps(run))
+    if attempt is not None:
+        request.check_attempt(recorded_steps(Path(run.run_dir), attempt=attempt))
+
+    from assay.launch.capsules import save_capsule
+    from assay.launch.ranks.processor import other_processor
+    from assay.launch.replay import replay as replay_step
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+    from assay.triage.explain import explain as explanation
+
+    log = CommitLog(open_store(run.store_url))
     if (said := other_processor(run, step, attempt=attempt)) is not None:
         click.secho(said, err=True, fg="yellow")
     report = replay_step(run, log, request, progress=_progress)

@@ -90,6 +90,8 @@ def fit(
     is as wide as that needed. A target further out than any such test is refused with what is supported
     instead: exit code 2, after the rest is printed.
     """
+    wanted = [_target(text) for text in targets]
+    _refuse_sources(sources, score_column)
     from assay.evaluation.evidence.scaling.downstream import Task
     from assay.evaluation.evidence.scaling.extrapolate import check_bands as checked
     from assay.evaluation.evidence.scaling.fit import LEAST_ABSOLUTE_DELTA
@@ -101,7 +103,7 @@ def fit(
     found = study(
         points,
         form_named(form_name),
-        targets=[_target(text) for text in targets],
+        targets=wanted,
         task=None if score_column is None else Task(chance, ceiling),
         delta=used_delta,
         num_resamples=resamples,
@@ -135,15 +137,15 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
     One RUN alone is described. Pairs of a baseline and a candidate on the same rows in the same order are
     compared; several pairs (a seed each) give an interval that holds for the method, not for the seed.
     """
+    if len(run_ids) > 1 and len(run_ids) % 2:
+        raise ConfigError(
+            f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
+        )
     from assay.evaluation.evidence.code_length import code_length as of_run
     from assay.evaluation.evidence.code_length import compare_code_lengths
     from assay.reporting.views.scaling import code_lengths_view
     from assay.store.metrics.fold import fold_run
 
-    if len(run_ids) > 1 and len(run_ids) % 2:
-        raise ConfigError(
-            f"{len(run_ids)} runs do not make pairs. Give one run, or baseline and candidate in turn."
-        )
     with opened_ledger(given_home()) as ledger:
         for run_id in run_ids:
             fold_run(ledger, ledger.run(run_id))
@@ -156,15 +158,22 @@ def code_length(run_ids: tuple[str, ...], as_json: bool) -> None:
         _print_code_lengths(found)
 
 
-def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoints":
-    from assay.evaluation.evidence.scaling.points import read_points
-
-    if sources[0].lower().endswith(".csv") or Path(sources[0]).is_file():
-        if len(sources) > 1:
-            raise ConfigError(f"{len(sources)} files given; put all points of one law into one CSV file.")
-        return read_points(Path(sources[0]), score_column=score_column)
-    if score_column is not None:
+def _refuse_sources(sources: tuple[str, ...], score_column: str | None) -> None:
+    if _is_file(sources[0]) and len(sources) > 1:
+        raise ConfigError(f"{len(sources)} files given; put all points of one law into one CSV file.")
+    if not _is_file(sources[0]) and score_column is not None:
         raise ConfigError("--score names a column of a CSV file; runs on record have no such column.")
+
+
+def _is_file(source: str) -> bool:
+    return source.lower().endswith(".csv") or Path(source).is_file()
+
+
+def _points(sources: tuple[str, ...], score_column: str | None) -> "ScalingPoints":
+    if _is_file(sources[0]):
+        from assay.evaluation.evidence.scaling.points import read_points
+
+        return read_points(Path(sources[0]), score_column=score_column)
     from assay.evaluation.evidence.scaling.from_runs import points_of_runs
 
     with opened_ledger(given_home()) as ledger:

@@ -15,6 +15,7 @@ from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
     from assay.launch.drive import RunResult
+    from assay.launch.ranks.faults import FaultPlan
     from assay.launch.ranks.supervisor import Nodes, RestartPolicy
     from assay.records.run import Run
     from assay.store.home import Home
@@ -153,22 +154,22 @@ def train(
         _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
         return
     place.check(workers)
-    if place.on == "here" and not (place.dry_run or check):
-        _import_for_ranks(recipe, overrides)
-    from assay.base.config import read_config_file, validated
+    home = given_home()
+    _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
+    planned = _fault_plan(faults) if faults else None
+    if place.on == "here" and not (place.dry_run or check or forked):
+        _import_for_ranks(recipe, overrides, workers)
     from assay.cli.train_on import launch
     from assay.launch.fork import bring_commit
-    from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, check_plan
+    from assay.launch.ranks.faults import NO_FAULTS, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
     from assay.launch.run import finished_entry, planned_steps, save_run
     from assay.store.commit_log import CommitLog
     from assay.store.objects import open_store
 
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
-    home = given_home()
-    plan = validated(FaultPlan, read_config_file(faults, ())) if faults else NO_FAULTS
-    new = {"world_size": workers, "run_id": run_id, "store_url": store}
-    run = _asked_for(home, recipe, overrides, resume=resume, forked=forked, check=check, new=new)
+    plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
+    run = _asked_for(home, recipe, overrides, resume=resume, forked=forked, new=new)
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
         return
@@ -198,7 +199,14 @@ def _print_keys() -> None:
     click.echo(recipe_reference(), nl=False)
 
 
-def _import_for_ranks(recipe: Path | None, overrides: tuple[str, ...]) -> None:
+def _fault_plan(file: Path) -> "FaultPlan":
+    from assay.base.config import read_config_file, validated
+    from assay.launch.ranks.faults import FaultPlan
+
+    return validated(FaultPlan, read_config_file(file, ()))
+
+
+def _import_for_ranks(recipe: Path | None, overrides: tuple[str, ...], workers: int) -> None:
     """Let the server that ranks are forked from import torch, while this process imports and checks the rest.
 
     Not for a recipe that will be refused: it would go on importing for seconds after that was said.
@@ -206,9 +214,12 @@ def _import_for_ranks(recipe: Path | None, overrides: tuple[str, ...]) -> None:
     if recipe is not None:
         from assay.base.config import read_config_file, validated
         from assay.data.dataset.manifest_file import refuse_no_dataset
+        from assay.data.loader.lane_shares import LaneShares
         from assay.training.recipe import Recipe
 
-        refuse_no_dataset(Path(validated(Recipe, read_config_file(recipe, overrides)).data.dataset))
+        given = validated(Recipe, read_config_file(recipe, overrides))
+        refuse_no_dataset(Path(given.data.dataset))
+        LaneShares(given.loader.lanes, workers)
     from assay.launch.ranks.fork_server import fork_context
 
     fork_context()
@@ -247,7 +258,6 @@ def _asked_for(
     *,
     resume: str | None,
     forked: str | None,
-    check: bool,
     new: dict[str, Any],
 ) -> "Run":
     """The run that is gone on with, or a new one, of which nothing is written yet; `new` is what is chosen of
@@ -259,7 +269,6 @@ def _asked_for(
 
     if resume is not None:
         run = existing_run(home, resume)
-        _refuse_changes(run, overrides, store=new["store_url"], run_id=new["run_id"], check=check)
         if warning := _what_is_taken_over(run):
             click.secho(warning, err=True, fg="yellow")
         return run
@@ -313,10 +322,22 @@ def _print_check(
         click.echo(f"# {line}")
 
 
-def _refuse_changes(
-    run: "Run", overrides: tuple[str, ...], *, store: str | None, run_id: str | None, check: bool
+def _refuse_names(
+    home: "Home",
+    overrides: tuple[str, ...],
+    *,
+    resume: str | None,
+    store: str | None,
+    run_id: str | None,
+    check: bool,
 ) -> None:
-    """Raise `ConfigError` for what a run that is gone on with cannot be given."""
+    """Raise `ConfigError` for a name that a new run cannot have, and for what a run that is gone on with cannot
+    be given."""
+    if resume is None:
+        if run_id is not None and home.has_run(run_id):
+            raise home.is_taken(run_id)
+        return
+    run = home.run(resume)
     if overrides:
         raise ConfigError(
             f"'{overrides[0]}': a run's recipe never changes. Fork it instead, from its last commit or from "

@@ -14,10 +14,8 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from assay.base.code_version import code_version
-from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.batch import StepShare
@@ -30,10 +28,11 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import RecordedStep, recorded_steps
 from assay.training.methods.registry import method_of
-from assay.training.recipe import Recipe, recipe_of
+from assay.training.recipe import recipe_of
 from assay.training.replay.audit import OutsideBound
 from assay.training.replay.bad_rows import RowSearcher
 from assay.training.replay.replayer import Replayer
+from assay.training.replay.request import Mode, ReplayRequest
 from assay.training.replay.watch import NotFinite, OperatorWatch
 from assay.training.trainer.numerics import digest_of_tensors
 from assay.training.trainer.step import StepTotals
@@ -41,31 +40,6 @@ from assay.training.trainer.trainer import num_steps
 
 NUM_EARLIER_STEPS = 32
 """Whose rows a step's rows are held against."""
-
-Mode = Literal["watch", "audit-ops"]
-
-
-@dataclass(frozen=True)
-class ReplayRequest:
-    """What to run again, and what to look at."""
-
-    step: int
-    through_step: int | None = None
-    """Go on to this step, e.g. one whose weights are on record; None stops at `step`."""
-    attempt: int | None = None
-    """Compare with this attempt's record; None with the one that counts."""
-    lane: int | None = None
-    """Only this lane of `step`."""
-    mode: Mode | None = None
-    """Look at every operator of `step`."""
-    search_rows: bool = False
-    """Look for the rows that make `step` bad."""
-
-    @property
-    def last_step(self) -> int:
-        """The last that is made."""
-        return self.step if self.through_step is None else self.through_step
-
 
 _COMPARED = ("rows", "rollout_digest", "tokens", "learning_rate", "loss", "gradient_norm", "gradient_digest")
 """Quantities of a step in the order in which one follows from the other."""
@@ -83,9 +57,11 @@ def replay(
     dataset = Dataset.open(Path(recipe.data.dataset))
     method = method_of(recipe.method)
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, recipe.method.columns)
-    _check(request, run, recipe, num_steps(recipe.trainer, loader))
+    request.check(
+        run, recipe.trainer, num_lanes=recipe.loader.lanes, last_step=num_steps(recipe.trainer, loader)
+    )
     steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
-    _check_attempt(request, steps)
+    request.check_attempt(steps)
     commit = nearest_commit(log, request.step)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, request, steps, _weights(log))
@@ -239,44 +215,6 @@ class _Replay:
             operators=self.operators,
             rows=self.rows,
         )
-
-
-def _check(request: ReplayRequest, run: Run, recipe: Recipe, last_step: int) -> None:
-    num_lanes = recipe.loader.lanes
-    if run.parent is not None and request.step <= run.parent.step:
-        raise ConfigError(
-            f"--step {request.step}: run '{run.run_id}' was forked at step {run.parent.step}; what is before "
-            f"that was made by run '{run.parent.run_id}': 'assay replay {run.parent.run_id} --step "
-            f"{request.step}'."
-        )
-    if recipe.trainer.gradient_sum != "tree":
-        raise ConfigError(
-            f"the run added its gradients by {recipe.trainer.gradient_sum}, whose bits depend on the world "
-            "size, so no step of it can be made again exactly. Train with trainer.gradient_sum=tree."
-        )
-    if not 1 <= request.step <= last_step:
-        raise ConfigError(f"--step {request.step}: the run has the steps 1 to {last_step}.")
-    if not request.step <= request.last_step <= last_step:
-        raise ConfigError(
-            f"--through {request.last_step}: it goes on from --step {request.step}, so it is one of "
-            f"{request.step} to {last_step}, the run's last step."
-        )
-    if request.lane is not None and not 0 <= request.lane < num_lanes:
-        raise ConfigError(f"--lane {request.lane}: the run has the lanes 0 to {num_lanes - 1}.")
-
-
-def _check_attempt(request: ReplayRequest, steps: Mapping[int, RecordedStep]) -> None:
-    """Refuse an attempt that never came to the step: another's record would be compared without a word."""
-    if request.attempt is None:
-        return
-    own = [step for step, made in steps.items() if made.attempt == request.attempt]
-    if own and min(own) <= request.step <= max(own) + 1:  # the one behind its last is the step that it died in
-        return
-    made = f"it made the steps {min(own)} to {max(own)}" if own else "it has no step on record"
-    raise ConfigError(
-        f"--attempt {request.attempt} --step {request.step}: {made}. 'assay show' lists the attempts; without "
-        "--attempt the one that counts is taken."
-    )
 
 
 def _weights(log: CommitLog) -> dict[int, str]:

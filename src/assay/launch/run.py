@@ -59,10 +59,7 @@ def new_run(
 def save_run(home: Home, run: Run) -> None:
     """Make the folder of a planned run and its `run.json`; `ConfigError` if there is one of that name."""
     if not open_store(run.run_dir).put_if_absent(RUN_FILE, run.to_sealed_json().encode()):
-        raise ConfigError(
-            f"run '{run.run_id}' exists in {home.folder}. Continue it with "
-            f"'assay train --resume {run.run_id}', or choose another --run-id."
-        )
+        raise home.is_taken(run.run_id)
 
 
 def planned_run(

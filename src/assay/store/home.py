@@ -74,6 +74,13 @@ class Home:
         """Whether a run of this id was made."""
         return (self.run_dir(run_id) / RUN_FILE).is_file()
 
+    def is_taken(self, run_id: str) -> ConfigError:
+        """What to raise where a new run has the name of one that is there."""
+        return ConfigError(
+            f"run '{run_id}' exists in {self.folder}. Continue it with "
+            f"'assay train --resume {run_id}', or choose another --run-id."
+        )
+
     def run_file(self, run_id: str) -> Path:
         """A run's own record; `ConfigError` where there is none."""
         path = self.folder / run_id / RUN_FILE

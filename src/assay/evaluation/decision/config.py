@@ -190,7 +190,7 @@ class StandardRule(FrozenConfig):
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
     edition: Literal[1, 2] = 2
-    """Of the statistics: a campaign is judged by that of the day it was declared. In the first, a guardrail
+    """Which statistics judge it: those of the day it was declared. In the first edition, a guardrail
     passes and fails only where its standard error is at most margin / 3.9, and a `cluster` of a benchmark's own
     is no other benchmark's. Leave it out."""
 

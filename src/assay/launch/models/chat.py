@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.launch.evaluation.evaluate import language_model, local_model
-from assay.launch.models.export import EXPORT_FILE, NAME_IT
+from assay.launch.models.export import NAME_IT
 from assay.launch.run import chosen_commit, existing_run
-from assay.records.exported_model import ExportedModel
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.scoring.sampler import Completion, Message, SamplerError, Sampling
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home

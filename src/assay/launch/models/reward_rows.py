@@ -43,9 +43,7 @@ class RewardRows(NamedTuple):
         """The tokens of each sequence of a row; none where it says nothing."""
         there = {name for name, value in row.items() if value is not None}
         roots = {name.partition(".")[0] for name in there}
-        kinds: list[Format] = [
-            kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])
-        ]
+        kinds: list[Format] = [kind for kind in ASKED if any(roots.issuperset(way) for way in FIELDS[kind])]
         if not kinds and text not in row:
             raise DataError(
                 f"{where}: no column '{text}', and no pair (chosen, rejected), conversation (messages) or "

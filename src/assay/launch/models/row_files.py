@@ -34,8 +34,8 @@ HELD_BACK = 32_768
 
 
 def refuse_without_text(file: Path, name: str) -> None:
-    """Raise `DataError` where the first row of a file has no such column, nor those that a reward model is asked
-    about, before a model is loaded."""
+    """Raise `DataError` where the first row of a file has no such column, nor those that a reward model is
+    asked about, before a model is loaded."""
     if not file.is_file():  # a pipe is read once
         return
     rows = (each for span in each_span([file], FIRST_ROWS) for each in span.rows())

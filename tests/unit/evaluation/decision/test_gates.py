@@ -50,7 +50,7 @@ def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks
 
 def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_for_items(config_of, facts_of):
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.0052}]))
-    facts = facts_of(config, {**BROAD, "refusals": -0.009})
+    facts = facts_of(config, {**BROAD, "refusals": -0.0065})
     error = float(facts.benchmarks["refusals"].effect.standard_error)
     assert error * (3 / 5) ** 0.5 < 0.0052 / 3.9 < error
     clause = _clauses(judge_gates(config, facts))["guardrail: refusals"]
