@@ -745,9 +745,12 @@ def test_rows_that_an_older_campaign_counted_alone_stay_alone_when_it_goes_on(ca
     tree = json.loads(file.read_text())
     tree["config"]["benchmarks"][0]["cluster"] = None
     tree["config_sha256"] = "as it was"
-    older = {**tree, "config": {key: tree["config"][key] for key in tree["config"] if key != "version"}}
+    rule = {key: value for key, value in tree["config"]["rule"].items() if key != "edition"}
+    older = {**tree, "config": {**tree["config"], "rule": rule}}
+    del older["config"]["version"]
     file.write_text(json.dumps(older))
     assert declared().config.benchmarks[0].cluster is pilot().config.benchmarks[0].cluster is None
+    assert declared().config.rule.edition == pilot().config.rule.edition == 1
     file.write_text(json.dumps(tree))
     with pytest.raises(ConfigError, match="declared with another benchmarks"):
         declared()
