@@ -22,6 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
     "over-drawn, masked": {
         "loader": {"global_batch_size": 16, "window_rows": 16},
+        "trainer": {"epochs": 2},
         "method": {"groups_per_lane": 2, "overlong": {"type": "mask"}},
     },
     "gspo, hot, stopped by words, several updates": {
