@@ -51,7 +51,7 @@ def test_ctrl_c_leaves_a_run_that_goes_on_to_the_undisturbed_weights(
         wait_until(lambda: first.poll() is not None or times > 1, "the first to leave")
     said, _ = first.communicate(timeout=60)
     assert first.returncode == 130, said
-    assert "assay train --resume pressed" in said and "Traceback" not in said, said
+    assert "assay train --resume pressed --workers 2" in said and "Traceback" not in said, said
     assert log.finished() is None
     (attempt,) = _attempts("pressed")
     assert (attempt.outcome, attempt.end_step) == ("preempted", log.commits()[-1].step)

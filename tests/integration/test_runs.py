@@ -71,6 +71,9 @@ def test_runs_are_found_by_tag_text_status_and_recipe_and_sorted(home: Home, cap
     (note,) = json.loads(capfd.readouterr().out)["notes"]
     assert note["text"] == "labels were wrong"
     assert assay("runs", "--where", "trainer=1") == 2
+    capfd.readouterr()
+    assert assay("runs", "--where", "trainer.optimizer.learning_rat=0.01") == 2
+    assert "no run's recipe has that key. Perhaps you meant trainer.optimizer.l" in capfd.readouterr().err
     assert assay("runs", "tag", "fast", "two words") == 2
     assert assay("runs", "tag", "fast", "unknown-") == 2
 

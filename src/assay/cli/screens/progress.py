@@ -233,9 +233,10 @@ def print_result(result: RunResult) -> None:
     """What the run came to."""
     run_id = result.run.run_id
     if result.outcome == "stopped":
-        step = result.last_attempt.end_step if result.last_attempt else None
-        click.echo(f"run {run_id} stopped at step {step}, committed. Go on with:")
-        click.echo(f"  assay train --resume {run_id}")
+        last = result.last_attempt
+        workers = f" --workers {last.world_size}" if last and last.world_size > 1 else ""
+        click.echo(f"run {run_id} stopped at step {last.end_step if last else None}, committed. Go on with:")
+        click.echo(f"  assay train --resume {run_id}{workers}")
         return
     evaluation, audit = result.evaluation, result.audit
     if evaluation is not None:

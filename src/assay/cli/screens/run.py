@@ -174,13 +174,19 @@ def _attempts(run: RunView) -> Iterator[RenderableType]:
         end = "…" if attempt.end_step is None else f"{attempt.end_step:,}"
         return f"{attempt.start_step:,} to {end}"
 
+    def end(attempt: AttemptView) -> Text:
+        # Nobody was left to write down how it ended.
+        is_gone = attempt.outcome == "running" and run.status == "gone"
+        outcome = "gone" if is_gone else attempt.outcome
+        return Text(outcome, style=STATUS_STYLES.get(outcome, "red"))
+
     table = table_of(
         run.attempts[-MAX_ATTEMPTS:],
         (number("attempt"), lambda each: str(each.attempt)),
         (number("ranks"), lambda each: str(each.world_size)),
         (number("steps"), steps),
         (number("lasted"), lambda each: "" if each.held_s is None else duration_text(each.held_s)),
-        ("end", lambda each: Text(each.outcome, style=STATUS_STYLES.get(each.outcome, "red"))),
+        ("end", end),
         ("why", lambda each: Text(each.reason)),
     )
     yield from ("", table)

@@ -1,6 +1,7 @@
 """All runs, or those that are asked for, a line each."""
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -82,11 +83,9 @@ class Selection(NamedTuple):
 def run_lines(ledger: Ledger, selection: Selection = Selection()) -> list[RunLine]:  # noqa: B008 (immutable)
     """The newest first, unless the selection says otherwise."""
     remarks = {each.run_id: each for each in ledger.remarks()}
-    summaries = [
-        each
-        for each in _summaries(ledger)
-        if (selection.drills or not each.run.is_drill) and _has_values(each, selection.where)
-    ]
+    listed = [each for each in _summaries(ledger) if selection.drills or not each.run.is_drill]
+    _refuse_keys_of_no_run(listed, selection.where)
+    summaries = [each for each in listed if _has_values(each, selection.where)]
     lines = [
         RunLine.of(
             summary,
@@ -152,8 +151,21 @@ def _is_asked_for(line: RunLine, selection: Selection, notes: str) -> bool:
     )
 
 
+def _refuse_keys_of_no_run(summaries: Sequence[RunSummary], where: Mapping[str, Any]) -> None:
+    known = {key for each in summaries for key in _leaves(each)} if where else set()
+    for key in where:
+        if known and not any(leaf == key or leaf.startswith(f"{key}.") for leaf in known):
+            close = difflib.get_close_matches(key, known, n=3)
+            hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
+            raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")
+
+
+def _leaves(summary: RunSummary) -> dict[str, Any]:
+    return dict(dotted_leaves(summary.run.recipe))
+
+
 def _has_values(summary: RunSummary, where: Mapping[str, Any]) -> bool:
-    leaves = dict(dotted_leaves(summary.run.recipe)) if where else {}
+    leaves = _leaves(summary) if where else {}
     if groups := [key for key in where if any(leaf.startswith(f"{key}.") for leaf in leaves)]:
         raise ConfigError(f"{groups[0]} is a group of keys: name one of them, with its value.")
     return all(key in leaves and leaves[key] == value for key, value in where.items())
