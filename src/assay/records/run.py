@@ -104,6 +104,11 @@ class Attempt(Record):
     stalled_s: NonNegativeFloat = 0.0
     """How long all ranks stood still before it was ended for a hang."""
 
+    def resume_command(self) -> str:
+        """What goes on with its run, on as many ranks."""
+        workers = f" --workers {self.world_size}" if self.world_size > 1 else ""
+        return f"assay train --resume {self.run_id}{workers}"
+
 
 class PhaseSeconds(Record):
     """Device time of one rank in one attempt. The phases sum to the time the device was held.

@@ -234,9 +234,9 @@ def print_result(result: RunResult) -> None:
     run_id = result.run.run_id
     if result.outcome == "stopped":
         last = result.last_attempt
-        workers = f" --workers {last.world_size}" if last and last.world_size > 1 else ""
-        click.echo(f"run {run_id} stopped at step {last.end_step if last else None}, committed. Go on with:")
-        click.echo(f"  assay train --resume {run_id}{workers}")
+        assert last is not None, "what was stopped had begun"
+        click.echo(f"run {run_id} stopped at step {last.end_step}, committed. Go on with:")
+        click.echo(f"  {last.resume_command()}")
         return
     evaluation, audit = result.evaluation, result.audit
     if evaluation is not None:

@@ -217,8 +217,9 @@ class Supervisor:
                 signal.signal(number, handler)
         if self._is_interrupted and last.outcome == "preempted":
             commit = f"Its last commit is of step {last.end_step}" if last.end_step else "It has no commit yet"
-            resume = f"assay train --resume {self._run.run_id}"
-            raise Interrupted(f"run {self._run.run_id}: {last.reason}. {commit}; go on with:\n  {resume}")
+            raise Interrupted(
+                f"run {self._run.run_id}: {last.reason}. {commit}; go on with:\n  {last.resume_command()}"
+            )
         return last
 
     def _attempts(self, world_size: int) -> Attempt:
