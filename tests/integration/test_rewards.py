@@ -238,11 +238,9 @@ def learn(folder: Path, name: str, *changes: str) -> RunView:
 def test_an_honest_run_learns_and_raises_no_flag(digits: Path) -> None:
     view = learn(digits, "honest")
     assert view.warnings == ()
-    rewards = [
-        each.values["reward"]
-        for each in recorded_steps(Path(Home.from_environment().run("honest").run_dir)).values()
-    ]
-    assert sum(rewards[:5]) / 5 < 0.4 and sum(rewards[-5:]) > 1.5 * sum(rewards[:5])
+    steps = recorded_steps(Path(Home.from_environment().run("honest").run_dir))
+    rewards = [made.values["reward"] for _, made in sorted(steps.items())]
+    assert sum(rewards[:20]) / 20 < 0.4 and sum(rewards[-20:]) > 1.5 * sum(rewards[:20])
 
 
 @pytest.mark.slow

@@ -197,7 +197,7 @@ READ_ONLY = {
 }
 A_COPY = {"resume": (2, r"is a copy of run 'stopped', which lies in .*/project/runs/stopped")}
 ELSEWHERE_BY_NOW = {
-    **dict.fromkeys(("report", "report --out"), (2, r"runs/whole/evaluations/.*: no such file\.")),
+    **dict.fromkeys(("report", "report --out"), (2, r"runs/whole: no such folder, though run 'whole' was")),
     **dict.fromkeys(("audit", "replay", "export", "predict", "resume"), (2, r"run\.json: no such run")),
 }
 """What is on record of it is shown."""
