@@ -37,7 +37,7 @@ soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills; half an ho
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 
 mutants: $(VENV)/.installed  ## small wrong programs that the tests must notice, room by room; ALL=1 takes hours
-	PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m mutants.drive $(if $(ALL),--all)
 
 # What only some tests or benchmarks need lives in environments of their own on top of ours, so that none of our pins
 # moves. $(1): the environment; $(2): an extra of pyproject.toml.
