@@ -28,9 +28,14 @@ def language_dataset(folder: Path, *, num_rows: int = 240, longest: int = 24) ->
             "shard_id": pa.array([f"key-{row}" for row in range(num_rows)]),
         }
     )  # fmt: skip
+    return indexed(table, folder)
+
+
+def indexed(table: pa.Table, folder: Path) -> Path:
+    """These rows as three shards and a manifest."""
     (folder / "source").mkdir(parents=True)
     for shard in range(3):
-        part = table.slice(shard * num_rows // 3, num_rows // 3)
+        part = table.slice(shard * len(table) // 3, len(table) // 3)
         pq.write_table(part, folder / "source" / f"{shard}.parquet", row_group_size=16)
     index_dataset(str(folder / "source"), folder / "dataset", needs_label=False)
     return folder / "dataset"

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.micro_batches import micro_batch
 from agreement.tiny_models import VOCABULARY, save_tiny
-from assay.data.dataset.index import index_dataset
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.training.methods.grpo.config import GrpoConfig
+from language_rows import indexed
 
 GRADER = {
     "type": "string_check",
@@ -42,12 +41,7 @@ def prompt_dataset(folder: Path, *, num_rows: int = 160, longest: int = 6) -> Pa
             "shard_id": pa.array([f"key-{row}" for row in range(num_rows)]),
         }
     )
-    (folder / "source").mkdir(parents=True)
-    for shard in range(3):
-        part = table.slice(shard * num_rows // 3, num_rows // 3)
-        pq.write_table(part, folder / "source" / f"{shard}.parquet", row_group_size=16)
-    index_dataset(str(folder / "source"), folder / "dataset", needs_label=False)
-    return folder / "dataset"
+    return indexed(table, folder)
 
 
 def grpo_recipe(dataset: Path, base: Path, **sections: dict[str, Any]) -> dict[str, Any]:

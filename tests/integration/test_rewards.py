@@ -239,7 +239,7 @@ def test_an_honest_run_learns_and_raises_no_flag(digits: Path) -> None:
     view = learn(digits, "honest")
     assert view.warnings == ()
     steps = recorded_steps(Path(Home.from_environment().run("honest").run_dir))
-    rewards = [made.values["reward"] for _, made in sorted(steps.items())]
+    rewards = [made.values["reward"] for made in steps.values()]
     assert sum(rewards[:20]) / 20 < 0.4 and sum(rewards[-20:]) > 1.5 * sum(rewards[:20])
 
 

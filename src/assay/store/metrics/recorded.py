@@ -21,7 +21,7 @@ class RecordedStep(NamedTuple):
 
 
 def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, RecordedStep]:
-    """All steps that are on record, by number; those of one attempt hide the others' where it is named."""
+    """All steps that are on record, in order; those of one attempt hide the others' where it is named."""
     steps: dict[int, RecordedStep] = {}
     named = sorted(
         {attempt_and_rank(path)[0] for path in segment_paths(run_dir)}, key=lambda each: (each == attempt, each)
@@ -41,7 +41,7 @@ def recorded_steps(run_dir: Path, *, attempt: int | None = None) -> dict[int, Re
                 and "spot_check_lane" in values
             ):
                 steps[step].lane_digests[int(values["spot_check_lane"])] = values["spot_check_digest"]
-    return steps
+    return dict(sorted(steps.items()))
 
 
 def recorded_series(run_dir: Path, is_wanted: Callable[[str], bool]) -> dict[str, dict[int, float]]:

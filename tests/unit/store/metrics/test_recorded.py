@@ -23,6 +23,11 @@ def test_what_a_later_attempt_made_again_hides_what_was_rolled_back(tmp_path: Pa
     assert {step: each.attempt for step, each in asked.items()} == {1: 1, 2: 1, 3: 1, 4: 1}
 
 
+def test_steps_come_in_order_also_where_a_metric_was_there_before_the_first(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, {0: {"held_out": 0.1}, 1: {"loss": 0.7}, 2: {"loss": 0.6, "held_out": 0.2}})
+    assert list(recorded_steps(tmp_path)) == [1, 2]
+
+
 def test_each_rank_recorded_the_lane_that_was_checked(tmp_path: Path) -> None:
     for rank in (0, 1):
         checked = {"loss": 0.5, "spot_check_lane": 4.0 * rank, "spot_check_digest": 2.0**51 + rank}
