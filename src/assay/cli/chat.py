@@ -61,7 +61,7 @@ def chat(
     seed: int,
     tokenizer: Path | None,
 ) -> None:
-    """Talk with MODEL: a RUN of SFT or DPO, RUN@STEP for one of its commits, or a folder with a model in it.
+    """Talk with MODEL: a RUN of SFT, DPO or GRPO, RUN@STEP for one of its commits, or a folder with a model.
 
     A dataset of chats has a template, and so have folders of chat models: with it this is a conversation.
     Without one the model goes on with each text that it is given.
