@@ -63,6 +63,7 @@ NOTHING_THERE = (
     "drill no.yaml",
     "audit no",
     "replay no --step 1",
+    "rollout no --step 1 --row 0",
     "eval run no --suite no.yaml",
     "eval work no",
     "eval history no",

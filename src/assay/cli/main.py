@@ -23,6 +23,7 @@ _COMMANDS = {
     "drill": ("assay.cli.drill", "Kill a short run in every way, and see that it ends the same."),
     "audit": ("assay.cli.audit", "Prove that each row was learned exactly once, or name the rows."),
     "replay": ("assay.cli.replay", "Run a step again: bit for bit, operator by operator, row by row."),
+    "rollout": ("assay.cli.rollout", "One answer of a GRPO run, drawn again alone: its bits and its reward."),
     "export": ("assay.cli.export", "A run's model as a folder that other tools load, with its evidence."),
     "predict": ("assay.cli.predict", "Ask a run's or an exported model about the rows of a file."),
     "chat": ("assay.cli.chat", "Talk with a language model: a run's commit, or a folder."),

@@ -117,7 +117,9 @@ class _Replay:
         if recorded is not None and lane_number in recorded.lane_digests:
             digest = float(digest_of_tensors(made.gradients))
             name = f"lane {lane_number} gradient_digest"
-            self.compared.append(_compared(self.request.step, name, recorded.lane_digests[lane_number], digest))
+            self.compared.append(
+                compared_number(self.request.step, name, recorded.lane_digests[lane_number], digest)
+            )
 
     def _watched(self, share: StepShare, mode: Mode) -> StepTotals | None:
         """The step under a watch; None where it raised an error."""
@@ -186,7 +188,7 @@ class _Replay:
         recorded = self.steps.get(step)
         for name in _COMPARED:
             if recorded is not None and name in recorded.values and name in made:
-                yield _compared(step, name, recorded.values[name], made[name])
+                yield compared_number(step, name, recorded.values[name], made[name])
         if step in self.weights:
             then, now = self.weights[step], self.replayer.weights_digest()
             yield Compared(
@@ -223,8 +225,8 @@ def _weights(log: CommitLog) -> dict[int, str]:
     return {entry.step: entry.weights_digest for entry in log.entries() if isinstance(entry, Commit)}
 
 
-def _compared(step: int, name: str, recorded: float, replayed: float) -> Compared:
-    """NaN is equal to NaN here: it came out again."""
+def compared_number(step: int, name: str, recorded: float, replayed: float) -> Compared:
+    """A number on record beside the one made here. NaN is equal to NaN: it came out again."""
     is_equal = recorded == replayed or (math.isnan(recorded) and math.isnan(replayed))
     then, now = _exact_text(name, recorded), _exact_text(name, replayed)
     return Compared(step=step, quantity=name, recorded=then, replayed=now, is_equal=is_equal)

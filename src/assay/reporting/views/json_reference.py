@@ -24,6 +24,7 @@ from assay.records.exported_model import ExportedModel
 from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
+from assay.records.rollout import RolloutReport
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.check import CheckView
@@ -65,6 +66,7 @@ PRINTED = (
     Printed("assay export", "one object", ExportedModel),
     Printed("assay compare", "a list, one object a candidate", ComparisonView),
     Printed("assay replay", "one object", ReplayReport),
+    Printed("assay rollout", "one object", RolloutReport),
     Printed("assay drill", "one object", DrillReport),
     Printed("assay data index, assay data build, assay data score", "one object", DatasetManifest),
     Printed(

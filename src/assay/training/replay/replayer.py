@@ -26,7 +26,7 @@ from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
-from assay.training.trainer.method import Method
+from assay.training.trainer.method import Method, RolledOut
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, initial_model
@@ -112,6 +112,10 @@ class Replayer:
         if totals.is_made:
             self.step += 1
         return totals
+
+    def learned(self, share: StepShare, *, step: int) -> list[RolledOut]:
+        """What each lane learns from in update number `step`."""
+        return self.forward.learned(lambda: self.model, share.lanes, step=step)
 
     def weights_digest(self) -> str:
         """The digest of the weights as they are, as commits record it."""

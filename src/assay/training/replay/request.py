@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from assay.base.errors import ConfigError
 from assay.records.run import Run
 from assay.store.metrics.recorded import RecordedStep
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.method_config import MethodConfig
 
 Mode = Literal["watch", "audit-ops"]
 
@@ -68,3 +69,39 @@ class ReplayRequest:
             f"--attempt {self.attempt} --step {self.step}: {made}. 'assay show' lists the attempts; without "
             "--attempt the one that counts is taken."
         )
+
+
+class RolloutRequest(NamedTuple):
+    """Which answer of a step is to be drawn again."""
+
+    step: int
+    row: int
+    """The prompt's."""
+    sample: int
+    """Which of the answers to it, from 0."""
+
+    def check(
+        self,
+        run: Run,
+        trainer: TrainerConfig,
+        method: MethodConfig,
+        *,
+        num_lanes: int,
+        last_step: int,
+        steps: Mapping[int, RecordedStep],
+    ) -> None:
+        """Raise `ConfigError` for what the run, with these `steps` on record, cannot have said."""
+        if method.answers_per_prompt is None:
+            raise ConfigError(
+                f"run '{run.run_id}' is of method {method.type}, which learns from the rows of its dataset: "
+                f"its model says nothing in a step. 'assay replay {run.run_id} --step {self.step}' makes that "
+                "again."
+            )
+        ReplayRequest(self.step).check(run, trainer, num_lanes=num_lanes, last_step=last_step)
+        if self.step > max(steps, default=0) + 1:  # the one behind the last: in which it died, or is now
+            nearest = f"the nearest is step {max(steps)}" if steps else "no step is on record"
+            raise ConfigError(f"--step {self.step}: run '{run.run_id}' has not come so far; {nearest}.")
+        if not 0 <= self.sample < method.answers_per_prompt:
+            raise ConfigError(
+                f"--sample {self.sample}: each prompt has the answers 0 to {method.answers_per_prompt - 1}."
+            )

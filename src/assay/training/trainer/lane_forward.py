@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.training.trainer.config import Precision
-from assay.training.trainer.method import Helpers, Loss, Method, MetricSum, RolledOut, RolloutMethod
+from assay.training.trainer.method import (
+    Helpers,
+    Loss,
+    Method,
+    MetricSum,
+    RolledOut,
+    RolloutAlone,
+    RolloutMethod,
+)
 from assay.training.trainer.numerics import autocast, seed_generators
 
 
@@ -66,6 +74,17 @@ class LaneForward:
         with torch.no_grad(), self._autocast:
             return self._rollout_method.rollouts(
                 whole_model(), lanes, self.helpers, seed=seed, max_tokens=self._max_tokens
+            )
+
+    def rollout(
+        self, model: nn.Module, lane: LaneShare, *, step: int, row_id: int, sample: int
+    ) -> RolloutAlone:
+        """One answer to one prompt of a lane, as it is made in update number `step`, by itself."""
+        assert self._rollout_method is not None, "its rows are no prompts"
+        seed = derive_key(self._seed, "rollout", step)
+        with torch.no_grad(), self._autocast:
+            return self._rollout_method.rollout(
+                model, lane, self.helpers, row_id=row_id, sample=sample, seed=seed
             )
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:

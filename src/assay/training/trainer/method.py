@@ -8,7 +8,7 @@ preferences. So no batch size, packing or world size can change the mean.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Shaped
@@ -85,6 +85,31 @@ class RolledOut(NamedTuple):
     """That of all that was made (`combined_digest`)."""
 
 
+class RolloutAlone(NamedTuple):
+    """An answer to a prompt, made by itself, and what became of it among those of its lane."""
+
+    prompt: str
+    answer: str
+    """What graders read."""
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    ended_by: Literal["stop", "length"]
+    reward: float | None
+    failure: str | None
+    """Why there is no reward."""
+    group_rewards: tuple[float | None, ...]
+    """Those of all answers to the prompt."""
+    advantage: float | None
+    outcome: str
+    """One word, and"""
+    because: str
+    """in a sentence: whether it is learned from."""
+    digest: int
+    """That of tokens and log-probabilities, 64 bits."""
+    digest_beside: int
+    """Likewise, made beside the others of the lane."""
+
+
 class PredictingMethod(Method, Protocol):
     """A method whose model can be asked about rows: what runs are evaluated and compared by."""
 
@@ -122,6 +147,12 @@ class RolloutMethod(PredictingMethod, Protocol):
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where a step, by its metrics, must not become an update; all ranks see the same numbers."""
+        ...
+
+    def rollout(
+        self, model: nn.Module, lane: LaneShare, helpers: Helpers, *, row_id: int, sample: int, seed: int
+    ) -> RolloutAlone:
+        """One of the answers that `rollouts` makes for the lane, made again by itself."""
         ...
 
 

@@ -112,6 +112,11 @@ class MethodConfig(FrozenConfig, ABC):
         """Whether several rows may share a sequence."""
         return False
 
+    @property
+    def answers_per_prompt(self) -> int | None:
+        """Answers that each row is given, to learn from what they earn; None where rows are no prompts."""
+        return None
+
     @abstractmethod
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""

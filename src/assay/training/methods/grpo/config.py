@@ -260,6 +260,11 @@ class GrpoConfig(MethodConfig):
         """See `MethodConfig`: of one answer to each prompt."""
         return RowScores((REWARD, TRUNCATED), is_sampled=True)
 
+    @property
+    def answers_per_prompt(self) -> int:
+        """See `MethodConfig`."""
+        return self.group_size
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")

@@ -36,13 +36,24 @@ from assay.training.methods.grpo.batch import (
 from assay.training.methods.grpo.config import REWARD, TRUNCATED, GrpoConfig
 from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed
 from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
-from assay.training.methods.grpo.rollouts import NAMES, digest_of, grouped, learned_lane, prompts_of, tallies
+from assay.training.methods.grpo.rollouts import (
+    NAMES,
+    OUTCOMES,
+    AnswerGroup,
+    digest_of,
+    grouped,
+    learned_lane,
+    outcomes,
+    prompts_of,
+    rollout_digest,
+    tallies,
+)
 from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
 from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.token_scores import CausalNetwork, TokenScores
-from assay.training.trainer.method import Helpers, Loss, MetricSum, RolledOut
+from assay.training.trainer.method import Helpers, Loss, MetricSum, RolledOut, RolloutAlone
 from assay.training.trainer.numerics import combined_digest
 
 REFERENCE, OLD = "reference", "old_log_probs"
@@ -95,16 +106,8 @@ class GrpoMethod:
         """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
         of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
         rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
-        answers = self._answered(model, prompts_of(rows, size, seed=seed), self._sampling)
-        graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
-        starts = range(0, len(answers), size)
-        groups = iter(
-            [
-                grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
-                for row, at in zip(rows, starts, strict=True)
-            ]
-        )
-        paid = iter(graded)
+        all_groups, graded = self._groups(model, rows, helpers, seed=seed)
+        groups, paid = iter(all_groups), iter(graded)
         made = []
         for lane, of_lane in zip(lanes, of_lanes, strict=True):
             own = list(islice(groups, len(of_lane)))
@@ -121,6 +124,36 @@ class GrpoMethod:
                 )
             )
         return made
+
+    def rollout(
+        self, model: nn.Module, lane: LaneShare, helpers: Helpers, *, row_id: int, sample: int, seed: int
+    ) -> RolloutAlone:
+        """See `RolloutMethod`. Where rows of a tile are not independent, an answer is made with its group."""
+        rows = list(rows_of(lane.micro_batches))
+        groups, graded = self._groups(model, rows, helpers, seed=seed)
+        place = [row.row_id for row in rows].index(row_id)
+        row, group, size = rows[place], groups[place], self.config.group_size
+        prompts = prompts_of([row], size, seed=seed)
+        alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
+        answer = self._answered(model, alone, self._sampling)[sample % len(alone)]
+        paid = graded[place * size : (place + 1) * size]
+        outcome = outcomes(groups, self.config)[place][sample]
+        advantage = float(group.advantages[sample])
+        return RolloutAlone(
+            prompt=self._tokenizer.decode(row.tokens.tolist(), skip_special_tokens=False),
+            answer=self._text(answer),
+            tokens=tuple(answer.tokens.tolist()),
+            log_probs=tuple(answer.log_probs.tolist()),
+            ended_by=answer.reason,
+            reward=paid[sample].reward,
+            failure=None if paid[sample].failure is None else str(paid[sample].failure),
+            group_rewards=tuple(each.reward for each in paid),
+            advantage=None if np.isnan(advantage) else advantage,
+            outcome=outcome,
+            because=OUTCOMES[outcome],
+            digest=rollout_digest(answer),
+            digest_beside=rollout_digest(group.rollouts[sample]),
+        )
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where too many of a step's answers have no grade."""
@@ -223,13 +256,30 @@ class GrpoMethod:
         )
         return scores
 
+    def _groups(
+        self, model: nn.Module, rows: Sequence[PromptRow], helpers: Helpers, *, seed: int
+    ) -> tuple[list[AnswerGroup], list[Graded]]:
+        """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
+        size = self.config.group_size
+        answers = self._answered(model, prompts_of(rows, size, seed=seed), self._sampling)
+        graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
+        groups = [
+            grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
+            for row, at in zip(rows, range(0, len(answers), size), strict=True)
+        ]
+        return groups, graded
+
     def _answered(self, model: nn.Module, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
         if not prompts:
             return []
+        return self._generator(model).generate(prompts, sampling)
+
+    def _generator(self, model: nn.Module) -> Generator:
+        """Whom the model is asked through."""
         assert isinstance(model, CausalNetwork), type(model)
         if self._engine is None or self._engine[0] is not model:
             self._engine = model, Generator(model.network, ends=self._ends, tokenizer=self._tokenizer)
-        return self._engine[1].generate(prompts, sampling)
+        return self._engine[1]
 
     def _graded(
         self, rewards: Rewards, rows: Sequence[PromptRow], answers: Sequence[Rollout], helpers: Helpers

@@ -7,8 +7,8 @@ A group stays in the lane of its row. An answer is a function of weights, prompt
 and answer; so a lane is the same in every bit whoever makes it, beside whichever other lanes.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 import xxhash
@@ -49,6 +49,17 @@ NAMES = ("length", "truncated", "distinct", "reward_spread", "no_spread")
 """What is counted of answers, whatever they are paid for."""
 
 
+Outcome = Literal["learned", "no_spread", "overlong", "failed", "over_drawn"]
+OUTCOMES: Mapping[Outcome, str] = {
+    "learned": "its reward differs from that of others of its group, and the step was made with it.",
+    "no_spread": "all graded answers of its group earned the same: its advantage is 0, it taught nothing.",
+    "overlong": "it was cut, and method.overlong is mask: it counts in its group's mean and is not learned.",
+    "failed": "a grader failed, so it left its group.",
+    "over_drawn": "other groups of its lane came first, and method.groups_per_lane learns from no more.",
+}
+"""What becomes of an answer, and what that means."""
+
+
 def prompts_of(rows: Sequence[PromptRow], group_size: int, *, seed: int) -> list[Prompt]:
     """So many for each row; the key of a draw follows from the row and the number of the answer."""
     return [
@@ -77,16 +88,32 @@ def learned_lane(
     lane: int, groups: Sequence[AnswerGroup], config: GrpoConfig, max_tokens: int | None
 ) -> LaneShare:
     """The lane with the answers that teach in the place of its prompts; `max_tokens`: see `micro_batches`."""
-    if config.groups_per_lane is not None:
-        groups = [group for group in groups if group.has_spread][: config.groups_per_lane]
-    is_masked = isinstance(config.overlong, MaskOverlong)
+    learned = ("learned",) if config.groups_per_lane is not None else ("learned", "no_spread")
     answers = [
         TaughtAnswer(group.row, rollout, float(advantage))
-        for group in groups
-        for rollout, advantage in zip(group.rollouts, group.advantages, strict=True)
-        if not np.isnan(advantage) and not (is_masked and rollout.reason == "length")
+        for group, became in zip(groups, outcomes(groups, config), strict=True)
+        for rollout, advantage, outcome in zip(group.rollouts, group.advantages, became, strict=True)
+        if outcome in learned
     ]
     return LaneShare(lane, micro_batches(answers, max_tokens))
+
+
+def outcomes(groups: Sequence[AnswerGroup], config: GrpoConfig) -> list[list[Outcome]]:
+    """[group][answer]: what became of each answer of a lane."""
+    is_masked, most = isinstance(config.overlong, MaskOverlong), config.groups_per_lane
+    with_spread = [place for place, group in enumerate(groups) if group.has_spread]
+    beyond = set() if most is None else set(with_spread[most:])
+
+    def of(place: int, group: AnswerGroup, answer: int) -> Outcome:
+        if np.isnan(group.advantages[answer]):
+            return "failed"
+        if is_masked and group.rollouts[answer].reason == "length":
+            return "overlong"
+        return "over_drawn" if place in beyond else "learned" if group.has_spread else "no_spread"
+
+    return [
+        [of(place, group, each) for each in range(len(group.rollouts))] for place, group in enumerate(groups)
+    ]
 
 
 def tallies(groups: Sequence[AnswerGroup]) -> dict[str, Tally]:
@@ -102,6 +129,13 @@ def tallies(groups: Sequence[AnswerGroup]) -> dict[str, Tally]:
         Tally(sum(not group.has_spread for group in groups), len(groups)),
     )
     return dict(zip(NAMES, counted, strict=True))
+
+
+def rollout_digest(rollout: Rollout) -> int:
+    """One of an answer and what the sampler said of it: 64 bits."""
+    digest = xxhash.xxh3_64(rollout.tokens.astype(np.int64).tobytes())
+    digest.update(rollout.log_probs.astype(np.float32).tobytes())
+    return digest.intdigest()
 
 
 def digest_of(groups: Sequence[AnswerGroup]) -> int:

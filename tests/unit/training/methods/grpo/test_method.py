@@ -17,11 +17,12 @@ from agreement.measured import Measured, apart, measured
 from agreement.rollout_cases import ANSWERED, log_probs_of
 from agreement.tiny_models import END, save_tiny
 from assay.data.loader.batch import LaneShare
+from assay.training.generation.generator import Generator
 from assay.training.generation.rollout import Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.rollouts import AnswerGroup, grouped, learned_lane, tallies
+from assay.training.methods.grpo.rollouts import OUTCOMES, AnswerGroup, grouped, learned_lane, outcomes, tallies
 from assay.training.trainer.lane_forward import LaneForward
 from prompt_rows import grpo_config, prompt_lane
 
@@ -314,3 +315,31 @@ def test_later_updates_are_held_against_what_the_first_one_found(base: Path) -> 
     moved = method.loss(model, {**tensors, **first.kept}, {})
     assert moved.sum.item() != first.sum.item() and float(moved.metrics["clipped"].sum) > 0
     assert torch.equal(moved.kept["old_log_probs"], first.kept["old_log_probs"])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_answer_made_alone_is_that_of_its_lane(
+    together: bool, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Generator, "rows_are_independent", together)
+    method = GrpoMethod(grpo_config(base, groups_per_lane=1, overlong={"type": "mask"}))
+    model, lane = method.build_model(), prompt_lane(0, [1, 2, 3])
+    made = {
+        (row, sample): method.rollout(model, lane, {}, row_id=row, sample=sample, seed=3)
+        for row in (1, 2, 3)
+        for sample in range(4)
+    }
+    assert all(each.digest == each.digest_beside for each in made.values())
+    assert len({each.digest for each in made.values()}) == 12
+    [learned] = rolled_out(method, model, lane, seed=3)
+    taught = [row for batch in learned.lane.micro_batches for row in batch.row_ids.tolist()]
+    assert sorted(taught) == sorted(row for (row, _), each in made.items() if each.outcome == "learned")
+
+
+def test_what_became_of_an_answer_has_one_of_five_names(base: Path) -> None:
+    config = grpo_config(base, groups_per_lane=1, overlong={"type": "mask"})
+    groups = answers([[1, 2, 3], [6, 2, 2], [1, 1, 1]], [[1, 1, 1], [0, 1, math.nan], [0, 1, 0]], config)
+    assert outcomes(groups, config) == [
+        ["no_spread"] * 3, ["overlong", "learned", "failed"], ["over_drawn"] * 3,
+    ]  # fmt: skip
+    assert {each for of_group in outcomes(groups, config) for each in of_group} == set(OUTCOMES)

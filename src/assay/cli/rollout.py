@@ -1,0 +1,93 @@
+"""`assay rollout`: one answer of a past step, drawn again alone."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.cli.given import RUN, given_home
+
+if TYPE_CHECKING:
+    from assay.records.rollout import RolloutReport
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN", type=RUN)
+@click.option("--step", required=True, type=int, help="The step that learned from it (the first is 1).")
+@click.option("--row", required=True, type=int, help="The prompt's row of the dataset.")
+@click.option("--sample", type=int, default=0, show_default=True, help="Which of its answers, from 0.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def rollout(run_id: str, step: int, row: int, sample: int, as_json: bool) -> None:
+    """Draw one answer of a GRPO RUN again, alone, and compare every bit with what the run learned from.
+
+    Begins at the nearest commit before the step, on one process, whatever number of ranks made the run. Says
+    the prompt, the answer, its reward, and why it was or was not learned from. Exit code 1 if a bit differs.
+    """
+    from assay.launch.run import existing_run, planned_steps
+    from assay.store.metrics.recorded import recorded_steps
+    from assay.training.recipe import recipe_of
+    from assay.training.replay.request import RolloutRequest
+
+    run = existing_run(given_home(), run_id)
+    recipe, request = recipe_of(run), RolloutRequest(step, row, sample)
+    request.check(
+        run,
+        recipe.trainer,
+        recipe.method,
+        num_lanes=recipe.loader.lanes,
+        last_step=planned_steps(run),
+        steps=recorded_steps(Path(run.run_dir)),
+    )
+
+    from assay.launch.ranks.processor import other_processor
+    from assay.launch.rollout import rollout_again
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+
+    if (said := other_processor(run, step, attempt=None)) is not None:
+        click.secho(said, err=True, fg="yellow")
+    log = CommitLog(open_store(run.store_url))
+    report = rollout_again(run, log, request, progress=_progress)
+    click.echo(report.to_json() if as_json else _text(report))
+    sys.exit(1 if report.verdict == "differs" else 0)
+
+
+def _progress(step: int, first: int, last: int) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"\rmaking step {step} of {first} to {last} again", err=True, nl=step == last)
+
+
+def _text(report: "RolloutReport") -> str:
+    colour = {"equal": "green", "differs": "red", "not recorded": "yellow"}[report.verdict]
+    origin = f"the commit of step {report.from_step}" if report.from_step else "the starting weights"
+    said = report.log_probs
+    rewards = ", ".join("none" if reward is None else f"{reward:g}" for reward in report.group_rewards)
+    reward = "no reward" if report.reward is None else f"reward {report.reward:g}"
+    advantage = "" if report.advantage is None else f", advantage {report.advantage:+.4g}"
+    lines = [
+        f"{click.style(report.verdict.upper(), fg=colour, bold=True)}  {report.run_id}, step {report.step}, "
+        f"row {report.row_id} ({report.row_place}), answer {report.sample} of "
+        f"{len(report.group_rewards)}, lane {report.lane}",
+        f"  drawn alone with the weights after step {report.policy_step}, from {origin}",
+        f"  prompt: {report.prompt!r}",
+        f"  answer: {report.answer!r}",
+        f"  {len(report.tokens)} tokens: {' '.join(map(str, report.tokens))}",
+        "  ended by itself" if report.ended_by == "stop" else "  cut at method.sampling.max_tokens",
+        f"  log-probabilities: sum {sum(said):.6g}, mean {sum(said) / len(said):.4g}, least {min(said):.4g}",
+        f"  {reward}{advantage}; its group's rewards: {rewards}",
+        f"  {click.style(report.outcome.replace('_', ' '), bold=True)}: {report.because}",
+    ]
+    if report.recorded_code_version != report.code_version:
+        lines.append(f"  made by {report.recorded_code_version}, drawn again by {report.code_version}")
+    lines += [
+        f"  {'=' if each.is_equal else '≠'} {each.quantity}: {each.replayed}"
+        + ("" if each.is_equal else f", {_OTHER[each.quantity]} {each.recorded}")
+        for each in report.compared
+    ]
+    if report.verdict == "not recorded":
+        lines.append(f"  the run wrote nothing down about step {report.step}")
+    return "\n".join(lines)
+
+
+_OTHER = {"rollout alone": "beside the others", "rollout_digest": "on record"}

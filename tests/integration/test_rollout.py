@@ -1,0 +1,94 @@
+"""`assay rollout`: answers of a killed and resized run, each drawn again alone; and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from assay.cli.main import main
+from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.rollout import rollout_again
+from assay.records.rollout import RolloutReport
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.replay.request import RolloutRequest
+from method_runs import digest, eventful
+from one_rank import rows_of_steps
+from prompt_rows import grpo_recipe, prompt_dataset
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+
+
+def again(name: str, step: int, row: int, sample: int) -> RolloutReport:
+    run = Home.from_environment().run(name)
+    log = CommitLog(open_store(run.store_url))
+    return rollout_again(run, log, RolloutRequest(step, row, sample))
+
+
+def assay(*arguments: Any) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(each) for each in arguments])
+    return int(ended.value.code or 0)
+
+
+def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = grpo_recipe(prompt_dataset(tmp_path / "rows"), tmp_path / "base")
+    tree["trainer"] |= {"max_steps": 3, "commit_every": 2}
+    digest(tree, "run", RestartPolicy())
+    rows = sorted(row for lane in rows_of_steps(tree, 3)[2] for row in lane)
+    capsys.readouterr()
+    asked = ("rollout", "run", "--step", 3, "--row", rows[0], "--sample", 1)
+    assert assay(*asked, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["verdict"] == "equal" and (report["policy_step"], report["from_step"]) == (2, 2)
+    assert [each["quantity"] for each in report["compared"]] == ["rollout alone", "rollout_digest"]
+    assert len(report["tokens"]) == len(report["log_probs"]) and report["answer"].startswith("t")
+    assert len(report["group_rewards"]) == 4 and report["group_rewards"][1] == report["reward"]
+    assert assay(*asked) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("EQUAL  run, step 3, row") and report["because"] in said
+
+    for wrong, expected in (
+        (("--step", 2, "--row", rows[0]), f"--row {rows[0]}: it is not of step 2, whose rows are "),
+        (("--step", 9, "--row", 1), "--step 9: the run has the steps 1 to 3"),
+        (("--step", 3, "--row", rows[0], "--sample", 4), "each prompt has the answers 0 to 3"),
+    ):
+        assert assay("rollout", "run", *wrong) == 2
+        assert expected in capsys.readouterr().err
+
+    answered = GrpoMethod._answered
+
+    def spoiled(self: GrpoMethod, model: Any, prompts: Any, *rest: Any) -> Any:
+        answers = answered(self, model, prompts, *rest)
+        if len(prompts) == 1:
+            answers[0].log_probs.view(np.uint32)[0] ^= 1
+        return answers
+
+    monkeypatch.setattr(GrpoMethod, "_answered", spoiled)
+    assert assay(*asked) == 1
+    assert "≠ rollout alone" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.slow
+def test_answers_of_a_killed_and_resized_run_are_drawn_again_alone(number: int, tmp_path: Path) -> None:
+    tree = grpo_recipe(prompt_dataset(tmp_path / "rows"), tmp_path / "base")
+    digest(tree, "eventful", eventful())
+    steps = rows_of_steps(tree, 12)
+    luck = np.random.default_rng(number)
+    found = []
+    for _ in range(number):
+        step = int(luck.integers(1, 13))
+        row = int(luck.choice([row for lane in steps[step - 1] for row in lane]))
+        found.append(again("eventful", step, row, int(luck.integers(4))))
+    assert [each.verdict for each in found] == ["equal"] * number
+    assert len({each.outcome for each in found}) > 1
