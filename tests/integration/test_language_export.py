@@ -19,6 +19,7 @@ from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.data.dataset.build import build_dataset
+from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig
 from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.models.export import Exported, export_run
@@ -206,9 +207,17 @@ def test_predict_gives_rewards_of_pairs_conversations_and_texts_from_a_run_and_f
     assert run_command("predict", "reward", asked) == 2
     assert "no column 'text', and no pair" in capfd.readouterr().err
     assert run_command("predict", "reward", asked, "--text", "body") == 0
-    asked.write_text(json.dumps({"text": "that is " * 99}) + "\n")
-    assert run_command("predict", "reward", asked) == 2
-    assert "no sequence that the model was trained on has more than" in capfd.readouterr().err
+    longer = "that is " * 20  # than any row that was trained on; no longer than the model takes
+    wide = [*tokenizer(longer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    assert Dataset.open(preferences).manifest.lengths.max < len(wide) <= MODEL["max_tokens"]
+    for model in ("reward", folder):
+        asked.write_text(json.dumps({"text": longer}) + "\n")
+        assert run_command("predict", model, asked, "-o", tmp_path / "out.jsonl") == 0
+        said = json.loads((tmp_path / "out.jsonl").read_text())
+        assert said["reward"] == pytest.approx(expected(wide), abs=1e-6)
+        asked.write_text(json.dumps({"text": "that is " * 99}) + "\n")
+        assert run_command("predict", model, asked) == 2
+        assert "tokens, and the model takes 96. Shorten it" in capfd.readouterr().err
 
 
 def test_predict_of_a_language_model_names_the_command_that_serves(

@@ -34,7 +34,7 @@ class ExportedModel(Record):
     is_tokenizer_proved: bool
     """The dataset's manifest names this tokenizer; else somebody vouched for it."""
     max_tokens: PositiveInt
-    """The longest row that was trained on; what is longer is cut."""
+    """The longest row that was trained on; a classifier's longer texts are cut."""
     code_version: str
     """The version of assay, in the run's record."""
     exported_by: str

@@ -33,6 +33,8 @@ from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
 from assay.store.objects import open_store
 from assay.training.methods.registry import portable_method
+from assay.training.model.causal import longest_sequence
+from assay.training.model.reward_network import RewardNetwork
 from assay.training.recipe import Recipe, recipe_of
 
 ROWS_AT_ONCE = 512
@@ -62,9 +64,10 @@ def exported_predictor(folder: Path) -> Predictor:
             raise DamagedDataError(f"{found}: not the file that was exported. Export the model again.")
     recipe = stored(Recipe, exported.recipe, where=f"{path}: the recipe", wrote=exported.exported_by)
     method = portable_method(recipe.method)
-    answerer = Answerer(method, method.load_portable(folder))
-    if exported.form == "reward_model":
-        return _rewarder(answerer, folder / TOKENIZER_FILE, exported.max_tokens)
+    model = method.load_portable(folder)
+    answerer = Answerer(method, model)
+    if isinstance(model, RewardNetwork):
+        return _rewarder(answerer, model, folder / TOKENIZER_FILE)
     types = {name: _type(name, text, path) for name, text in exported.columns.items()}
     return _predictor(answerer, folder / TOKENIZER_FILE, exported.max_tokens, types)
 
@@ -76,8 +79,8 @@ def run_predictor(run: Run, commit: Commit, *, tokenizer: Path | None) -> Predic
     dataset = Dataset.open(Path(recipe.data.dataset))
     known = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, NAME_IT)
     model = load_committed(run, commit, open_store(run.store_url))
-    if method.form == "reward_model":
-        return _rewarder(Answerer(method, model), known.path, dataset.manifest.lengths.max)
+    if isinstance(model, RewardNetwork):
+        return _rewarder(Answerer(method, model), model, known.path)
     columns = dataset.manifest.columns
     read = {name: columns[name] for name in recipe.method.columns if name != "input_ids"}
     types = {name: _type(name, text, dataset.folder) for name, text in read.items()}
@@ -200,8 +203,9 @@ def _predictor(
     return Predictor(answerer, loaded, {name: kind for name, kind in types.items() if name != LABEL})
 
 
-def _rewarder(answerer: Answerer, tokenizer: Path, max_tokens: int) -> Predictor:
-    return Predictor(answerer, load_tokenizer(tokenizer), {}, RewardRows.of(tokenizer, max_tokens))
+def _rewarder(answerer: Answerer, model: RewardNetwork, tokenizer: Path) -> Predictor:
+    rows = RewardRows.of(tokenizer, longest_sequence(model.decoder.config))
+    return Predictor(answerer, rows.tokenizer, {}, rows)
 
 
 def _type(name: str, text: str, where: Path) -> pa.DataType:

@@ -31,6 +31,7 @@ class RewardRows(NamedTuple):
     end: str
     """The token behind a text or a completion; empty for none."""
     max_tokens: int
+    """Longest sequence that the model takes."""
 
     @classmethod
     def of(cls, tokenizer: Path, max_tokens: int) -> "RewardRows":
@@ -59,7 +60,6 @@ class RewardRows(NamedTuple):
         found = [encoding.ids for encoding in encodings]
         if (longest := max(map(len, found))) > self.max_tokens:
             raise DataError(
-                f"{where}: {longest} tokens, and no sequence that the model was trained on has more than "
-                f"{self.max_tokens}. Shorten it, or drop the row."
+                f"{where}: {longest} tokens, and the model takes {self.max_tokens}. Shorten it, or drop it."
             )
         return found

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from assay.data.dataset.tokens import load_tokenizer
-from assay.training.model.causal_config import NewCausalConfig, PretrainedCausalConfig
+from assay.training.model.causal_config import LONGEST, NewCausalConfig, PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
 from assay.training.model.encoder import from_folder
 from assay.training.model.lora import attach_adapters
@@ -44,8 +44,7 @@ def causal_model(network: Any, tokenizer: Tokenizer) -> CausalModel:
 
 def longest_sequence(config: Any) -> int:
     """Tokens that a transformers model of this configuration takes."""
-    names = ("max_position_embeddings", "n_positions")
-    return int(next((getattr(config, name) for name in names if hasattr(config, name)), 1024))
+    return int(next((getattr(config, name) for name in LONGEST if hasattr(config, name)), 1024))
 
 
 def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head: bool = True) -> Any:
