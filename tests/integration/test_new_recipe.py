@@ -73,12 +73,29 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
     assert run("train", file, "--check", "--check-seconds", 0) == 0
+    tree = yaml.safe_load(file.read_text())
+    short = {**tree["trainer"], "max_steps": 30, "evaluate_every": None}
+    losses = [step["loss"] for step in train_one_rank({**tree, "trainer": short}, tmp_path / "run").steps]
+    assert losses[-1] < 0.98 * losses[0], "with the rate of a large model, it is 1.0"
     assert run("data", "score", pairs, "--reference", base, "--out", tmp_path / "scored") == 0
     scored = tmp_path / "scored.yaml"
     assert run("recipe", "new", tmp_path / "scored", "--method", "dpo", "--out", scored) == 0
     tree = yaml.safe_load(scored.read_text())["method"]
     assert (tree["reference"]["type"], tree["model"]["path"]) == ("columns", str(base))
     assert run("train", scored, "--check", "--check-seconds", 0) == 0
+
+
+@pytest.mark.parametrize(("weights", "rate"), [(7_000_000_000, 1e-6), (70_000_000, 1e-5), (700, 1e-3)])
+def test_the_rate_of_a_pretrained_model_goes_with_its_size(weights: int, rate: float, tmp_path: Path) -> None:
+    pairs = preference_dataset(tmp_path / "pairs", num_rows=96)
+    base = save_tiny(LlamaForCausalLM, tmp_path / "base", seed=3)
+    header = json.dumps(
+        {"all": {"dtype": "F32", "shape": [weights], "data_offsets": [0, 4 * weights]}}
+    ).encode()
+    (base / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)  # read by nobody else
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", pairs, "--method", "dpo", "--model", base, "--out", file) == 0
+    assert yaml.safe_load(file.read_text())["trainer"]["optimizer"]["learning_rate"] == rate
 
 
 def test_prompts_have_a_recipe_of_grpo_that_grades_by_the_answer_beside_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ rows' lengths; batch, epochs and commits from their number; the model's size fro
 a GPU. It is a start that trains, no optimum.
 """
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +70,10 @@ _METHODS: Mapping[str | None, tuple[LanguageMethod, ...]] = {
     "prompts": ("grpo",),
 }
 """What learns from rows of a format; the first unless another is asked for."""
-_PRETRAINED_RATES = {"sft": "2.0e-5", "reward": "1.0e-5", "dpo": "1.0e-6", "grpo": "1.0e-6"}
+_NEW_RATE = 1e-3
+_PRETRAINED_RATES = {"sft": 2e-5, "reward": 1e-5, "dpo": 1e-6, "grpo": 1e-6}
+_USUAL_WEIGHTS = 7e9
+"""Weights of the models for which these rates are usual."""
 _GROUP_SIZE = 8
 _ANSWER_TOKENS = 256
 _MOST_TOKENS = 16_384
@@ -103,7 +107,6 @@ def new_recipe(
         )
     split, train = _split(dataset)
     sizes = _sizes(int(train.num_rows.sum()), epochs, pretrained=model is not None)
-    rate = (_PRETRAINED_RATES[learns] if learns else "5.0e-5") if model is not None else "1.0e-3"
     title = re.sub(r"[^\w.-]+", "-", name or manifest.name).strip("-.") or "first"
     lines = [
         f"# {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens; made for {_machine()}.",
@@ -111,7 +114,7 @@ def new_recipe(
         *_aligned(_general(title, folder, split, train, manifest.build.group if manifest.build else "")),
         *_aligned(_loader(manifest, sizes, model, num_rows=int(train.num_rows.sum()))),
         *_aligned(_language(dataset, learns, model) if learns else _method(dataset, train, model)),
-        *_aligned(_trainer(sizes, rate, pretrained=model is not None)),
+        *_aligned(_trainer(sizes, _rate(learns, model))),
     ]
     text = "\n".join(lines) + "\n"
     checked(LoadedConfig(yaml.safe_load(text), {}))
@@ -306,7 +309,29 @@ def _answer_tokens(manifest: DatasetManifest, model: str | None) -> int:
     return max(1, min(_ANSWER_TOKENS, room))
 
 
-def _trainer(sizes: _Sizes, rate: str, *, pretrained: bool) -> Iterator[tuple[str, str]]:
+def _rate(learns: LanguageMethod | None, model: str | None) -> tuple[float, str]:
+    """A learning rate, and why.
+
+    Of a pretrained language model it goes with one over the root of its weights. What suits Adam goes with one
+    over the width (Yang et al. 2022, arXiv:2203.03466), and weights go with its square; the rates of 2.0e-4 for
+    0.2 M weights and 3.0e-4 for 0.1 M with which recipes/preferences and recipes/rl learn are on that line.
+    """
+    if model is None:
+        return _NEW_RATE, "usual for a small new model; a tenth of it if the loss jumps"
+    if learns is None:
+        return 5e-5, "usual for encoders that do not forget"
+    usual = _PRETRAINED_RATES[learns]
+    weights = PretrainedCausalConfig(type="pretrained", path=model).num_parameters()
+    if weights is None:
+        return usual, "usual for models that do not forget"
+    found = min(_NEW_RATE, usual * math.sqrt(_USUAL_WEIGHTS / weights))
+    return (
+        found,
+        f"{usual:.1e} is usual for 7 B weights; these are {count_text(weights)}, and smaller take more",
+    )
+
+
+def _trainer(sizes: _Sizes, rate: tuple[float, str]) -> Iterator[tuple[str, str]]:
     warmup = max(1, sizes.steps // 20)
     evaluate_every = 2 * sizes.commit_every
     yield "trainer:", ""
@@ -318,8 +343,7 @@ def _trainer(sizes: _Sizes, rate: str, *, pretrained: bool) -> Iterator[tuple[st
             "steps between looks at the held-out rows; one more at the end",
         )
     yield "  optimizer:", ""
-    what = "that do not forget" if pretrained else "for a small new model; a tenth of it if the loss jumps"
-    yield f"    learning_rate: {rate}", f"the peak; usual {what}"
+    yield f"    learning_rate: {rate[0]:.1e}", f"the peak; {rate[1]}"
     yield (
         f"    schedule: {{type: cosine, warmup_steps: {warmup}}}",
         "rises for 5% of the steps, then falls to a tenth",
