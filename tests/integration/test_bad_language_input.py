@@ -21,6 +21,7 @@ from assay.data.dataset import build
 from assay.data.dataset.formats import template
 from language_rows import language_dataset, sft_recipe
 from preference_rows import pair_row, preference_dataset, preference_recipe, small_model, write_pairs
+from prompt_rows import grpo_recipe, prompt_dataset
 
 USER, ASSISTANT = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
 
@@ -204,6 +205,15 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
     error = capfd.readouterr().err
     assert said in error and error.count("error: ") == 1 and "Traceback" not in error, error
+    assert not (home / "refused").exists()
+
+
+def test_packed_prompts_leave_no_run(tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base")
+    tree["loader"]["layout"] = {"type": "packed", "sequence_tokens": 64}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
+    assert "method 'grpo' takes one row a line" in capfd.readouterr().err
     assert not (home / "refused").exists()
 
 

@@ -18,17 +18,17 @@ def config(train_on: str) -> SftConfig:
     return SftConfig.model_validate({"model": MODEL, "train_on": train_on})
 
 
-def ragged(rows: list[list[int]]) -> Ragged:
-    values = np.zeros((len(rows), max(map(len, rows))), np.int64)
+def ragged(rows: list[list[int]], more_padding: int = 0) -> Ragged:
+    values = np.zeros((len(rows), max(map(len, rows)) + more_padding), np.int64)
     for line, row in zip(values, rows, strict=True):
         line[: len(row)] = row
     return Ragged(values, np.array([len(row) for row in rows], np.int32))
 
 
-def padded(rows: list[list[int]], spans: list[list[int]]) -> MicroBatch:
+def padded(rows: list[list[int]], spans: list[list[int]], more_padding: int = 0) -> MicroBatch:
     ids = np.arange(100, 100 + len(rows), dtype=np.uint64)
     columns = {"language": pa.array([f"l{row}" for row in range(len(rows))])}
-    return MicroBatch(ids, {"input_ids": ragged(rows), "trained_spans": ragged(spans)}, columns)
+    return MicroBatch(ids, {"input_ids": ragged(rows, more_padding), "trained_spans": ragged(spans)}, columns)
 
 
 def packed(rows: list[list[int]], spans: list[list[int]], per_line: int) -> MicroBatch:

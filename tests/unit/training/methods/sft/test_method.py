@@ -57,6 +57,7 @@ def test_a_step_does_not_depend_on_how_its_rows_lie(data: Any, per_line: int, tr
     moved = [rows[place] for place in order], [spans[place] for place in order]
     one = step([padded(rows, spans)], train_on)
     ways = {
+        "padded further": [padded(rows, spans, data.draw(st.integers(1, 9)))],
         "in another order": [padded(*moved)],
         "packed": [packed(*moved, per_line)],
         "in two": [
