@@ -75,6 +75,8 @@ class Run(NamedTuple):
     """By test that passed."""
     lines: dict[str, dict[int, list[str]]]
     """Which tests run a line of a file."""
+    anew: frozenset[str]
+    """Tests that pass on a second import of the package: what is left of the first may disturb one."""
 
 
 def main() -> int:
@@ -175,8 +177,23 @@ class Driver:
                 for file, numbers in ran.items():
                     for number in numbers:
                         lines[file][number].append(node)
-        print(f"{len(seconds)} tests in {time.monotonic() - began:.0f} s", flush=True)
-        return Run(seconds, lines)
+        anew = self._pass_anew(list(seconds))
+        took = time.monotonic() - began
+        print(f"{len(seconds)} tests, {len(anew)} of them on a second import, in {took:.0f} s", flush=True)
+        return Run(seconds, lines, anew)
+
+    def _pass_anew(self, nodes: Sequence[str]) -> frozenset[str]:
+        """With the right program; a mutant of what runs as a module is made is shown by these alone."""
+        children = {}
+        for worker in range(self.options.workers):
+            into = self._work / f"anew-{worker}.json"
+            part = nodes[worker :: self.options.workers]
+            children[self._fork(partial(_run_right_program_anew, part, into))] = into
+        passed: set[str] = set()
+        for child, into in children.items():
+            os.waitpid(child, 0)
+            passed |= set(json.loads(into.read_text()))
+        return frozenset(passed)
 
     def _trace(self, nodes: Sequence[str], files: set[str], into: Path) -> None:
         sizes = {file: Path(file).read_bytes().count(b"\n") + 2 for file in sorted(files)}
@@ -282,6 +299,7 @@ class Driver:
             found |= {node for node in clean.seconds if node.startswith("tests/docs")}
             mirror = str(Path("tests/unit") / mutant.path.relative_to(SOURCE).parent)
             found |= {node for node in clean.seconds if node.startswith(mirror)}
+            found &= clean.anew
         killers = self._killers[mutant.path, mutant.place.function]
         ordered = sorted(found, key=lambda node: (-killers[node], clean.seconds[node]))
         spent, chosen = 0.0, []
@@ -305,7 +323,7 @@ class Driver:
             return
         if not is_in:
             signal.setitimer(signal.ITIMER_REAL, 60 + 5 * sum(seconds[node] for node in tests))
-            if run_anew({mutant.path: code}, tests):
+            if run_anew({mutant.path: code}, tests, "-x"):
                 into.write_text("anew")
             return
         for node in tests:
@@ -356,7 +374,7 @@ def _plant(planted: Planted) -> None:
     text = path.read_text()
     assert text.count(planted.right) == 1, f"{path}: '{planted.right}' is not there once; see planted.py"
     code = compile(text.replace(planted.right, planted.wrong), str(path.resolve()), "exec")
-    if run_anew({path: code}, [f"tests/unit/training/{test}" for test in planted.tests]) == 1:
+    if run_anew({path: code}, [f"tests/unit/training/{test}" for test in planted.tests], "-x") == 1:
         os._exit(KILLED)  # 1: tests failed; other codes say that they could not be run
 
 
@@ -382,15 +400,36 @@ def _module_name(path: Path) -> str:
     return ".".join(path.with_suffix("").parts[1:])
 
 
-def run_anew(codes: dict[Path, CodeType], tests: Sequence[str]) -> int:
+class _Passed:
+    """A pytest plugin that notes which tests pass."""
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self._failed = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed = report.failed or (self._failed and report.when != "setup")
+        if report.when == "teardown" and not self._failed:
+            self.nodes.append(report.nodeid)
+
+
+def _run_right_program_anew(nodes: Sequence[str], into: Path) -> None:
+    passed = _Passed()
+    run_anew({}, nodes, plugins=[passed])
+    into.write_text(json.dumps(passed.nodes))
+
+
+def run_anew(
+    codes: dict[Path, CodeType], tests: Sequence[str], *options: str, plugins: Sequence[object] = ()
+) -> int:
     """Import the package again with these modules changed, collect and run; pytest's exit code."""
     ours = (str(ROOT / "src"), str(ROOT / "tests"))
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(ours) and not name.startswith(KEPT):
             del sys.modules[name]
     sys.meta_path.insert(0, _Changed(codes))
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--timeout=0", "--basetemp", tempfile.mkdtemp()]
-    return int(pytest.main([*arguments, *tests]))
+    arguments = ["-q", "-p", "no:cacheprovider", "--timeout=0", "--basetemp", tempfile.mkdtemp()]
+    return int(pytest.main([*arguments, *options, *tests], plugins=[*plugins]))
 
 
 if __name__ == "__main__":

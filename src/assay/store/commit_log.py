@@ -107,8 +107,6 @@ class CommitLog:
     def append(self, entry: Commit | CommitQuarantined | RunFinished) -> None:
         """Make an entry visible, or raise `FencedError` if a newer attempt has begun."""
         assert entry.attempt == self.attempt, f"attempt {self.attempt} appends an entry of {entry.attempt}"
-        if not self._is_read:
-            self.summary()
         while True:
             # What is known may already hold a newer attempt, and then the next number is still free.
             if self._summary.attempt > self.attempt:

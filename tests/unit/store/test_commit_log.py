@@ -277,6 +277,14 @@ def test_where_no_commit_is_verified_none_is_trusted(store) -> None:
     assert steps(log) == []
 
 
+def test_a_fork_falls_back_to_the_commit_that_it_inherited(store) -> None:
+    committed(CommitLog(store), 3)
+    log = begun(store)
+    committed(log, 4), committed(log, 5)
+    log.quarantine_unverified("a device is wrong", up_to=1)
+    assert steps(log) == [3]
+
+
 def test_commits_of_attempts_after_the_failed_check_are_trusted(store) -> None:
     log = begun(store)
     committed(log, 1)
@@ -315,6 +323,23 @@ def test_a_strangers_folder_is_passed_over_and_what_lies_behind_it_is_swept(stor
     log.begin_attempt(world_size=1, now_s=2.0)
     log.sweep_abandoned()
     assert folders(store) == set(theirs)
+
+
+def test_what_an_attempt_left_before_its_first_commit_is_swept_whole(store) -> None:
+    log = begun(store)
+    for name in ("weights", "receipts.npz"):
+        store.put(f"{checkpoint_folder(0, 1)}/{name}", b"torn")
+    log.begin_attempt(world_size=1, now_s=2.0)
+    log.sweep_abandoned()
+    assert folders(store) == set()
+
+
+def test_a_log_that_was_not_read_knows_of_no_commit_and_appends_behind_what_is_there(store) -> None:
+    first = committed(begun(store), 1)
+    log = CommitLog(store, attempt=1)
+    assert log.known_commits() == []
+    second = committed(log, 2)
+    assert CommitLog(store).commits() == log.known_commits() == [first, second]
 
 
 def test_a_sweep_deletes_the_weights_that_this_very_attempt_has_retired(store) -> None:
@@ -545,6 +570,35 @@ def test_a_summary_whose_entries_were_deleted_is_no_log(store, long_log) -> None
         CommitLog(store).begin_attempt(world_size=1, now_s=2.0)
     store.delete(SUMMARY)
     assert CommitLog(store).commits()[-1].step == 30
+
+
+def test_behind_a_damaged_summary_the_one_before_it_is_read(store) -> None:
+    many(store, 2 * commit_log.SUMMARY_EVERY)
+    first, second = sorted(item.key for item in store.list("log-summaries/"))
+    store.put(second, store.get(second)[:-7])
+    store.put("log/00000003.json", b"nobody looks here")
+    assert CommitLog(store).commits()[-1].step == 2 * commit_log.SUMMARY_EVERY
+    store.delete(first)
+    with pytest.raises(DamagedDataError, match=r"log/00000003\.json"):
+        CommitLog(store).commits()
+
+
+def test_a_hole_is_named_again_to_who_asks_again(store) -> None:
+    log = many(store, 5)
+    store.delete("log/00000003.json")
+    log = CommitLog(store)
+    for _ in range(2):
+        with pytest.raises(DataError, match="entry 00000003 is missing"):
+            log.commits()
+
+
+@pytest.mark.parametrize("number", [2, 32, 33])
+def test_an_entry_that_lost_its_link_behind_one_that_has_it_is_found(store, long_log, number) -> None:
+    if number < 32:
+        store.delete(SUMMARY)
+    as_an_older_assay_wrote_it(store, f"log/{number:08d}.json")
+    with pytest.raises(DamagedDataError, match=rf"log/{number:08d}\.json: it does not follow"):
+        CommitLog(store).commits()
 
 
 def test_an_entry_that_was_deleted_from_under_a_summary_is_missed_by_who_reads_all(store, long_log) -> None:

@@ -10,7 +10,6 @@ import queue
 import threading
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -267,9 +266,6 @@ def _prefetched(steps: _Steps, depth: int) -> Generator[StepShare, None, None]:
             yield item
     finally:
         stopped.set()
-        with suppress(queue.Empty):
-            while True:
-                ready.get_nowait()  # lets a waiting thread go on, and see that it may stop
         thread.join()
 
 

@@ -287,7 +287,7 @@ def _ragged_rows(parts: Sequence[_Lists], part_of_row: Int32[np.ndarray, "row"])
 
 
 def _concatenated(arrays: Sequence[Shaped[np.ndarray, "_"]], dtype: type) -> Shaped[np.ndarray, "all"]:
-    return np.concatenate(arrays, dtype=dtype, casting="same_kind") if arrays else np.zeros(0, dtype)
+    return np.concatenate(arrays, dtype=dtype) if arrays else np.zeros(0, dtype)
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
+from assay.data.loader.batch import LaneShare, MicroBatch, Packing, Ragged
 from assay.data.loader.config import LoaderConfig
 
 row_lists = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)
@@ -44,6 +44,30 @@ def test_taken_rows_keep_what_is_theirs_and_their_width(rows, data):
         np.testing.assert_array_equal(taken.ragged[name].values, column.values[chosen])
         np.testing.assert_array_equal(taken.ragged[name].lengths, column.lengths[chosen])
     assert taken.packing is None
+
+
+@pytest.mark.parametrize("chosen", [[], [0], [2, 1], [3, 0, 1, 2]])
+def test_packed_rows_are_taken_apart_as_wide_as_the_longest_of_them(chosen) -> None:
+    """Two sequences: rows of 2 and 3 tokens, and of 1 and 2 with two places of padding."""
+    rows = [[11, 12], [21, 22, 23], [31], [41, 42]]
+    packing = Packing(
+        position_ids=np.array([[0, 1, 0, 1, 2], [0, 0, 1, 0, 0]], np.int32),
+        segment_ids=np.array([[1, 1, 2, 2, 2], [1, 2, 2, 0, 0]], np.int32),
+        cu_seqlens=np.array([0, 2, 5, 6, 8], np.int32),
+    )
+    lines = np.array([[11, 12, 21, 22, 23], [31, 41, 42, 0, 0]])
+    batch = MicroBatch(
+        np.arange(4, dtype=np.uint64),
+        {"input_ids": Ragged(lines, np.array([2, 3, 1, 2], np.int32))},
+        {"label": pa.array([0, 1, 2, 3])},
+        packing,
+    )
+    taken = batch.take(chosen)
+    width = max((len(rows[row]) for row in chosen), default=0)
+    assert taken.tokens.values.shape == (len(chosen), width)
+    assert taken.tokens.values.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
+    assert taken.tokens.lengths.tolist() == [len(rows[row]) for row in chosen]
+    assert taken.columns["label"].to_pylist() == taken.row_ids.tolist() == chosen and taken.packing is None
 
 
 @settings(deadline=None)

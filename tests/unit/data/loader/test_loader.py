@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError, DataError
+from assay.data.loader import loader as loader_module
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.loader import Loader
 from assay.data.loader.order import lanes_of_reader
@@ -414,6 +415,18 @@ def test_closing_a_half_read_iterator_stops_its_threads(fake_source):
     while loader_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not loader_threads()
+
+
+def test_a_reader_slower_than_the_thread_ahead_of_it_gets_every_step(fake_source, monkeypatch):
+    monkeypatch.setattr(loader_module, "CLOSE_POLL_S", 0.0005)
+    loader = Loader(fake_source([50] * 10), config_of(prefetch_steps=1), COLUMNS)
+    expected = [rows_of(share) for share in islice(epoch_of(loader), 5)]
+    found = []
+    with closing(loader.shares(Cursor(), range(4), loader.steps_per_epoch)) as shares:
+        for share in islice(shares, 5):
+            time.sleep(0.005)
+            found.append(rows_of(share))
+    assert found == expected
 
 
 def loader_threads():

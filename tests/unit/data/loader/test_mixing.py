@@ -18,12 +18,19 @@ from assay.data.loader.mixing import (
     GOOD_CORRELATION,
     MIN_GROUPS,
     TraitMixing,
+    _as_numbers,
+    _meeting_again,
     _mend,
+    _num_pairs,
+    _samples,
+    _steps,
+    _tells_rows_apart,
     _trait,
     _windows_of,
     measure_mixing,
 )
 from assay.records.cursor import Cursor
+from assay.records.dataset import ColumnProfile
 
 NUM_ROWS, NUM_DOMAINS = 20_000, 10
 
@@ -90,6 +97,7 @@ def test_some_windows_tell_what_whole_epochs_hold(sorted_dataset, group_rows: in
     mixing = measure_mixing(view, config)
     assert mixing.mend is not None
     assert {trait.name for trait in mixing.traits} == {"domain", "label", "when", "tokens a row"}
+    assert list(mixing.traits) == sorted(mixing.traits, key=lambda trait: -trait.variation), "the worst first"
     assert trait(mixing, "domain").variation == pytest.approx(variation, rel=0.15)
     assert mixing.place_correlation == pytest.approx(places, abs=0.05)
 
@@ -226,6 +234,64 @@ def test_a_text_that_is_there_or_not_tells_rows_apart(tmp_path: Path) -> None:
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
     mixing = measure_mixing(whole_view(Dataset.open(tmp_path / "dataset")), config_of())
     assert trait(mixing, "where").variation > 1.5
+
+
+@pytest.mark.parametrize(
+    ("profile", "tells"),
+    [
+        ({"top_values": (("a", 9),), "missing_rate": 0.0}, False),
+        ({"top_values": (("a", 9),), "missing_rate": 0.1}, True),
+        ({"top_values": (("a", 9), ("b", 1)), "missing_rate": 0.0}, True),
+        ({"top_values": tuple((str(n), 1) for n in range(20)), "missing_rate": 0.0}, False),
+        ({"minimum": "1", "maximum": "1", "missing_rate": 0.0}, False),
+        ({"minimum": "1", "maximum": "2", "missing_rate": 0.0}, True),
+    ],
+)
+def test_a_column_that_is_one_value_or_as_many_as_rows_tells_nothing(profile, tells: bool) -> None:
+    assert _tells_rows_apart(ColumnProfile(name="x", type="string", **profile)) is tells
+
+
+def test_a_text_that_is_missing_is_a_kind_of_its_own() -> None:
+    kinds = _as_numbers(pa.chunked_array([["a", None, "b"], ["c", "a", None]]), is_text=True)
+    assert sorted(map(tuple, kinds.T.astype(int).tolist())) == sorted(
+        [(1, 0, 0, 0, 1, 0), (0, 1, 0, 0, 0, 1), (0, 0, 1, 0, 0, 0), (0, 0, 0, 1, 0, 0)]
+    )
+
+
+def test_pairs_that_meet_again_are_what_plain_loops_count(sorted_dataset) -> None:
+    loader = Loader(whole_view(sorted_dataset(500)), config_of(lanes=2, window_rows=128), ("domain",))
+    samples = list(_samples(loader))[:3]
+    before = [_steps(loader, sample, np.arange(len(sample.row_ids)), epoch=0) for sample in samples]
+    for steps in before:
+        steps[::5] = -1  # rows that no step served
+    rng = np.random.default_rng(0)
+    again, by_chance = 0, 0.0
+    for sample, steps in zip(samples, before, strict=True):
+        after = _steps(loader, sample, rng.permutation(len(steps)), epoch=1)
+        both = [(a, b) for a, b in zip(steps.tolist(), after.tolist(), strict=True) if a >= 0]
+        pairs = [(x, y) for i, x in enumerate(both) for y in both[:i]]
+        again += sum(x == y for x, y in pairs)
+        shares = [sum(x[epoch] == y[epoch] for x, y in pairs) for epoch in (0, 1)]
+        by_chance += shares[0] * shares[1] / len(pairs)
+    assert again > 0
+    assert _meeting_again(loader, samples, before) == pytest.approx(again / by_chance, rel=1e-12)
+    assert _num_pairs(np.array([3, 3, 3, 8, 8, 1])) == 4
+
+
+def test_the_mend_is_as_many_rows_as_the_larger_of_window_and_row_group_times_the_factor(
+    sorted_dataset,
+) -> None:
+    """Twice the variance that is allowed: twice the rows in a window, or half of them in a row group."""
+    lane = NUM_ROWS // 4
+    for group_rows, window_rows, expected in [
+        (100, 512, (1024, 50)),
+        (2000, 512, (4096, 256)),
+        (3000, 512, (lane, 256)),
+        (5000, 128, (lane, 64)),
+    ]:
+        view = whole_view(sorted_dataset(group_rows))
+        loader = Loader(view, config_of(window_rows=window_rows), ())
+        assert _mend(loader, view, 0.0, BAD_EXCESS) == expected
 
 
 def test_what_mends_it_stays_within_the_lane_and_above_nothing(sorted_dataset) -> None:

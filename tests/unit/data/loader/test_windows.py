@@ -26,10 +26,25 @@ def test_a_number_below_32_bits_is_named() -> None:
         _lists(pa.chunked_array([[[5], [-(2**31) - 1]]], pa.list_(pa.int64())))
 
 
+@pytest.mark.parametrize("lists", [[[1, 2], None], [[1, None], [2]], [[1, None], None]], ids=str)
+def test_a_list_that_is_missing_or_misses_a_number_is_refused(lists) -> None:
+    with pytest.raises(DataError, match=r"has [12] nulls"):
+        _lists(pa.chunked_array([lists], pa.list_(pa.int32())))
+
+
+def test_the_least_that_fits_is_not_blamed_for_what_is_beyond() -> None:
+    with pytest.raises(DataError, match=f"holds {2**31}, beyond"):
+        _lists(pa.chunked_array([[[-(2**31)], [2**31]]], pa.list_(pa.int64())))
+
+
 def test_lengths_beyond_16_bits_keep_their_order() -> None:
     lengths = np.array([70_000, 3, 65_536, 65_535], np.int32)
     assert np.argsort(_sortable(lengths), kind="stable").tolist() == [1, 3, 2, 0]
     assert _sortable(lengths[[1, 3]]).dtype == np.uint16
+
+
+def test_lengths_with_jitter_are_sorted_by_their_fractions() -> None:
+    assert np.argsort(_sortable(np.array([1.75, 1.5, 1.25])), kind="stable").tolist() == [2, 1, 0]
 
 
 def test_a_group_that_somebody_holds_is_not_read_again(fake_source) -> None:
