@@ -50,7 +50,7 @@ def test_imports_point_down_only() -> None:
 READS_ENVIRONMENT = {
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",
-    "scoring/http_sampler.py": "the key of an endpoint",
+    "scoring/endpoint.py": "the key of an endpoint",
     "training/parallel/ranks.py": "gloo's interface",
     "data/dataset/build.py": "what the tokenizer forks with",
     "cli/train.py": "the allocation that srun tells of",

@@ -21,7 +21,7 @@ from assay.store.home import Home
 from assay.store.objects import copy_object, open_store
 from assay.training.recipe import recipe_of
 
-_OF_NO_NUMBER = ("loader.threads", "loader.prefetch_steps", "loader.on_damage")
+_OF_NO_NUMBER = ("loader.threads", "loader.prefetch_steps", "loader.on_damage", "method.sampler.")
 
 
 def planned_fork(
@@ -118,7 +118,9 @@ def _forbidden(key: str, before: Any, now: Any) -> str | None:
     part = key.partition(".")[0]
     if part == "data":
         return "the cursor counts the rows of that dataset and split, so others would be skipped or repeated"
-    if part == "loader" and key not in _OF_NO_NUMBER:
+    if key.startswith(_OF_NO_NUMBER):
+        return None
+    if part == "loader":
         return "it decides which rows stand behind a step, so rows would be skipped or repeated"
     # Shares (dropout, weights of losses) are no part of what the weights are; all else may be.
     if part == "method" and not all(value is None or isinstance(value, float) for value in (before, now)):

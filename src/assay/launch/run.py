@@ -70,6 +70,7 @@ def planned_run(
     LaneShares(recipe.loader.lanes, world_size)
     if store_url is not None:
         refuse_secrets(store_url, of="--store")
+    recipe.method.check_services(dataset.manifest)
     now_s = SystemClock().now_s()
     stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"

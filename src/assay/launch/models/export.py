@@ -221,6 +221,8 @@ def _without_places(recipe: dict[str, Any], dataset: str) -> dict[str, Any]:
     for part in tree["method"].values():  # an encoder, a model, its reference
         if isinstance(part, dict) and Path(str(part.get("path", ""))).is_absolute():
             part["path"] = Path(part["path"]).name
+        if isinstance(part, dict) and "url" in part:  # who answered
+            part |= {"url": "", "folder": ""}
     return tree
 
 

@@ -30,6 +30,7 @@ from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
 from assay.store.metrics.segment import SegmentWriter, segment_path
 from assay.store.objects import open_store
+from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.saver import Saver
 from assay.training.methods.registry import method_of
@@ -69,7 +70,7 @@ def train_rank(
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    forward = _lane_forward(recipe, method, ranks)
+    forward = _lane_forward(recipe, method, ranks, GradeBook(store, task.orders.attempt.attempt))
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
@@ -172,13 +173,14 @@ def _faults(task: RankTask) -> RankFaults:
     )
 
 
-def _lane_forward(recipe: Recipe, method: PredictingMethod, ranks: Ranks) -> LaneForward:
+def _lane_forward(recipe: Recipe, method: PredictingMethod, ranks: Ranks, book: GradeBook) -> LaneForward:
     return LaneForward(
         method,
         device=ranks.device,
         precision=recipe.trainer.precision,
         seed=recipe.seed,
         max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
+        book=book,
     )
 
 

@@ -18,6 +18,7 @@ from assay.data.loader.loader import Loader
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.store.commit_log import CommitLog
+from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import model_state, training_parts
 from assay.training.checkpoint.retention import RetentionConfig
 from assay.training.checkpoint.saver import Saver, weights_digest
@@ -48,6 +49,7 @@ class Replayer:
             precision=config.precision,
             seed=seed,
             max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
+            book=GradeBook(log.store, 0, is_read_only=True),
         )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)

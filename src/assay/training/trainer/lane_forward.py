@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method import (
     Helpers,
@@ -39,8 +40,10 @@ class LaneForward:
         precision: Precision,
         seed: int,
         max_micro_batch_tokens: int | None = None,
+        book: GradeBook | None = None,
     ) -> None:
-        """`max_micro_batch_tokens`: what `LoaderConfig` says; rollouts are cut by it, too."""
+        """`max_micro_batch_tokens`: what `LoaderConfig` says; rollouts are cut by it, too. `book`: see
+        `RolloutMethod`."""
         self._method = method
         self._rollout_method = method if isinstance(method, RolloutMethod) else None
         self.helpers = _frozen(method.build_helpers(), device)
@@ -49,6 +52,7 @@ class LaneForward:
         self._autocast = autocast(precision, device)
         self._seed = seed
         self._max_tokens = max_micro_batch_tokens
+        self._book = book
         self.updates_per_step = self._rollout_method.updates_per_rollout if self._rollout_method else 1
         """From the rows of one step."""
         self._kept: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
@@ -73,7 +77,13 @@ class LaneForward:
         seed = derive_key(self._seed, "rollout", step)
         with torch.no_grad(), self._autocast:
             return self._rollout_method.rollouts(
-                whole_model(), lanes, self.helpers, seed=seed, max_tokens=self._max_tokens
+                whole_model(),
+                lanes,
+                self.helpers,
+                step=step,
+                seed=seed,
+                max_tokens=self._max_tokens,
+                book=self._book,
             )
 
     def rollout(
@@ -84,7 +94,14 @@ class LaneForward:
         seed = derive_key(self._seed, "rollout", step)
         with torch.no_grad(), self._autocast:
             return self._rollout_method.rollout(
-                model, lane, self.helpers, row_id=row_id, sample=sample, seed=seed
+                model,
+                lane,
+                self.helpers,
+                row_id=row_id,
+                sample=sample,
+                step=step,
+                seed=seed,
+                book=self._book,
             )
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
+from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.model.exporting import Leaving
 
 Helpers = Mapping[str, nn.Module]
@@ -135,13 +136,16 @@ class RolloutMethod(PredictingMethod, Protocol):
         lanes: Sequence[LaneShare],
         helpers: Helpers,
         *,
+        step: int,
         seed: int,
         max_tokens: int | None,
+        book: GradeBook | None = None,
     ) -> list[RolledOut]:
-        """What each lane is to learn from; `model` has all of its weights.
+        """What each lane is to learn from in update number `step`; `model` has all of its weights.
 
         A function of weights, rows and `seed` (one for each step): a lane comes out with the same bits alone
         and beside others, for it is made again wherever it is checked. `max_tokens`: as in `LoaderConfig`.
+        What others answer meanwhile is kept in the `book`, and taken from there.
         """
         ...
 
@@ -150,7 +154,16 @@ class RolloutMethod(PredictingMethod, Protocol):
         ...
 
     def rollout(
-        self, model: nn.Module, lane: LaneShare, helpers: Helpers, *, row_id: int, sample: int, seed: int
+        self,
+        model: nn.Module,
+        lane: LaneShare,
+        helpers: Helpers,
+        *,
+        row_id: int,
+        sample: int,
+        step: int,
+        seed: int,
+        book: GradeBook | None = None,
     ) -> RolloutAlone:
         """One of the answers that `rollouts` makes for the lane, made again by itself."""
         ...

@@ -121,6 +121,10 @@ class MethodConfig(FrozenConfig, ABC):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
 
+    def check_services(self, manifest: DatasetManifest) -> None:
+        """Raise about what is asked while a run trains and does not answer, or not so that it helps; rows are
+        known to suit. Before there is a run."""
+
     @abstractmethod
     def num_parameters(self) -> int | None:
         """Trained numbers of the model; None where only a folder of weights knows."""

@@ -11,7 +11,9 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
+from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
+from assay.training.generation.remote_config import LocalSampler, RemoteSampler
 from assay.training.methods.grpo.reward_config import AnyReward, check_rewards, runs_of
 from assay.training.model.causal_config import PretrainedCausalConfig, check_rows
 from assay.training.trainer.method_config import MethodConfig, RowScores
@@ -38,6 +40,17 @@ class RolloutSampling(FrozenConfig):
 
     stop: tuple[str, ...] = ()
     """An answer ends with the first of these, too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _draws_from_all(cls, tree: Any) -> Any:
+        cut = [name for name in ("top_p", "top_k", "min_p") if isinstance(tree, Mapping) and name in tree]
+        if cut:
+            raise ValueError(
+                f"{cut[0]}: answers to learn from are drawn from the whole distribution. Cut off, it is "
+                "another than the trainer computes, and ratios of the two mean nothing. Leave it out"
+            )
+        return tree
 
 
 class _Clipped(FrozenConfig):
@@ -181,9 +194,13 @@ class GrpoConfig(MethodConfig):
         "reward_model": "rewards",
         "grader": "rewards",
         "ref_model": "reference",
+        "engine": "sampler",
+        "vllm": "sampler",
         "base": "model",
         "encoder": "model",
     }
+
+    added: ClassVar[frozenset[str]] = frozenset({"sampler"})
 
     type: Literal["grpo"] = "grpo"
 
@@ -203,6 +220,13 @@ class GrpoConfig(MethodConfig):
 
     sampling: RolloutSampling = RolloutSampling()
     """How these are drawn."""
+
+    sampler: Annotated[
+        LocalSampler | RemoteSampler,
+        Field(discriminator="type"),
+        BeforeValidator(partial(_with_type, usual="remote")),
+    ] = LocalSampler()
+    """Who draws them. Held-out prompts are answered by the process that trains in any case."""
 
     loss: Annotated[
         AnyLoss, Field(discriminator="type"), BeforeValidator(partial(_with_type, usual="dapo"))
@@ -283,6 +307,15 @@ class GrpoConfig(MethodConfig):
                 "dataset with shorter prompts."
             )
 
+    def check_services(self, manifest: DatasetManifest) -> None:
+        """See `MethodConfig`."""
+        if isinstance(self.sampler, RemoteSampler):
+            # Here, since it brings torch along, and most recipes need not ask.
+            from assay.training.methods.grpo.remote import refuse_engine
+
+            sampling = Sampling(**self.sampling.model_dump())
+            refuse_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
+
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
         return self.model.num_parameters()
@@ -296,5 +329,12 @@ class GrpoConfig(MethodConfig):
             raise ValueError(
                 f"method.overlong.buffer_tokens={overlong.buffer_tokens} is more than "
                 f"method.sampling.max_tokens={self.sampling.max_tokens}"
+            )
+        sampler = self.sampler
+        truncates = isinstance(sampler, RemoteSampler) and sampler.log_prob_gap.on_excess == "truncate"
+        if truncates and isinstance(self.loss, GspoLoss):
+            raise ValueError(
+                "method.sampler.log_prob_gap.on_excess=truncate weighs tokens, and loss gspo learns whole "
+                "answers. Use refuse"
             )
         return self

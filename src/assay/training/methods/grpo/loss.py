@@ -26,6 +26,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Float32, Float64, Int
 from torch import Tensor
 
+from assay.training.generation.remote_config import LogProbGap
 from assay.training.methods.grpo.config import AnyLoss, CispoLoss, DrGrpoLoss, GrpoLoss, GspoLoss
 
 TOKEN_MEANS = ("dapo", "bnpo", "cispo")
@@ -86,6 +87,12 @@ def summed(
     elif isinstance(loss, DrGrpoLoss):
         of_rows = of_rows / max_tokens
     return of_rows.sum()
+
+
+def truncated_weights(gaps: Float[Tensor, "row target"], gap: LogProbGap) -> Float[Tensor, "row target"]:
+    """What each token counts that another engine drew: the trainer's probability over the engine's, cut at the
+    largest weight; 1 where they are as good as equal. `gaps` are differences of their logarithms."""
+    return gaps.exp().clamp(max=gap.max_weight).where(gaps.abs() > gap.bound, 1.0)
 
 
 def group_advantages(

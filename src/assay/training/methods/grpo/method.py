@@ -1,8 +1,9 @@
 """Joins learning from rewards to the trainer's protocol.
 
-A step begins with answers of the policy as it is (see `rollouts`), and makes one update from them, or several.
-In the first what drew them is what learns, and the ratio of the two is 1; later ones are held against the
-log-probabilities that the first one computed. Nothing is in flight between steps.
+A step begins with answers of the policy as it is (see `rollouts`; `remote` where another process draws them),
+and makes one update from them, or several. In the first what drew them is what learns, and the ratio of the two
+is 1; later ones are held against the log-probabilities that the first one computed. Nothing is in
+flight between steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,9 @@ from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_file
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
 from assay.scoring.sampler import Sampling
+from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.generation.generator import Generator
+from assay.training.generation.remote_config import LogProbGap, RemoteSampler
 from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.methods.grpo.batch import (
     PromptRow,
@@ -34,7 +37,8 @@ from assay.training.methods.grpo.batch import (
     rows_of,
 )
 from assay.training.methods.grpo.config import REWARD, TRUNCATED, GrpoConfig
-from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed
+from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed, truncated_weights
+from assay.training.methods.grpo.remote import RemoteAnswers
 from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
 from assay.training.methods.grpo.rollouts import (
     NAMES,
@@ -56,7 +60,7 @@ from assay.training.model.token_scores import CausalNetwork, TokenScores
 from assay.training.trainer.method import Helpers, Loss, MetricSum, RolledOut, RolloutAlone
 from assay.training.trainer.numerics import combined_digest
 
-REFERENCE, OLD = "reference", "old_log_probs"
+REFERENCE, OLD, LOG_PROB_GAP = "reference", "old_log_probs", "log_prob_gap"
 
 
 class GrpoMethod:
@@ -72,7 +76,8 @@ class GrpoMethod:
     @property
     def metrics(self) -> Sequence[str]:
         """What is written down with every step, beside the loss."""
-        of_loss = ["entropy", "log_prob_gap"]
+        of_loss = ["entropy", LOG_PROB_GAP]
+        of_loss += ["weighed"] if self._truncated else []
         of_loss += ["kl"] if self.config.kl else []
         of_loss += ["clipped"] if self.updates_per_rollout > 1 else []
         return (*self._rewards.metrics, *NAMES, *of_loss)
@@ -100,13 +105,15 @@ class GrpoMethod:
         lanes: Sequence[LaneShare],
         helpers: Helpers,
         *,
+        step: int,
         seed: int,
         max_tokens: int | None,
+        book: GradeBook | None = None,
     ) -> list[RolledOut]:
         """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
         of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
         rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
-        all_groups, graded = self._groups(model, rows, helpers, seed=seed)
+        all_groups, graded = self._groups(model, rows, helpers, step=step, seed=seed, book=book)
         groups, paid = iter(all_groups), iter(graded)
         made = []
         for lane, of_lane in zip(lanes, of_lanes, strict=True):
@@ -126,16 +133,28 @@ class GrpoMethod:
         return made
 
     def rollout(
-        self, model: nn.Module, lane: LaneShare, helpers: Helpers, *, row_id: int, sample: int, seed: int
+        self,
+        model: nn.Module,
+        lane: LaneShare,
+        helpers: Helpers,
+        *,
+        row_id: int,
+        sample: int,
+        step: int,
+        seed: int,
+        book: GradeBook | None = None,
     ) -> RolloutAlone:
-        """See `RolloutMethod`. Where rows of a tile are not independent, an answer is made with its group."""
+        """See `RolloutMethod`. Where rows of a tile are not independent, an answer is made with its group; what
+        a remote engine answered is what was kept."""
         rows = list(rows_of(lane.micro_batches))
-        groups, graded = self._groups(model, rows, helpers, seed=seed)
+        groups, graded = self._groups(model, rows, helpers, step=step, seed=seed, book=book)
         place = [row.row_id for row in rows].index(row_id)
         row, group, size = rows[place], groups[place], self.config.group_size
-        prompts = prompts_of([row], size, seed=seed)
-        alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
-        answer = self._answered(model, alone, self._sampling)[sample % len(alone)]
+        answer = group.rollouts[sample]
+        if self._remote is None:
+            prompts = prompts_of([row], size, seed=seed)
+            alone = [prompts[sample]] if self._generator(model).rows_are_independent else prompts
+            answer = self._answered(model, alone, self._sampling)[sample % len(alone)]
         paid = graded[place * size : (place + 1) * size]
         outcome = outcomes(groups, self.config)[place][sample]
         advantage = float(group.advantages[sample])
@@ -156,8 +175,11 @@ class GrpoMethod:
         )
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
-        """Raise where too many of a step's answers have no grade."""
+        """Raise where too many of a step's answers have no grade, or a remote engine drew otherwise than it
+        should."""
         refuse_failures(metrics, self.config.max_reward_failures, step=step)
+        if self._remote is not None:
+            self._remote.refuse_gap(metrics.get(LOG_PROB_GAP, 0.0), step=step)
 
     def weight(self, micro_batch: MicroBatch) -> int:
         """Tokens of answers, or answers, as the loss is a mean over them."""
@@ -185,10 +207,10 @@ class GrpoMethod:
         old = tensors.get(OLD, log_probs.detach())
         policy = policy_loss(log_probs, old, tensors["advantages"], learned, self.config.loss)
         of_tokens = policy.of_tokens
-        gaps = (log_probs.detach() - tensors["sampler_log_probs"]).abs()
+        gaps = old - tensors["sampler_log_probs"]
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
-            "log_prob_gap": MetricSum((gaps * learned).sum(), num_tokens),
+            LOG_PROB_GAP: MetricSum((gaps.abs() * learned).sum(), num_tokens),
         }
         if self.updates_per_rollout > 1:
             metrics["clipped"] = MetricSum((policy.is_clipped & learned).sum(), num_tokens)
@@ -198,6 +220,10 @@ class GrpoMethod:
             apart = divergences(log_probs, old, said)
             of_tokens = of_tokens + self.config.kl * apart
             metrics["kl"] = MetricSum((apart.detach() * learned).sum(), num_tokens)
+        if self._truncated:
+            weights = truncated_weights(gaps, self._truncated)
+            of_tokens = of_tokens * weights
+            metrics["weighed"] = MetricSum(((weights != 1) & learned).sum(), num_tokens)
         longest = self.config.sampling.max_tokens
         return Loss(summed(of_tokens, learned, self.config.loss, max_tokens=longest), metrics, {OLD: old})
 
@@ -257,17 +283,49 @@ class GrpoMethod:
         return scores
 
     def _groups(
-        self, model: nn.Module, rows: Sequence[PromptRow], helpers: Helpers, *, seed: int
+        self,
+        model: nn.Module,
+        rows: Sequence[PromptRow],
+        helpers: Helpers,
+        *,
+        step: int,
+        seed: int,
+        book: GradeBook | None,
     ) -> tuple[list[AnswerGroup], list[Graded]]:
         """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
         size = self.config.group_size
-        answers = self._answered(model, prompts_of(rows, size, seed=seed), self._sampling)
+        answers = self._drawn(model, rows, step=step, seed=seed, book=book)
         graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
         groups = [
             grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
             for row, at in zip(rows, range(0, len(answers), size), strict=True)
         ]
         return groups, graded
+
+    @cached_property
+    def _remote(self) -> RemoteAnswers | None:
+        """Whom answers to learn from are asked from, if not this process."""
+        config = self.config
+        if not isinstance(config.sampler, RemoteSampler):
+            return None
+        size, ends = config.group_size, self._ends
+        return RemoteAnswers(config.sampler, config.model, self._sampling, group_size=size, ends=ends)
+
+    @property
+    def _truncated(self) -> LogProbGap | None:
+        """How the loss is corrected, if it is."""
+        sampler = self.config.sampler
+        gap = sampler.log_prob_gap if isinstance(sampler, RemoteSampler) else None
+        return gap if gap is not None and gap.on_excess == "truncate" else None
+
+    def _drawn(
+        self, model: nn.Module, rows: Sequence[PromptRow], *, step: int, seed: int, book: GradeBook | None
+    ) -> list[Rollout]:
+        """`group_size` answers to each row, to learn from."""
+        if self._remote is None:
+            return self._answered(model, prompts_of(rows, self.config.group_size, seed=seed), self._sampling)
+        assert isinstance(model, CausalNetwork) and book is not None, "what others say is kept"
+        return self._remote.of(model, rows, step=step, seed=seed, book=book)
 
     def _answered(self, model: nn.Module, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
         if not prompts:

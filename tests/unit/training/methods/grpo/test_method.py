@@ -39,7 +39,7 @@ def rolled_out(
     method: GrpoMethod, model: nn.Module, *lanes: LaneShare, seed: int = 0, max_tokens: int | None = None
 ):
     with torch.no_grad():
-        return method.rollouts(model, lanes, {}, seed=seed, max_tokens=max_tokens)
+        return method.rollouts(model, lanes, {}, step=1, seed=seed, max_tokens=max_tokens)
 
 
 def tokens_of(lane: LaneShare) -> list[Any]:
@@ -325,7 +325,7 @@ def test_an_answer_made_alone_is_that_of_its_lane(
     method = GrpoMethod(grpo_config(base, groups_per_lane=1, overlong={"type": "mask"}))
     model, lane = method.build_model(), prompt_lane(0, [1, 2, 3])
     made = {
-        (row, sample): method.rollout(model, lane, {}, row_id=row, sample=sample, seed=3)
+        (row, sample): method.rollout(model, lane, {}, row_id=row, sample=sample, step=1, seed=3)
         for row in (1, 2, 3)
         for sample in range(4)
     }

@@ -1,0 +1,74 @@
+"""Asks an HTTP endpoint for JSON, by the standard library alone.
+
+Answers that may pass (408, 409, 429, 5xx, no connection) are asked for again, with a pause that doubles; a 4xx
+is the asker's mistake and is not. A request has a time limit, so one lost answer cannot hold anybody up.
+"""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from typing import Any
+
+from assay.base.clock import Clock, SystemClock
+from assay.base.errors import ConfigError
+from assay.scoring.sampler import SamplerError, SamplerErrorKind
+
+RETRIED = frozenset({408, 409, 429, 500, 502, 503, 504})
+FIRST_PAUSE_S = 0.5
+
+
+class Endpoint:
+    """An address below which things are asked; the key is $OPENAI_API_KEY, where it wants one."""
+
+    def __init__(
+        self, base_url: str, *, timeout_s: float = 60.0, max_retries: int = 4, clock: Clock | None = None
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"'{base_url}' is no endpoint. Write its URL, e.g. http://localhost:8000/v1.")
+        self.base_url = base_url.rstrip("/")
+        self._timeout_s = timeout_s
+        self._max_retries = max_retries
+        self._clock = clock or SystemClock()
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        """What is answered; raises `SamplerError`."""
+        return self._asked(path, json.dumps(body).encode())
+
+    def get(self, path: str) -> Any:
+        """Likewise."""
+        return self._asked(path, None)
+
+    def _asked(self, path: str, data: bytes | None) -> Any:
+        request = urllib.request.Request(
+            self.base_url + path,
+            data=data,
+            headers={
+                "Content-Type": "application/json",
+                "Authorization": f"Bearer {os.environ.get('OPENAI_API_KEY', 'none')}",
+            },
+        )
+        for attempt in range(self._max_retries):
+            try:
+                return self._answer(request)
+            except SamplerError as error:
+                if error.kind == "request":
+                    raise
+            self._clock.sleep_s(FIRST_PAUSE_S * 2**attempt)
+        return self._answer(request)
+
+    def _answer(self, request: urllib.request.Request) -> Any:
+        where = request.full_url
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s) as response:
+                # vLLM answers what it was told to do with nothing.
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                said = error.read()[:300].decode(errors="replace")
+            kind: SamplerErrorKind = "server" if error.code in RETRIED else "request"
+            raise SamplerError(kind, f"{where} answered {error.code}: {said}") from error
+        except TimeoutError as error:
+            raise SamplerError("timeout", f"{where} did not answer in {self._timeout_s:g} s") from error
+        except (OSError, ValueError) as error:
+            raise SamplerError("server", f"{where} cannot be reached or read: {error}") from error

@@ -1,0 +1,268 @@
+"""Answers of another engine: a real one of plain transformers, which is told to misbehave in every way."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
+from agreement.tiny_models import save_tiny
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError, DataError
+from assay.launch.run import planned_run
+from assay.scoring.sampler import Sampling
+from assay.store.home import Home
+from assay.store.metrics.recorded import recorded_steps
+from assay.store.objects import ObjectStore, open_store
+from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.checkpoint.made_groups import found_groups
+from assay.training.generation.remote_config import LogProbGap
+from assay.training.generation.remote_engine import EngineAwayError, EngineError, RemoteEngine
+from assay.training.methods.grpo.config import GrpoConfig
+from assay.training.methods.grpo.loss import truncated_weights
+from assay.training.methods.grpo.method import GrpoMethod
+from assay.training.methods.grpo.remote import refuse_engine
+from assay.training.trainer.method import RolledOut
+from completions_server import CompletionsServer, serving
+from one_rank import one_rank_run, train_here
+from prompt_rows import grpo_config, grpo_recipe, prompt_dataset, prompt_lane
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("base") / "model", seed=3)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prompt_dataset(tmp_path_factory.mktemp("prompts"))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletionsServer]:
+    other = save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("other") / "model", seed=4)
+    with serving(other) as server:
+        yield server
+
+
+@pytest.fixture
+def engine(server: CompletionsServer) -> CompletionsServer:
+    server.ways, server.failures = set(), 0
+    return server
+
+
+def sampler(engine: CompletionsServer, tmp_path: Path, **keys: Any) -> dict[str, Any]:
+    folder = tmp_path / "handover"
+    folder.mkdir(exist_ok=True)
+    return {
+        "type": "remote", "url": engine.url, "model": engine.model, "folder": str(folder), "max_retries": 1,
+        "timeout_s": 20.0, **keys,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def config(base: Path, engine: CompletionsServer, tmp_path: Path) -> GrpoConfig:
+    return grpo_config(base, sampler=sampler(engine, tmp_path))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(str(tmp_path / "store"))
+
+
+def rolled_out(config: GrpoConfig, store: ObjectStore, *, rows: list[int], **book: Any) -> RolledOut:
+    method = GrpoMethod(config)
+    with torch.no_grad():
+        [made] = method.rollouts(
+            method.build_model(), [prompt_lane(0, rows)], {}, step=3, seed=7, max_tokens=None,
+            book=GradeBook(store, **{"attempt": 1, **book}),
+        )  # fmt: skip
+    return made
+
+
+def test_answers_are_of_the_weights_that_were_handed_over(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    made = rolled_out(config, store, rows=[1, 2])
+    method = GrpoMethod(config)
+    model = method.build_model()
+    sums = [
+        method.loss(model, method.tensors(batch, torch.device("cpu")), {}).metrics["log_prob_gap"]
+        for batch in made.lane.micro_batches
+    ]
+    assert sum(float(each.sum) for each in sums) < 2e-6 * sum(float(each.weight) for each in sums)
+    [folder] = Path(config.sampler.folder).iterdir()
+    assert folder.name == engine.named and (folder / "tokenizer.json").is_file()
+
+
+def test_what_was_answered_is_taken_again_by_whoever_makes_the_step(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    first, asked = rolled_out(config, store, rows=[1, 2]), engine.num_asked
+    again = rolled_out(config, store, rows=[2, 1], attempt=2)
+    replayed = rolled_out(config, store, rows=[1, 2], attempt=0, is_read_only=True)
+    assert (engine.num_asked, replayed.digest) == (asked, first.digest)
+    assert replayed.lane.micro_batches[0].columns == first.lane.micro_batches[0].columns
+    assert again.lane.num_rows == first.lane.num_rows
+    assert rolled_out(config, store, rows=[1, 3], attempt=2) is not None and engine.num_asked == asked + 1
+    with pytest.raises(DataError, match=r"step 3, row 4: what .* answered is not kept"):
+        rolled_out(config, store, rows=[4], is_read_only=True)
+
+
+def test_what_was_answered_with_other_weights_is_asked_for_anew(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, tmp_path: Path
+) -> None:
+    rolled_out(config, store, rows=[1])
+    other = save_tiny(LlamaForCausalLM, tmp_path / "other", seed=9)
+    asked = engine.num_asked
+    changed = config.model_copy(update={"model": config.model.model_copy(update={"path": str(other)})})
+    rolled_out(changed, store, rows=[1], attempt=2)
+    assert engine.num_asked == asked + 1
+    assert found_groups(store, 3, [1])[1].policy == engine.named
+
+
+def test_an_engine_with_stale_weights_is_named_and_only_by_the_digest(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.ways = {"stale"}
+    with pytest.raises(EngineError, match=r"it has other weights: they are to have digest .* names"):
+        rolled_out(config, store, rows=[1])
+    assert not found_groups(store, 3, [1])
+    monkeypatch.setattr(RemoteEngine, "refuse_others", lambda *_: None)
+    assert rolled_out(config, store, rows=[1]).lane.num_rows
+
+
+def test_answers_behind_which_the_weights_change_are_not_kept(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    engine.ways = {"changing"}
+    with pytest.raises(EngineError, match="behind its answers it names another"):
+        rolled_out(config, store, rows=[1])
+    assert not found_groups(store, 3, [1])
+
+
+def test_a_question_is_asked_again_where_the_answer_may_pass(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer
+) -> None:
+    rolled_out(config, store, rows=[1])
+    engine.failures = 1
+    assert rolled_out(config, store, rows=[2]).lane.num_rows
+    engine.failures = 2
+    with pytest.raises(
+        EngineAwayError, match=r"does not answer: .* answered 500: .*give the same command again"
+    ):
+        rolled_out(config, store, rows=[3])
+
+
+def run_with(tree: dict[str, Any], folder: Path) -> list[dict[str, float]]:
+    train_here(one_rank_run(tree, folder))
+    return [each.values for _, each in sorted(recorded_steps(folder).items())]
+
+
+def recipe(dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path, **gap: Any) -> dict[str, Any]:
+    """Two steps of a real run of one rank."""
+    tree = grpo_recipe(dataset, base, trainer={"max_steps": 2, "commit_every": 2, "spot_check_every": 2})
+    return tree | {"method": tree["method"] | {"sampler": sampler(engine, tmp_path, log_prob_gap=gap)}}
+
+
+@pytest.mark.parametrize("way", ["hot", "lying"])
+def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
+    way: str, dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path
+) -> None:
+    tree = recipe(dataset, base, engine, tmp_path, bound=0.05)
+    honest = run_with(tree, tmp_path / "honest")
+    assert all(step["log_prob_gap"] < 2e-6 for step in honest)
+    engine.reload(str(save_tiny(LlamaForCausalLM, tmp_path / "another", seed=8)))
+    engine.ways = {way}
+    with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
+        run_with(tree, tmp_path / "refused")
+    assert not list(open_store(str(tmp_path / "refused")).list("made/"))
+    blind = run_with(recipe(dataset, base, engine, tmp_path, bound=100.0), tmp_path / "blind")
+    assert blind[0]["log_prob_gap"] > 0.05
+
+
+def test_a_step_that_is_corrected_weighs_tokens_that_are_apart(
+    dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path
+) -> None:
+    engine.ways = {"hot"}
+    steps = run_with(recipe(dataset, base, engine, tmp_path, on_excess="truncate"), tmp_path / "run")
+    assert len(steps) == 2 and all(step["weighed"] > 0.5 for step in steps)
+
+
+def test_a_weight_is_the_ratio_of_both_cut_at_the_largest_and_one_within_the_bound() -> None:
+    config = LogProbGap(bound=0.1, on_excess="truncate", max_weight=3.0)
+    gaps = torch.tensor([[0.0, 0.1, -0.05, 0.5, -2.0, 1.2]])
+    expected = torch.tensor([[1.0, 1.0, 1.0, 0.5, -2.0, 3.0]])
+    expected[0, 3:5] = expected[0, 3:5].exp()
+    assert torch.allclose(truncated_weights(gaps, config), expected)
+
+
+REFUSED = {
+    "text_only": "its answer has no tokens with their log-probabilities",
+    "unnamed": "it does not name its weights",
+    "stale": "it has other weights",
+}
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_an_engine_that_could_not_be_learned_from_is_refused_before_there_is_a_run(
+    way: str,
+    dataset: Path,
+    base: Path,
+    engine: CompletionsServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    home = Home.from_environment()
+    engine.reload(str(save_tiny(LlamaForCausalLM, tmp_path / "another", seed=5)))
+    engine.ways = {way}
+    tree = LoadedConfig(recipe(dataset, base, engine, tmp_path), {})
+    options: dict[str, Any] = {"world_size": 1, "run_id": "refused", "store_url": None}
+    with pytest.raises(ConfigError, match=REFUSED[way]):
+        planned_run(home, tree, **options)
+    engine.ways = set()
+    assert planned_run(home, tree, **options).run_id == "refused"
+
+
+def test_an_engine_that_is_away_serves_another_model_or_has_no_room_is_refused(
+    config: GrpoConfig, engine: CompletionsServer
+) -> None:
+    def refused(longest: int = 12, **keys: Any) -> None:
+        sampling = Sampling(**config.sampling.model_dump())
+        refuse_engine(config.sampler.model_copy(update=keys), config.model, sampling, longest)
+
+    refused()
+    with pytest.raises(EngineAwayError, match="does not answer"):
+        refused(url="http://127.0.0.1:9/v1", max_retries=0)
+    with pytest.raises(ConfigError, match=r"method.sampler.model=other: .* serves policy"):
+        refused(model="other")
+    with pytest.raises(ConfigError, match=r"it takes 64 tokens, but the longest prompt .* has 65"):
+        refused(longest=65)
+    with pytest.raises(ConfigError, match="no such folder"):
+        refused(folder="/not/there")
+
+
+@pytest.mark.parametrize(
+    "keys, said",
+    [
+        ({"sampling": {"top_p": 0.9}}, "drawn from the whole distribution"),
+        ({"sampler": {"url": "engine:8000", "model": "m", "folder": "/f"}}, "url: 'engine:8000' is none"),
+        ({"sampler": {"url": "http://e/v1", "model": "m", "folder": "f"}}, "is not absolute"),
+        (
+            {
+                "loss": {"type": "gspo"},
+                "sampler": {
+                    "url": "http://e/v1", "model": "m", "folder": "/f",
+                    "log_prob_gap": {"on_excess": "truncate"},
+                },
+            },
+            "gspo learns whole",
+        ),
+    ],
+)  # fmt: skip
+def test_a_recipe_that_cannot_mean_anything_is_refused(base: Path, keys: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        grpo_config(base, **keys)
