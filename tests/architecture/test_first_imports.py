@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ LARGE = {
 }  # fmt: skip
 
 LOOK = """
-import io, json, os, sys
+import importlib, io, json, os, sys
 from assay.cli.main import main
 large = set(json.loads(sys.argv[1]))
 for command in json.loads(sys.argv[2]):
     ours, theirs = os.pipe()
+    known = set(sys.modules)
     if os.fork() == 0:
         code, sys.stdout, sys.stderr = 0, io.StringIO(), io.StringIO()
         try:
@@ -49,13 +50,19 @@ for command in json.loads(sys.argv[2]):
         server = sys.modules.get("multiprocessing.forkserver")
         if server and server._forkserver._forkserver_pid:
             found.append("fork server")
-        os.write(theirs, json.dumps([command, code, sys.stderr.getvalue()[-2000:], found]).encode())
+        light = not set(found) & set(sys.argv[3:])
+        new = [name for name in set(sys.modules) - known if name.startswith("assay.") and light]
+        os.write(theirs, json.dumps([command, code, sys.stderr.getvalue()[-2000:], found, new]).encode())
         os._exit(0)
     os.close(theirs)
-    sys.stdout.write(os.fdopen(ours).read() + "\\n")
+    *answer, new = json.loads(os.fdopen(ours).read())
+    sys.stdout.write(json.dumps(answer) + "\\n")
     os.wait()
+    for name in new if sys.argv[3:] else ():
+        importlib.import_module(name)
 """
-"""Each command in a process that has imported the command line and no more."""
+"""Each command in a process that has imported the command line and no more; with further arguments, also what
+the commands before it imported, but for one of the modules that these name: then many of them take a moment."""
 
 
 def test_every_command_is_asked_for_something_that_is_not_there() -> None:
@@ -195,7 +202,7 @@ def furnished(tmp_path: Path) -> Path:
 
 
 def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path) -> None:
-    found = _answers(furnished, [command for command, _ in WRONG])
+    found = _answers(furnished, [command for command, _ in WRONG], HEAVY)
     assert [
         (command, said)
         for (command, part), (_, _, said, _) in zip(WRONG, found, strict=True)
@@ -205,10 +212,10 @@ def test_what_is_wrong_is_said_before_what_computes_is_imported(furnished: Path)
     assert [(command, left) for command, _, _, large in found if (left := {*large} & HEAVY)] == []
 
 
-def _answers(home: Path, commands: Sequence[str]) -> list[Any]:
+def _answers(home: Path, commands: Sequence[str], heavy: Collection[str] = ()) -> list[Any]:
     """For each: the command, its exit code, the end of what it said, and what it imported of `LARGE`."""
     answers = subprocess.run(
-        [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(commands)],
+        [sys.executable, "-c", LOOK, json.dumps(sorted(LARGE)), json.dumps(commands), *sorted(heavy)],
         env={**os.environ, "ASSAY_HOME": str(home)},
         cwd=home,
         capture_output=True,

@@ -1,7 +1,7 @@
 """What earlier versions wrote is read by this one: a file for every kind of record, of every version."""
 
 import json
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
@@ -65,10 +65,11 @@ def test_every_version_of_a_stored_configuration_is_read(config_class: type[Froz
             assert _without_what_is_new(config.model_dump(mode="json"), tree) == tree
 
 
-def test_writing_what_is_missing_changes_nothing_that_is_there() -> None:
+def test_writing_what_is_missing_changes_nothing_that_is_there(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
     before = {path: path.read_bytes() for path in FILES}
-    done = subprocess.run(
-        [sys.executable, FOLDER / "write_missing.py"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == ""
+    runpy.run_path(str(FOLDER / "write_missing.py"), run_name="__main__")
+    assert capsys.readouterr().out == ""
     assert {path: path.read_bytes() for path in sorted(FOLDER.glob("*/v*.json"))} == before

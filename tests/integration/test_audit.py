@@ -10,6 +10,7 @@ import pytest
 
 from assay.base.digest import sha256_of_bytes
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.index import index_dataset
 from assay.launch.audit import audited_run
 from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
@@ -19,16 +20,27 @@ from assay.store.objects import open_store
 from assay.training.audit import audit_run
 
 
-@pytest.fixture
-def finished(run_it, tiny_dataset: Path, tmp_path: Path):
-    """A finished run whose dataset is a copy that a test may damage."""
-    copy = tmp_path / "dataset"
-    shutil.copytree(tiny_dataset, copy)
-    manifest = copy / "manifest.json"
-    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(copy)))
-    run, log, _ = run_it(data__dataset=str(copy))
+@pytest.fixture(scope="module")
+def kept(run_here, tiny_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a finished run and its dataset, moved from where it was made; and the run's id."""
+    made = tmp_path_factory.mktemp("audited") / "made"
+    shutil.copytree(tiny_dataset, made / "dataset")
+    manifest = made / "dataset" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace(str(tiny_dataset), str(made / "dataset")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASSAY_HOME", str(made / "home"))
+        run, log, _ = run_here(data__dataset=str(made / "dataset"))
     assert audit_run(run, log).verdict == "pass"
-    return run, log, copy
+    return made.rename(made.with_name("kept")), run.run_id
+
+
+@pytest.fixture
+def finished(kept: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copy of that run and of its dataset, which a test may damage."""
+    shutil.copytree(kept[0], tmp_path / "mine")
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "mine" / "home"))
+    run = Home.from_environment().run(kept[1])
+    return run, CommitLog(open_store(run.store_url)), tmp_path / "mine" / "dataset"
 
 
 def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> int:
@@ -41,10 +53,9 @@ def tamper_with_receipts(run_dir: str, log: CommitLog, *, fix_digest: bool) -> i
     from assay.data.dataset.split import split_view
     from assay.data.loader.loader import Loader
     from assay.records.cursor import Cursor
-    from assay.records.run import Run
     from assay.training.recipe import Recipe
 
-    run = Run.from_json((Path(run_dir) / "run.json").read_bytes(), source="run.json")
+    run = Home.from_environment().run(Path(run_dir).name)
     recipe = Recipe.model_validate(run.recipe)
     dataset = Dataset.open(Path(recipe.data.dataset))
     loader = Loader(split_view(dataset, recipe.data.split, "train"), recipe.loader, ("input_ids",))
@@ -86,6 +97,20 @@ def test_a_shard_that_changed_after_indexing_is_named(finished) -> None:
     report = audit_run(run, log)
     assert report.verdict == "fail"
     assert any(shard.name in problem for problem in report.problems)
+
+
+def test_another_dataset_in_its_place_is_the_one_thing_that_is_said(finished) -> None:
+    """Missing and repeated rows of a dataset that the run never saw mean nothing."""
+    run, log, dataset = finished
+    (dataset / "manifest.json").unlink()
+    shutil.rmtree(dataset / "splits")
+    shard = min((dataset / "shards").glob("*.parquet"))
+    shard.unlink()
+    index_dataset(str(dataset / "shards"), dataset)
+    report = audit_run(run, log)
+    assert report.verdict == "fail" and not (report.missing or report.repeated)
+    assert len(report.problems) == 1
+    assert f"the run learned {run.dataset_fingerprint[:12]}…. Restore that one" in report.problems[0]
 
 
 def test_deleted_receipts_leave_their_steps_unproved(finished) -> None:

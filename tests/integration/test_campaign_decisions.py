@@ -567,6 +567,7 @@ def test_a_gain_that_holds_over_scales_is_forecast_and_scaled_from_the_command_l
     assert decision["recommendation"] == "scale"
 
 
+@pytest.mark.slow
 def test_a_gain_that_shrinks_with_scale_is_not_scaled_although_it_is_there(ladder_file) -> None:
     clause = _forecast_clause(ladder_file, [0.26, 0.22, 0.18, 0.14, 0.10], target=2.5e6)
     assert clause.verdict in ("fail", "undecided")

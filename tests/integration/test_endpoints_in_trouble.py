@@ -156,6 +156,7 @@ def heeds_sigterm(assay: Assay, training: subprocess.Popen[str]) -> Ended:
     return ended(training)
 
 
+@pytest.mark.slow
 def test_a_run_survives_answers_that_lie(assay: Assay, undisturbed: str) -> None:
     assay.s3.strike(
         Strike(at, trouble) for at, trouble in zip((4, 9, 15, 22, 30, 38), (*LIES, "late"), strict=True)

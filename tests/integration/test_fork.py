@@ -119,6 +119,7 @@ def test_rates_and_dropout_may_change_and_a_step_that_has_no_commit_is_named(par
     assert "Its commits are of these steps: 5, 10" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_fork_that_was_interrupted_is_copied_when_it_goes_on(parent: Run) -> None:
     assert assay("train", "--from", f"{parent.run_id}@5", "--run-id", "fork") == 0
     whole = last("fork").weights_digest

@@ -80,20 +80,7 @@ def test_a_step_of_it_comes_out_again_in_every_bit(assay: Assay) -> None:
     assert report["recorded_code_version"].endswith(COMMIT)
 
 
-def test_an_unfinished_run_of_it_goes_on_to_the_end_that_it_would_have_had(
-    tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ASSAY_HOME", str(unpack_home(tmp_path, COMMIT)))
-    code, _, errors = assay("train", "--resume", "unfinished")
-    assert code == 0, errors
-    shown = json.loads(assay("show", "unfinished", "--json")[1])
-    assert (shown["status"], shown["step"], shown["audit"]["verdict"]) == ("succeeded", 10, "pass")
-    assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
-    if is_same_cpu:
-        assert shown["weights_digest"] == END
-
-
-def test_after_a_move_it_is_audited_resumed_and_decided_on_where_it_lies_now(
+def test_after_a_move_it_is_audited_resumed_to_the_same_end_and_decided_on_where_it_lies_now(
     tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = unpack_home(tmp_path / "written", COMMIT)
@@ -106,6 +93,9 @@ def test_after_a_move_it_is_audited_resumed_and_decided_on_where_it_lies_now(
     assert assay("train", "--resume", "unfinished")[0] == 0
     shown = json.loads(assay("show", "unfinished", "--json")[1])
     assert (shown["run_dir"], shown["step"]) == (str(home / "unfinished"), 10)
+    assert (shown["status"], shown["audit"]["verdict"]) == ("succeeded", "pass")
+    if is_same_cpu:
+        assert shown["weights_digest"] == END
     assert [attempt["start_step"] for attempt in shown["attempts"]] == [0, 7]
     assert assay("compare", "finished", "candidate")[0] == 0
     assert assay("decide", "small")[0] == 0

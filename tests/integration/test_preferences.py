@@ -53,9 +53,8 @@ def methods(base: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize(
-    "way", ["reward", *(pytest.param(way, marks=pytest.mark.slow) for way in WAYS if way != "reward")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("way", list(WAYS))
 def test_killed_resized_and_sharded_the_weights_are_the_same(
     way: str, preferences: Path, methods: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

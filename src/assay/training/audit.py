@@ -96,7 +96,7 @@ def audit_run(
     rows = _Rows()
     folder, dataset = Path(recipe.data.dataset), None
     try:
-        dataset = Dataset.open(folder)
+        dataset = _dataset_of(run, folder)
         loader = Loader(
             split_view(dataset, recipe.data.split, "train"), recipe.loader, sequences_of(recipe.method.columns)
         )
@@ -105,10 +105,6 @@ def audit_run(
         (problems if is_damaged else not_checked).append(f"which rows were learned: {error}")
         is_proved = False
     else:
-        if dataset.fingerprint != run.dataset_fingerprint:
-            problems.append(
-                f"the dataset is {dataset.fingerprint[:12]}…, the run began on {run.dataset_fingerprint[:12]}…"
-            )
         auditor = _Auditor(dataset, loader, commits, rows, problems)
         auditor.check_receipts(receipts)
         if check_shards:
@@ -131,6 +127,17 @@ def audit_run(
         not_checked=tuple(not_checked),
         strays=_shortened(strays),
     )
+
+
+def _dataset_of(run: Run, folder: Path) -> Dataset:
+    """Raises `DataError` where another one is there: a run's receipts say nothing of other rows."""
+    dataset = Dataset.open(folder)
+    if dataset.fingerprint != run.dataset_fingerprint:
+        raise DataError(
+            f"{folder}: the dataset there is {dataset.fingerprint[:12]}…, the run learned "
+            f"{run.dataset_fingerprint[:12]}…. Restore that one; no row was compared."
+        )
+    return dataset
 
 
 def effective_commits(log: CommitLog) -> list[Commit]:

@@ -13,6 +13,7 @@ from random_program import random_program
 EFFORT = Effort(seconds=120, workers=1)
 
 
+@pytest.mark.slow
 def test_the_case_two_weeks_early_clashes_with_the_date_of_its_data(case: Program) -> None:
     early = case.changed({"decision.by": "end of week 6"})
     conflict = find_conflict(early, effort=EFFORT)

@@ -67,6 +67,7 @@ def test_the_price_of_a_person_is_what_solving_with_one_more_gives(
     assert price.decision_change_h == more.decision_h - plan.decision_h
 
 
+@pytest.mark.slow
 def test_what_changes_no_schedule_is_not_solved_again(monkeypatch: pytest.MonkeyPatch, case: Program) -> None:
     solved: list[Any] = []
     monkeypatch.setattr(what_if, "solve", lambda problem, **_: solved.append(problem) or solve(problem, **_))
