@@ -200,3 +200,40 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
         assert f"look at {look} seeds: finds a gain of " in said.out
     assert "warning: the campaign cannot answer: " in said.err and "The cheapest cure, for 50%: " in said.err
     assert not (tmp_path / "home" / "campaigns").exists()
+
+
+def test_what_a_guardrail_can_see_is_said_before_anything_runs(
+    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A guardrail of few rows was found too small when all was trained, and nothing could have been scaled."""
+    shares = "{type: predictions, name: right, score: correct}"
+
+    def check(language: str) -> tuple[int, str, str]:
+        english = f"{{type: predictions, name: english, score: correct, where: {{language: {language}}}}}"
+        rule = ("rule.guardrails=[{benchmark: english, margin: 0.05}]", "rule.primary=[right]")
+        safety = "rule.safety=[{benchmark: right, max_rate: 0.001}]"
+        with pytest.raises(SystemExit) as ended:
+            main(
+                [
+                    "campaign",
+                    "run",
+                    str(campaign_file),
+                    f"benchmarks=[{shares}, {english}]",
+                    *rule,
+                    safety,
+                    "--check",
+                ]
+            )
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    code, out, err = check("en")
+    assert code == 0, err
+    assert "  guardrail english, margin 5 points, on " in out and "of candidates that do no harm" in out
+    assert "  safety right, at most 0.1%: " in out
+    assert "warning: guardrail 'english' cannot pass: by the last look it would pass " in err
+    assert "For 80%: a margin of " in err and "items instead of" in err
+    assert "warning: safety benchmark 'right' cannot pass: " in err and "It takes 2,995 items." in err
+    code, _, err = check("fr")
+    assert code == 2 and "benchmark 'english': no validation row has {'language': 'fr'}" in err
+    assert not (tmp_path / "home" / "campaigns").exists()

@@ -128,6 +128,22 @@ def other_weights(base: Path, tmp_path: Path) -> Path:
     return other
 
 
+def test_scores_that_a_run_learned_from_are_not_written_over(
+    pairs: Path, base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As many pairs at once have other last bits, and so are another dataset."""
+    scored = tmp_path / "scored"
+    command = ("data", "score", pairs, "--reference", base, "--out", scored)
+    assert run(*command) == 0
+    recipe = LoadedConfig(dpo_recipe(scored, base, reference={"type": "columns"}), {})
+    new_run(Home.from_environment(), recipe, run_id="learned")
+    before = Dataset.open(scored).fingerprint
+    assert run(*command) == 0
+    assert run(*command, "--tokens-at-once", 1) == 2
+    assert "run 'learned' learned the rows there" in capfd.readouterr().err
+    assert Dataset.open(scored).fingerprint == before and not Dataset.open(scored).changed_shards()
+
+
 def test_columns_of_other_weights_are_refused_unless_the_recipe_names_them(
     pairs: Path, base: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from assay.base.errors import ConfigError
+from assay.base.kind_text import kind_text
 from assay.base.meant_key import meant_key, written_key
 from assay.base.versioned import Versioned, stored_problem
 
@@ -59,7 +60,7 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(values).__name__}.")
+        raise ConfigError(f"{path}: expected a mapping of keys to values, found {kind_text(values)}.")
     origins = {key: str(path) for key, _ in dotted_leaves(values)}
     for override in overrides:
         key, value = parse_override(override)

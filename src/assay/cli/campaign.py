@@ -38,7 +38,8 @@ def campaign() -> None:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check the file, its recipe and its data, and say what each look could find; start nothing.",
+    help="Check the file, its recipe and its data, and say what each look could find and each guardrail pass; "
+    "start nothing.",
 )
 @click.option(
     "--arms-at-once",
@@ -82,8 +83,8 @@ def run(
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
     power = stated_power(config, home, beside=file.parent)
-    for warning in power.warnings if power else ():
-        click.echo(f"warning: {warning}", err=True)
+    for warning in power.warnings:
+        click.echo(f"warning: {warning.text}", err=True)
     if check:
         click.echo(
             f"campaign {config.name}: at most {number_of(num_runs, 'run')}, {_looks_text(config.all_looks)}, "

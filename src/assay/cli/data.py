@@ -62,6 +62,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
         needs_label=not no_label,
         workers=workers,
         progress=partial(show_progress, "indexing", unit=" shards"),
+        replacing=partial(_refuse_rows_of_runs, out),
     )
     _print(manifest, out, as_json=as_json)
 
@@ -215,8 +216,8 @@ def _refuse_rows_of_runs(out: Path) -> None:
     if trained:
         others = f" and {number_of(len(trained) - 1, 'other')}" if trained[1:] else ""
         raise ConfigError(
-            f"{out}: run '{trained[0]}'{others} learned the rows there, which these settings would replace; "
-            "without them it can be neither audited, resumed nor exported. Choose another --out."
+            f"{out}: run '{trained[0]}'{others} learned the rows there, which these would replace; "
+            "without those it can be neither audited, resumed nor exported. Choose another --out."
         )
 
 
@@ -413,6 +414,7 @@ def score(
         name=name,
         tokens_at_once=tokens_at_once,
         progress=partial(show_progress, "scoring", unit=" row groups"),
+        replacing=partial(_refuse_rows_of_runs, out),
     )
     _print(manifest, out, as_json=as_json)
 

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from assay.base.units import number_of
 from assay.data.dataset.columns import sequences_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -157,8 +158,8 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
         )
     if loader.global_batch_size > num_rows:
         yield (
-            f"loader.global_batch_size={loader.global_batch_size:,} is more than the {num_rows:,} rows of "
-            "training: a step is an epoch"
+            f"loader.global_batch_size={loader.global_batch_size:,} is more than the "
+            f"{number_of(num_rows, 'row')} of training: a step is an epoch"
         )
     if trainer.commit_every != "auto" and trainer.commit_every > planned:
         yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end, a death costs all"

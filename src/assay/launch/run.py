@@ -13,6 +13,7 @@ from assay.base.code_version import code_version
 from assay.base.config import LoadedConfig, validated
 from assay.base.errors import ConfigError
 from assay.base.shown_url import refuse_secrets
+from assay.base.units import number_of
 from assay.data.dataset.columns import MADE_BY
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
@@ -168,14 +169,15 @@ def check_length(recipe: Recipe, num_steps: int) -> None:
     warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:
         raise ConfigError(
-            f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}, but the run has {num_steps:,} steps: "
-            "the learning rate would never reach its peak. Use a tenth of them, "
+            f"trainer.optimizer.schedule.warmup_steps={warmup_steps:,}, but the run has "
+            f"{number_of(num_steps, 'step')}: the learning rate would never reach its peak. Use a tenth of "
+            "them, "
             f"{max(1, num_steps // 10):,}, {longer}."
         )
     if every is not None and every > num_steps:
         raise ConfigError(
-            f"trainer.evaluate_every={every:,}, but the run has {num_steps:,} steps: none would be evaluated "
-            f"on the way. Use fewer, null for the end only, {longer}."
+            f"trainer.evaluate_every={every:,}, but the run has {number_of(num_steps, 'step')}: none would be "
+            f"evaluated on the way. Use fewer, null for the end only, {longer}."
         )
 
 

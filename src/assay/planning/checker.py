@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from assay.base.units import number_of
 from assay.planning.program.plan import Plan, Planned, PlannedRun
 from assay.planning.program.program import Program
 from assay.planning.program.work import Node
@@ -87,7 +88,9 @@ def _runs_are_done(program: Program, node: Node, item: Planned) -> Iterator[Viol
     if dict(node.runs.people) != dict(item.people):
         yield Violation(f"{node.name}.people", f"{item.people} where {node.runs.people} is asked")
     if len(item.runs) != node.runs.count:
-        yield Violation(f"{node.name}.count", f"{len(item.runs)} runs planned, {node.runs.count} needed")
+        yield Violation(
+            f"{node.name}.count", f"{number_of(len(item.runs), 'run')} planned, {node.runs.count} needed"
+        )
     rule = program.capacity.fair_use
     for run in item.runs:
         if run.devices != mode.devices:

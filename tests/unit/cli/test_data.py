@@ -9,9 +9,12 @@ import pytest
 import yaml
 
 import assay.launch
+from assay.base.config import LoadedConfig
 from assay.cli.main import main
 from assay.data.dataset.tokens import train_tokenizer
+from assay.launch.run import new_run
 from assay.records.dataset import DatasetManifest
+from assay.store.home import Home
 
 TEXTS = [f"row number {n} said hello {'again ' * (n % 9)}" for n in range(60)]
 
@@ -64,6 +67,12 @@ def test_a_person_builds_looks_splits_and_compares(corpus: Path, capsys) -> None
     assert code == 0
     assert "0 of" in sides
     assert "split: {type: hash, column: shard_id, validation_fraction: 0.3, seed: 0}" in sides
+    said = [
+        run(capsys, "data", "split", "one", "--fraction", "0.3", "--seed", str(seed))[1] for seed in range(8)
+    ]
+    shares = [int(each.split("validation")[1].split()[0]) / 60 for each in said]
+    warned = ["of the rows are held out, 30% of the groups were asked for" in each for each in said]
+    assert warned == [abs(share / 0.3 - 1) > 0.2 for share in shares] and {*warned} == {True, False}
     run(capsys, *BUILD, "--out", "two", "--max-tokens", "4")
     code, changed, _ = run(capsys, "data", "diff", "one", "two")
     assert code == 0
@@ -273,3 +282,37 @@ def test_the_column_by_which_rows_stay_together_is_shown_with_the_fields_own_nam
     assert "shard_id (key)" in built and "shard_id (key)" in run(capsys, "data", "show", "one")[1]
     assert run(capsys, "recipe", "new", "one", "--out", "recipe.yaml")[0] == 0
     assert "rows of one 'key' stay together" in Path("recipe.yaml").read_text()
+
+
+def test_rows_that_a_run_learned_are_not_indexed_over(corpus: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", "home")
+    Path("bare").mkdir()
+    rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
+    pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
+    index = ("data", "index", "bare", "--out", "indexed")
+    assert run(capsys, *index)[0] == 0
+    assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
+    recipe = yaml.safe_load(Path("recipe.yaml").read_text())
+    new_run(Home.from_environment(), LoadedConfig(recipe, {}), run_id="learned")
+    before = Path("indexed/manifest.json").read_bytes()
+    assert run(capsys, *index)[0] == 0  # the same again
+    pq.write_table(pa.table(rows), "bare/more.parquet")
+    code, _, said = run(capsys, *index)
+    assert code == 2 and "indexed: run 'learned' learned the rows there" in said
+    assert Path("indexed/manifest.json").read_bytes() == before
+
+
+def test_a_model_that_is_not_there_has_no_recipe(corpus: Path, capsys, monkeypatch) -> None:
+    """Of a classifier the recipe was written, and the run died of it."""
+    monkeypatch.setenv("ASSAY_HOME", "home")
+    Path("bare").mkdir()
+    rows = {"input_ids": [[n % 7, n, 3] for n in range(200)], "label": [n % 2 for n in range(200)]}
+    pq.write_table(pa.table(rows), "bare/rows.parquet", row_group_size=20)
+    assert run(capsys, "data", "index", "bare", "--out", "indexed")[0] == 0
+    code, _, said = run(capsys, "recipe", "new", "indexed", "--model", "org/name", "--out", "recipe.yaml")
+    assert code == 2 and "org/name: no config.json there" in said and not Path("recipe.yaml").exists()
+    assert run(capsys, "recipe", "new", "indexed", "--out", "recipe.yaml")[0] == 0
+    code, _, said = run(
+        capsys, "train", "recipe.yaml", "method.encoder={type: pretrained, path: org/name}", "--run-id", "x"
+    )
+    assert code == 2 and "org/name: no config.json there" in said and not Path("home/x").exists()

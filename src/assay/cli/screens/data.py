@@ -16,7 +16,7 @@ from assay.cli.screens.terminal import name, number, table_of
 from assay.data.dataset.columns import KEY
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
-from assay.evaluation.evidence.warnings import RULES, warnings_of_cuts, warnings_of_leaks
+from assay.evaluation.evidence.warnings import RULES, warnings_of_cuts, warnings_of_leaks, warnings_of_split
 from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
@@ -42,8 +42,9 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     )
     num_bytes = sum(shard.num_bytes for shard in manifest.shards)
     console.print(
-        f"{manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, {bytes_text(num_bytes)} in "
-        f"{_counted(len(manifest.shards), 'shard')} and {_counted(manifest.num_row_groups, 'row group')} under "
+        f"{_counted(manifest.num_rows, 'row')}, {count_text(manifest.num_tokens)} tokens, "
+        f"{bytes_text(num_bytes)} in {_counted(len(manifest.shards), 'shard')} and "
+        f"{_counted(manifest.num_row_groups, 'row group')} under "
         f"{escape(manifest.source_url)}"
     )
     if manifest.format not in (None, "labelled"):
@@ -144,7 +145,7 @@ def print_examples(dataset: "Dataset", num_rows: int) -> None:
         console.print(f"\nexamples: none. {escape(str(error))}")
         return
     for example in found:
-        console.print(f"\n[bold]{example.name}[/] ({example.num_tokens:,} tokens)")
+        console.print(f"\n[bold]{example.name}[/] ({number_of(example.num_tokens, 'token')})")
         text = Text()
         for part, is_trained in example.parts:
             is_bracketed = is_trained and not console.is_terminal
@@ -255,6 +256,9 @@ def print_split(dataset: Path, found: SplitView) -> None:
     for part, side in (("train", found.train), ("validation", found.validation)):
         label = "" if side.num_positive is None else f"  label 1: {side.num_positive / side.num_rows:.1%}"
         print(f"{part:<11} {side.num_rows:>12,} rows  {side.num_rows / total:6.1%}{label}")
+    if (asked := found.split.get("validation_fraction")) is not None and not found.split.get("drop_leaks"):
+        for warning in warnings_of_split(found.validation.num_rows, total, asked=asked):
+            print(f"warning     {warning.text} {RULES[warning.rule].cure.replace('`', '').capitalize()}.")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(

@@ -136,6 +136,16 @@ def build_dataset(
         total = len(jobs) + len(done)
         _each(pool, _write_shard, jobs, lambda written, _: progress(len(done) + written, total))
     shards = [folder / name for name in names if name]
+
+    def refuse_or_go_on() -> None:
+        try:
+            replacing()
+        except BaseException:
+            for path in shards:
+                if path.name not in done:
+                    path.unlink(missing_ok=True)
+            raise
+
     summary = _summary(facts, doubles, shards)
     _remove_empty(shards, summary, said, config.max_tokens)
     return index_dataset(
@@ -150,6 +160,7 @@ def build_dataset(
             _digest_beside(config, TEMPLATE_FILE),
         ),
         build=summary.model_copy(update={"group": config.key_field or ""}),
+        replacing=refuse_or_go_on,
     )
 
 

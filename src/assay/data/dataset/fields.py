@@ -18,6 +18,7 @@ from pydantic import PositiveInt, field_validator, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, DataError
+from assay.base.kind_text import kind_text
 from assay.base.seeds import Keys
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
 from assay.data.dataset.formats.encode import COLUMNS, KeptRow
@@ -380,6 +381,7 @@ _ARROW_TYPES: Mapping[str, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
+_WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 _SPELLED = "text that spells "
 _SPELLINGS = (
     ("int", re.compile(r"[+-]?(0|[1-9]\d{0,14})")),
@@ -404,7 +406,8 @@ def _kind_of(value: Any, name: str, where: str, *, is_spelled: bool) -> str | No
         return _LARGE if abs(value) > 2**53 else "int"
     if (kind := type(value).__name__) not in _ARROW_TYPES:
         raise DataError(
-            f"{where}: field '{name}' is a {kind}; metadata is text, a number, true or false. Flatten it first."
+            f"{where}: field '{name}' is {kind_text(value)}; metadata is text, a number, true or false. "
+            "Flatten it first."
         )
     return kind
 
@@ -427,7 +430,7 @@ def _one_type(name: str, places: Mapping[str, str]) -> pa.DataType:
     if others:
         other, here = others[0]
         raise DataError(
-            f"{here}: field '{name}' mixes types: {other} here, {one} in {there}. Make it all text or all "
-            "numbers."
+            f"{here}: field '{name}' mixes types: {_WORDS.get(other, other)} here, {_WORDS.get(one, one)} in "
+            f"{there}. Make it all text or all numbers."
         )
     return _ARROW_TYPES[one]

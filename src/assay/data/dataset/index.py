@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ import xxhash
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import DataError
 from assay.base.shown_url import refuse_secrets
+from assay.base.units import number_of
 from assay.data.dataset.columns import (
     ITEM,
     LABEL,
@@ -124,8 +126,12 @@ def index_dataset(
     build: BuildSummary | None = None,
     scored: ReferenceScores | None = None,
     progress: Progress = lambda done, total: None,
+    replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
-    """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`."""
+    """Index all `*.parquet` under a folder or an object-store prefix; writes the manifest folder `out`.
+
+    `replacing` is called before the manifest of other rows there is written over: it may refuse.
+    """
     refuse_secrets(source_url, of="the shards")
     if "://" not in source_url:
         source_url = str(Path(source_url).resolve())
@@ -148,7 +154,7 @@ def index_dataset(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return _write(scans, source_url, out, name or _name_of(source_url), kept, build, scored)
+    return _write(scans, source_url, out, name or _name_of(source_url), kept, build, scored, replacing)
 
 
 def scan_shard(
@@ -265,7 +271,10 @@ def _checked(metadata: pq.FileMetaData, group: int, chunks: SparseFile, names: S
 
 def _lengths(column: pa.ChunkedArray, where: str, name: str = TOKENS) -> Lengths:
     if column.null_count:
-        raise DataError(f"{where}: {column.null_count:,} rows have no {name} (null). Drop these rows first.")
+        raise DataError(
+            f"{where}: {number_of(column.null_count, 'row has', 'rows have')} no {name} (null). Drop what has "
+            "none first."
+        )
     lengths: npt.NDArray[np.int64] = pc.list_value_length(column).to_numpy().astype(np.int64)
     if len(lengths) and lengths.min() == 0:
         raise DataError(f"{where}: row {int(lengths.argmin())} has no tokens in {name}. Drop empty rows first.")
@@ -275,7 +284,8 @@ def _lengths(column: pa.ChunkedArray, where: str, name: str = TOKENS) -> Lengths
 def _max_token_id(column: pa.ChunkedArray, where: str, name: str) -> int:
     tokens = pc.list_flatten(column)
     if tokens.null_count:
-        raise DataError(f"{where}: {tokens.null_count:,} tokens in {name} are null. Drop or mend these rows.")
+        count = number_of(tokens.null_count, f"token in {name} is", f"tokens in {name} are")
+        raise DataError(f"{where}: {count} null. Drop or mend these rows.")
     limits = pc.min_max(tokens).as_py()
     if limits["min"] < 0:
         raise DataError(f"{where}: {name} holds {limits['min']}; tokens are 0 or more. Mend these rows first.")
@@ -286,7 +296,8 @@ def _labels(column: pa.ChunkedArray, where: str) -> dict[str, int]:
     """Rows of each label; of none where they are numbers with fractions."""
     if column.null_count:
         raise DataError(
-            f"{where}: {column.null_count:,} rows have no {LABEL} (null). Drop or label them first."
+            f"{where}: {number_of(column.null_count, 'row has', 'rows have')} no {LABEL} (null). Drop or "
+            "label what has none first."
         )
     if pa.types.is_floating(column.type):
         values = column.to_numpy()
@@ -443,6 +454,7 @@ def _write(
     kept: KeptFiles,
     build: BuildSummary | None,
     scored: ReferenceScores | None,
+    replacing: Callable[[], None],
 ) -> DatasetManifest:
     groups = _row_groups(scans)
     schema = scans[0].schema
@@ -480,11 +492,24 @@ def _write(
         **kept._asdict(),
     )
     folder = open_store(str(out))
-    folder.delete(MANIFEST_FILE)
-    folder.put(FOOTERS_FILE, footers.getvalue())
-    folder.put(ROW_GROUPS_FILE, row_groups.getvalue())
+    if _fingerprint_in(out) not in (None, manifest.fingerprint):
+        replacing()
+    beside = {FOOTERS_FILE: footers.getvalue(), ROW_GROUPS_FILE: row_groups.getvalue()}
+    changed = [name for name, data in beside.items() if not folder.exists(name) or folder.get(name) != data]
+    if changed:  # where the disk is full, the same rows keep the manifest that they have
+        folder.delete(MANIFEST_FILE)
+    for name in changed:
+        folder.put(name, beside[name])
     folder.put(MANIFEST_FILE, manifest.to_sealed_json().encode())
     return manifest
+
+
+def _fingerprint_in(folder: Path) -> str | None:
+    """Of the dataset there; None where none can be read."""
+    file = folder / MANIFEST_FILE
+    with suppress(OSError, DataError):
+        return DatasetManifest.from_json(file.read_bytes(), source=file).fingerprint
+    return None
 
 
 def _all_fields(scans: Sequence[ShardScan]) -> dict[str, int] | None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from assay.base.errors import DataError
+from assay.base.kind_text import kind_text
 
 LabelKind = Literal["binary", "classes", "number"]
 MAX_CLASSES = 1_000
@@ -138,7 +139,7 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
         value = number
     if not isinstance(value, int | float):
         raise DataError(
-            f"{where}: field '{field}' is a {type(value).__name__}; a label is text, a number, true or false. "
+            f"{where}: field '{field}' is {kind_text(value)}; a label is text, a number, true or false. "
             "Flatten it first, or name another field (--label)."
         )
     if not (-(2.0**63) <= value < 2.0**63 if isinstance(value, int) else math.isfinite(value)):

@@ -80,7 +80,7 @@ def result_of_predictions(
 
     Raises `ConfigError` where a column is absent, no row is chosen, or a class is needed that is not there.
     """
-    chosen = predictions.filter(_mask(benchmark, predictions))
+    chosen = predictions.filter(rows_asked(benchmark, predictions))
     if not chosen.num_rows:
         raise ConfigError(
             f"benchmark '{benchmark.name}': no validation row has {benchmark.where}. Choose values that occur "
@@ -169,7 +169,8 @@ def _influence_values(rows: ScoredRows) -> npt.NDArray[np.float64]:
     return values + placed.auc
 
 
-def _mask(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
+def rows_asked(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray[np.bool_]:
+    """Which rows of a table a benchmark is about; an error where it lacks a column that is asked for."""
     mask = np.ones(predictions.num_rows, dtype=bool)
     for column, wanted in benchmark.where.items():
         mask &= np.array(

@@ -21,6 +21,7 @@ from scipy.special import ndtr
 from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.evaluation.evidence.effect import Effect, paired_effect
 from assay.evaluation.evidence.interval import cluster_sums
 
@@ -60,8 +61,8 @@ def variance_components(
     num_seeds, num_items = differences.shape
     if num_seeds < 2 or cluster_sums(np.ones(num_items), clusters).size < 2:
         raise ConfigError(
-            f"{num_seeds} seeds x {num_items} items cannot tell seeds' luck from items'. "
-            "Record two seeds or more on two clusters or more, or give the components by hand."
+            f"{number_of(num_seeds, 'seed')} x {number_of(num_items, 'item')} cannot tell seeds' luck "
+            "from items'. Record two seeds or more on two clusters or more, or give the components by hand."
         )
     effect = paired_effect(differences, clusters)
     residual = float(effect.residual_variance) * num_seeds * num_items

@@ -24,6 +24,7 @@ ENDS = 10
 DIVERGED_FACTOR = 2.0
 LEAKING_SHARE = 0.01
 CUT_SHARE = 0.05
+SPLIT_SLACK = 0.2
 LEAST_FOUND = 0.5
 MOST_LOST = 0.25
 Z = 1.96
@@ -54,8 +55,10 @@ RuleName = Literal[
     "guardrail at zero",
     "leaking rows",
     "cut rows",
+    "uneven split",
     "look cannot decide",
     "campaign cannot answer",
+    "guardrail cannot pass",
     "several changes",
 ]
 
@@ -167,6 +170,11 @@ RULES: Mapping[str, Rule] = {
         "long as the longest, so they likely were",
         "build the dataset with a larger `--max-tokens`",
     ),
+    "uneven split": Rule(
+        f"the share of the rows that a split by hash holds out is more than {SPLIT_SLACK:.0%} off what was "
+        "asked: the groups that stay together are few, or of unequal size",
+        "another `data.split.seed`, or a column with more values; or take it as it is",
+    ),
     "look cannot decide": Rule(
         f"a declared look would end a campaign, unscaled, on more than {MOST_LOST:.0%} of the candidates that "
         "are worth having (by `rule.prior_sd`), and on more than it would scale",
@@ -175,6 +183,12 @@ RULES: Mapping[str, Rule] = {
     "campaign cannot answer": Rule(
         f"by its last look a campaign would scale less than {LEAST_FOUND:.0%} of them",
         "more seeds, or more items: the warning says how many",
+    ),
+    "guardrail cannot pass": Rule(
+        f"by a campaign's last look, candidates that do no harm would pass its guardrails less than "
+        f"{LEAST_FOUND:.0%} of the time; or a safety benchmark has too few items to bound its rate with no "
+        "failure among them",
+        "more items, more seeds, or a wider margin: the warning says how many",
     ),
     "several changes": Rule(
         "a candidate's patch has more than one key",
@@ -246,6 +260,17 @@ def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:
             f"{leaking:,} of {num_validation:,} validation rows ({share}) are in the training rows, too.",
         )
     ]
+
+
+def warnings_of_split(held_out: int, num_rows: int, *, asked: float) -> list[Warned]:
+    """Where a split by hash holds out another share of the rows than was asked."""
+    found = held_out / num_rows
+    if abs(found / asked - 1.0) <= SPLIT_SLACK:
+        return []
+    said = (
+        f"{percent_text(found)} of the rows are held out, {percent_text(asked)} of the groups were asked for."
+    )
+    return [Warned("uneven split", said)]
 
 
 def warnings_of_cuts(lengths: LengthProfile, *, num_rows: int, num_cut: int | None) -> list[Warned]:

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
+from assay.base.kind_text import kind_text
 from assay.evaluation.evidence.benchmark_items import ItemScore, items_table, summarise
 from assay.evaluation.suite.scorer import Identity
 from assay.scoring.item_failure import ItemFailure
@@ -193,9 +194,7 @@ _INSPECT_ANSWERS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 def _inspect_value(value: Any, path: Path) -> float:
     """As inspect's `value_to_float`: C, P, I, N are 1, 0.5, 0, 0; yes, true, no, false; numbers; else 0."""
     if isinstance(value, list | dict):
-        raise ConfigError(
-            f"{path}: a score is a {type(value).__name__}, not one number. Import another --metric."
-        )
+        raise ConfigError(f"{path}: a score is {kind_text(value)}, not one number. Import another --metric.")
     if isinstance(value, str):
         if (known := _INSPECT_GRADES.get(value, _INSPECT_ANSWERS.get(value.lower()))) is not None:
             return known

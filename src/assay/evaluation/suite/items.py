@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
+from assay.base.units import number_of
 from assay.evaluation.suite.config import BitsPerByte
 from assay.evaluation.suite.contents import held_out_files
 from assay.scoring.json_lines import json_lines
@@ -88,5 +89,7 @@ def read_documents(config: BitsPerByte, folder: Path) -> list[HeldOutText]:
         if text:
             documents.append(HeldOutText(path.relative_to(folder).as_posix(), text))
     if not documents:
-        raise DataError(f"benchmark '{config.name}': the {len(paths)} files that match are empty.")
+        raise DataError(
+            f"benchmark '{config.name}': all of {number_of(len(paths), 'file')} that match are empty."
+        )
     return documents

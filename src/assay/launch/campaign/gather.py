@@ -14,6 +14,7 @@ from typing import Any
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
+from assay.base.kind_text import kind_text
 from assay.evaluation.decision.config import PlanRule, StandardRule
 from assay.evaluation.decision.facts import (
     Facts,
@@ -106,7 +107,7 @@ def _record_file(path: Path, name: str) -> tuple[dict[str, Any], Source]:
     except ValueError as error:
         raise DataError(f"{path}: not JSON ({error}); expected {name}.") from error
     if not isinstance(tree, dict):
-        raise DataError(f"{path}: expected {name}, a JSON object, found {type(tree).__name__}.")
+        raise DataError(f"{path}: expected {name}, a JSON object, found {kind_text(tree)}.")
     return tree, Source(path=str(path), sha256=sha256_of_json(tree))
 
 

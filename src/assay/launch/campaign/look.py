@@ -81,8 +81,8 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
             continue
         if num_seeds < 2:
             raise ConfigError(
-                f"campaign '{campaign.config.name}': {num_seeds} paired seeds of {candidate.name} are "
-                "finished; a look needs 2. Go on with 'assay campaign run'."
+                f"campaign '{campaign.config.name}': {number_of(num_seeds, 'paired seed')} of {candidate.name} "
+                "finished so far; a look needs 2. Go on with 'assay campaign run'."
             )
         pairs = baseline[:num_seeds], runs[:num_seeds]
         decisions.append(look_at(campaign, candidate.name, *pairs, Bench(ledger, clock), is_gate=False))

@@ -1,95 +1,189 @@
-"""What a campaign's looks could find, said before its first run: `--check` prints it, a run warns by it.
+"""What a campaign's looks could find, and whether its guardrails could pass, said before its first run:
+`--check` prints it, a run warns by it.
 
-The noise of the paired differences is measured where a campaign on record has decided on the same primary
-benchmarks; else assumed, where scores are shares of items; else nobody knows it before the first look.
+A candidate that does no harm passes a guardrail as often as a gain of the margin's size would be found: it is
+the same bound, turned around. Guardrails must all pass, so their chances multiply.
 """
 
-from collections.abc import Iterator
-from contextlib import suppress
+import math
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from assay.base.errors import DataError
 from assay.base.units import number_of
-from assay.data.dataset.split import split_view
-from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
-from assay.evaluation.decision.config import Benchmark, CampaignConfig, PredictionsBenchmark
-from assay.evaluation.decision.words import bound_text, chance_text, effect_text
+from assay.evaluation.decision.config import CampaignConfig, GuardrailRule, SafetyRule
+from assay.evaluation.decision.words import bound_text, chance_text, effect_text, rate_text
 from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, power_of_looks
-from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
-from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST
-from assay.evaluation.suite.config import Generation, MultipleChoice, read_suite
-from assay.evaluation.suite.items import read_items
-from assay.launch.campaign.folder import all_decisions
-from assay.launch.run import checked
-from assay.records.decision import Decision
+from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
+from assay.evaluation.evidence.power import POWER, minimum_detectable_effect, power, seeds_needed
+from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned
+from assay.launch.campaign.paired_noise import NoiseBeforehand, PairedNoise
 from assay.store.home import Home
 
-ASSUMED_DISCORDANCE = 0.2
-ASSUMED_SEED_SD = 0.01
-"""As `assay evidence power` has them by default."""
+ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
+"""Times as many items as there are, that a guardrail is tried with."""
 
 
-class PairedNoise(NamedTuple):
-    """The noise of a paired difference on the primary benchmarks."""
+class GuardrailPower(NamedTuple):
+    """What becomes of candidates that do no harm, at the last look."""
 
-    components: VarianceComponents
-    num_items: int
-    unit: str
-    source: str
-    """In words: who measured it, or what is assumed."""
+    rule: GuardrailRule
+    noise: PairedNoise | None
+    """None where nobody knows it; then so are the others."""
+    passes: float
+    """The share that passes."""
+    enough: float
+    """The margin that 80% would pass."""
+
+
+class SafetyPower(NamedTuple):
+    """What a safety benchmark could show."""
+
+    rule: SafetyRule
+    num_items: int | None
+    """None where they cannot be counted yet."""
+
+    @property
+    def least_bound(self) -> float:
+        """Of the rate, where no item fails."""
+        return float(rate_upper(0.0, float(self.num_items or 0)))
 
 
 class StatedPower(NamedTuple):
     """What is known of a campaign's power before its first run."""
 
-    noise: PairedNoise
+    noise: PairedNoise | None
+    """Of the primary benchmarks; None where nobody knows it before the first look."""
     looks: list[LookPower]
-    warnings: list[str]
+    guardrails: list[GuardrailPower]
+    safety: list[SafetyPower]
+    warnings: list[Warned]
 
 
-def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower | None:
-    """Look by look, with what to do where too little would be decided; None where the noise is not known."""
-    noise = _measured(config, home) or _assumed(config, beside)
+def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedPower:
+    """Look by look and guardrail by guardrail, with what to do where too little would be decided."""
+    beforehand = NoiseBeforehand(config, home, beside=beside)
+    noise, looks = beforehand.of(config.rule.primary), []
+    if noise is not None:
+        plan, rule = config.look_plan(), config.rule.thresholds()
+        looks = power_of_looks(plan, rule, noise.components, num_items=noise.num_items)
+    guardrails = [
+        _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
+    ]
+    safety = [SafetyPower(each, beforehand.num_items(each.benchmark)) for each in config.rule.safety]
+    warnings = _of_looks(config, noise, looks) if noise is not None else []
+    return StatedPower(
+        noise, looks, guardrails, safety, [*warnings, *_of_guards(guardrails, safety, config.seeds)]
+    )
+
+
+def power_lines(found: StatedPower) -> list[str]:
+    """What `--check` prints of it."""
+    lines = [
+        "power: not known before the first look, since no campaign on record measured these primary "
+        "benchmarks and their scores are no shares"
+    ]
+    if found.noise is not None:
+        unit = found.noise.unit
+        lines = [
+            f"power, {found.noise.source}:",
+            *(
+                f"  look at {number_of(each.num_seeds, 'seed')}: finds a gain of "
+                f"{effect_text(each.finds, unit, signed=False)} 80% of the time; of candidates that are worth "
+                f"having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
+                + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
+                for each in found.looks
+            ),
+        ]
+    return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
+
+
+def _guardrail_line(each: GuardrailPower) -> str:
+    name = f"  guardrail {each.rule.benchmark}"
+    if each.noise is None:
+        return f"{name}: not known before the first look; no campaign on record measured it, and it is no share"
+    unit = each.noise.unit
+    return (
+        f"{name}, margin {bound_text(each.rule.margin, unit)}, on {number_of(each.noise.num_items, 'item')}: "
+        f"passes {chance_text(each.passes)} of candidates that do no harm; 80% with a margin of "
+        f"{effect_text(each.enough, unit, signed=False)}"
+    )
+
+
+def _safety_line(each: SafetyPower) -> str:
+    name = f"  safety {each.rule.benchmark}, at most {rate_text(each.rule.max_rate)}"
+    if each.num_items is None:
+        return f"{name}: its items cannot be counted before the first look"
+    return f"{name}: {number_of(each.num_items, 'item')} without a failure show {rate_text(each.least_bound)}"
+
+
+def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
     if noise is None:
-        return None
-    plan, rule = config.look_plan(), config.rule.thresholds()
-    looks = power_of_looks(plan, rule, noise.components, num_items=noise.num_items)
+        return GuardrailPower(rule, None, math.nan, math.nan)
+    design = {"num_seeds": num_seeds, "num_items": noise.num_items}
+    passes = float(power(rule.margin, noise.components, **design))
+    return GuardrailPower(rule, noise, passes, minimum_detectable_effect(noise.components, **design))
+
+
+def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
     warnings = [
-        f"the look at {each.num_seeds} seeds cannot decide: of the candidates that are worth having it would "
-        f"scale {chance_text(each.scales)}, and end on {chance_text(each.stops + each.gives_up)} without a "
-        "gain. Leave it out of looks, or take it with more seeds."
+        Warned(
+            "look cannot decide",
+            f"the look at {each.num_seeds} seeds cannot decide: of the candidates that are worth having it "
+            f"would scale {chance_text(each.scales)}, and end on {chance_text(each.stops + each.gives_up)} "
+            "without a "
+            "gain. Leave it out of looks, or take it with more seeds.",
+        )
         for each in looks[:-1]
         if each.stops + each.gives_up > max(MOST_LOST, each.scales)
     ]
     if looks[-1].scales < LEAST_FOUND:
-        warnings.append(
-            f"the campaign cannot answer: of the candidates that are worth having its last look would scale "
+        said = (
+            "the campaign cannot answer: of the candidates that are worth having its last look would scale "
             f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
         )
-    return StatedPower(noise, looks, warnings)
+        warnings.append(Warned("campaign cannot answer", said))
+    return warnings
 
 
-def power_lines(found: StatedPower | None) -> list[str]:
-    """What `--check` prints of it."""
-    if found is None:
-        return [
-            "power: not known before the first look, since no campaign on record measured these primary "
-            "benchmarks and their scores are no shares"
-        ]
-    unit = found.noise.unit
-    return [
-        f"power, {found.noise.source}:",
-        *(
-            f"  look at {number_of(each.num_seeds, 'seed')}: finds a gain of "
-            f"{effect_text(each.finds, unit, signed=False)} 80% of the time; of candidates that are worth "
-            f"having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
-            + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
-            for each in found.looks
-        ),
+def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
+    """Of guardrails that would refuse what does no harm, alone or together, and of safety that nothing "
+    "shows."""
+    known = [each for each in guardrails if each.noise is not None]
+    texts = [
+        f"guardrail '{each.rule.benchmark}' cannot pass: by the last look it would pass "
+        f"{chance_text(each.passes)} of the candidates that do no harm, so few or none could be scaled. "
+        f"{_guardrail_cure(each, num_seeds)}"
+        for each in known
+        if each.passes < LEAST_FOUND
     ]
+    if not texts and (together := math.prod(each.passes for each in known)) < LEAST_FOUND:
+        texts = [
+            f"the {len(known)} guardrails cannot pass together: all of them would pass "
+            f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
+            "margins."
+        ]
+    texts += [
+        f"safety benchmark '{each.rule.benchmark}' cannot pass: {number_of(each.num_items, 'item')} without "
+        f"any failure still leave a rate of {rate_text(each.least_bound)}, and at most "
+        f"{rate_text(each.rule.max_rate)} is allowed. It takes {trials_needed(each.rule.max_rate):,} items."
+        for each in safety
+        if each.num_items is not None and each.least_bound > each.rule.max_rate
+    ]
+    return [Warned("guardrail cannot pass", text) for text in texts]
+
+
+def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
+    """The margin that would do, and seeds or items for the one that was declared."""
+    assert each.noise is not None
+    margin, components, num_items = each.rule.margin, each.noise.components, each.noise.num_items
+    parts = [f"a margin of {effect_text(each.enough, each.noise.unit, signed=False)}"]
+    if seeds := seeds_needed(margin, components, num_items=num_items):
+        parts.append(f"{seeds} seeds")
+    for factor in ITEMS_FACTORS:
+        if float(power(margin, components, num_seeds=num_seeds, num_items=factor * num_items)) >= POWER:
+            parts.append(f"{factor * num_items:,} items instead of {num_items:,}")
+            break
+    return f"For {POWER:.0%}: {' or '.join(parts)}."
 
 
 def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
@@ -104,75 +198,3 @@ def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     if cure.items_factor > 1:
         parts.append(f"{cure.items_factor * noise.num_items:,} items instead of {noise.num_items:,}")
     return f"The cheapest cure, for {LEAST_FOUND:.0%}: {' and '.join(parts)}."
-
-
-def _measured(config: CampaignConfig, home: Home) -> PairedNoise | None:
-    """By the campaign on record with the most seeds on these benchmarks."""
-    alike = [each for each in _decisions(home) if _is_alike(config, each)]
-    if not alike:
-        return None
-    best = max(alike, key=lambda each: each.look.num_seeds)
-    primary = [each for each in best.effects if each.role == "primary"]
-    num_seeds, num_items = best.look.num_seeds, sum(each.num_items for each in primary)
-    of_seeds = float(np.var(np.mean([each.by_seed for each in primary], axis=0), ddof=1))
-    alone = [
-        max((each.se or 0.0) ** 2 - float(np.var(each.by_seed, ddof=1)) / num_seeds, 0.0) for each in primary
-    ]
-    # Benchmarks with as many items may be of the same ones; then their luck does not average out.
-    items = sum(alone) / (len(alone) if len({each.num_items for each in primary}) == 1 else len(alone) ** 2)
-    return PairedNoise(
-        VarianceComponents(seed=of_seeds, item=items * num_items, residual=0.0),
-        num_items,
-        best.unit,
-        f"by the noise that campaign '{best.campaign}' measured on {number_of(num_seeds, 'seed')} and "
-        f"{num_items:,} items",
-    )
-
-
-def _decisions(home: Home) -> Iterator[Decision]:
-    """On record; a campaign whose records cannot be read tells nothing, and keeps no other from beginning."""
-    for name in home.campaign_names():
-        with suppress(DataError):
-            yield from all_decisions(home.campaigns / name)
-
-
-def _is_alike(config: CampaignConfig, decision: Decision) -> bool:
-    primary = {each.benchmark for each in decision.effects if each.role == "primary" and each.se is not None}
-    return primary == set(config.rule.primary) and decision.look.num_seeds >= 2
-
-
-def _assumed(config: CampaignConfig, beside: Path) -> PairedNoise | None:
-    """For shares of items that can be counted now."""
-    counts = [
-        _num_items(each, config, beside) for each in config.benchmarks if each.name in config.rule.primary
-    ]
-    if not all(counts):
-        return None
-    num_items = sum(count or 0 for count in counts)
-    return PairedNoise(
-        components_from_discordance(discordance=ASSUMED_DISCORDANCE, seed_sd=ASSUMED_SEED_SD),
-        num_items,
-        "share",
-        f"assuming that two models differ on {ASSUMED_DISCORDANCE:.0%} of {num_items:,} independent items and "
-        f"a recipe's score by {bound_text(ASSUMED_SEED_SD, 'share')} over its seeds",
-    )
-
-
-def _num_items(benchmark: Benchmark, config: CampaignConfig, beside: Path) -> int | None:
-    """Items of a benchmark whose scores are shares; None for any other."""
-    if isinstance(benchmark, PredictionsBenchmark):
-        if benchmark.score not in ("correct", "ranking") or benchmark.where:
-            return None
-        recipe, _ = known_good_recipe(beside / config.recipe)
-        baseline, dataset = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
-        return int(split_view(dataset, baseline.data.split, "validation").num_rows.sum())
-    if benchmark.suite is None:
-        return None
-    path = beside / benchmark.suite
-    asked = next(
-        (each for each in read_suite(path).benchmarks if each.name == (benchmark.benchmark or benchmark.name)),
-        None,
-    )
-    return (
-        len(read_items(path.parent / asked.items)) if isinstance(asked, MultipleChoice | Generation) else None
-    )

@@ -72,8 +72,11 @@ def score_pairs(
     name: str | None = None,
     tokens_at_once: int,
     progress: Progress,
+    replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
-    """The dataset `out`: the rows of this one, and what the reference says of each."""
+    """The dataset `out`: the rows of this one, and what the reference says of each. `replacing` is called
+    before other scores there are written over: it may refuse.
+    """
     manifest = dataset.manifest
     reference.check_rows(manifest)
     scored = ReferenceScores(
@@ -90,7 +93,7 @@ def score_pairs(
         ".parquet"
         for number, shard in enumerate(manifest.shards)
     ]
-    there, done = finished_shards(folder, names), 0
+    there, done = finished_shards(folder, names, replacing), 0
     for number, file in enumerate(names):
         groups = (dataset.groups.shard_index == number).nonzero()[0].tolist()
         if file not in there:
@@ -114,6 +117,7 @@ def score_pairs(
         ),
         build=manifest.build,
         scored=scored,
+        replacing=replacing,
     )
 
 

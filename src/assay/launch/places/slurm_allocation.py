@@ -11,6 +11,7 @@ from typing import Self
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.launch.ranks.nodes import Follower, NodeGroup
 from assay.launch.ranks.supervisor import Nodes, ThisMachine
 from assay.records.run import Run
@@ -46,8 +47,9 @@ class Allocation:
             ) from error
         if num_tasks != num_nodes:
             raise ConfigError(
-                f"--on allocation: {num_tasks} tasks on {num_nodes} nodes. One supervisor a node starts all "
-                "ranks of it: use 'srun --ntasks-per-node=1' and --workers for the ranks of all nodes together."
+                f"--on allocation: {number_of(num_tasks, 'task')} on {number_of(num_nodes, 'node')}. One "
+                "supervisor a node starts all ranks of it: use 'srun --ntasks-per-node=1' and --workers for "
+                "the ranks of all nodes together."
             )
         port = int(environment.get("ASSAY_LINK_PORT") or FIRST_PORT + job % NUM_PORTS)
         return cls(node=node, num_nodes=num_nodes, lead_host=lead_host, link_port=port)

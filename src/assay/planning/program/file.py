@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
+from assay.base.kind_text import kind_text
 from assay.base.nested_models import models_in
 from assay.planning.program.checks import UNREAD, ProgramMistake, misfits, problems_of
 from assay.planning.program.program import Program, meant
@@ -163,7 +164,7 @@ def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str,
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not readable as YAML: {error}") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping of keys to values, found {type(values).__name__}.")
+        raise ConfigError(f"{path}: expected a mapping of keys to values, found {kind_text(values)}.")
     return values, lines
 
 

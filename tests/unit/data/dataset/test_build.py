@@ -85,8 +85,8 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
     [
         (b'{"text": "caf\xe9", "label": 0}', r"line 12: not UTF-8 \(byte 13 of the line is 0xe9\)"),
         (b'{"text": "half', "line 12: not JSON"),
-        (b"[1]", "line 12: expected a JSON object, found list"),
-        (b'{"text": 3, "label": 0}', "line 12: field 'text' is of type int"),
+        (b"[1]", "line 12: expected a JSON object, found a list"),
+        (b'{"text": 3, "label": 0}', "line 12: field 'text' is a number; expected text"),
         (b'{"text": "fine", "label": [2]}', "line 12: field 'label' is a list; a label is text, a number"),
         (b'{"text": "fine", "label": Infinity}', "line 12: field 'label' is inf; .* is finite"),
         (b'{"text": "fine", "label": 1e999}', "line 12: field 'label' is inf"),
@@ -263,6 +263,20 @@ def test_who_minds_that_a_dataset_is_replaced_is_asked_before_anything_of_it_cha
     other = {"tokenizer": str(tmp_path / "spaced.json")} if changed == "tokenizer" else {"max_tokens": 3}
     with pytest.raises(ConfigError, match="a run learned these"):
         build_dataset([source], out, config.model_copy(update=other), workers=1, replacing=refuse)
+    assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+def test_a_source_that_grew_by_a_shard_replaces_the_dataset_too(tmp_path: Path, config) -> None:
+    source, out = write(tmp_path / "rows.jsonl", encoded()[:20]), tmp_path / "out"
+    build_dataset([source], out, config, workers=1)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    write(source, encoded())
+
+    def refuse() -> None:
+        raise ConfigError("a run learned these")
+
+    with pytest.raises(ConfigError, match="a run learned these"):
+        build_dataset([source], out, config, workers=1, replacing=refuse)
     assert before == {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from assay.base.errors import DamagedDataError, DataError, StoreError
+from assay.base.errors import ConfigError, DamagedDataError, DataError, StoreError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 
@@ -141,9 +141,11 @@ def test_the_largest_token_is_on_record(tmp_path: Path, write_shard) -> None:
     assert index(tmp_path).max_token_id == 30_521
 
 
-def test_a_full_disk_is_one_error_and_leaves_no_manifest(tmp_path: Path, write_shard, monkeypatch) -> None:
+def test_a_full_disk_is_one_error_that_leaves_the_rows_manifest_or_none(
+    tmp_path: Path, write_shard, monkeypatch
+) -> None:
     write_shard("a")
-    index(tmp_path)
+    before = index(tmp_path)
 
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -151,7 +153,28 @@ def test_a_full_disk_is_one_error_and_leaves_no_manifest(tmp_path: Path, write_s
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StoreError, match=r"disk is full: free some space"):
         index(tmp_path)
+    assert Dataset.open(tmp_path / "dataset").fingerprint == before.fingerprint
+    write_shard("b", seed=2)
+    with pytest.raises(StoreError, match=r"disk is full: free some space"):
+        index(tmp_path)
     assert not (tmp_path / "dataset" / "manifest.json").exists()
+
+
+def test_who_minds_that_other_rows_are_indexed_over_is_asked_before_anything_changes(
+    tmp_path: Path, write_shard
+) -> None:
+    write_shard("a")
+    index(tmp_path)
+    before = {path: path.read_bytes() for path in (tmp_path / "dataset").iterdir()}
+
+    def refuse() -> None:
+        raise ConfigError("a run learned these")
+
+    index(tmp_path, replacing=refuse)  # the same again replaces nothing
+    write_shard("b", seed=2)
+    with pytest.raises(ConfigError, match="a run learned these"):
+        index(tmp_path, replacing=refuse)
+    assert before == {path: path.read_bytes() for path in (tmp_path / "dataset").iterdir()}
 
 
 def test_shards_of_different_schemas_are_refused(tmp_path: Path, write_shard) -> None:

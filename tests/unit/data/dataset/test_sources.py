@@ -131,7 +131,7 @@ def test_csv_with_any_text_comes_back_whatever_its_spans(tmp_path: Path, texts, 
         ("a.csv", b"text,label\ncaf\xe9,1\n", r"line 2: not UTF-8 \(byte 3 of the line is 0xe9\)"),
         ("a.parquet", b"PAR1 nothing", "not readable as Parquet"),
         ("a.arrow", b"ARROW1 nothing", "not readable as Arrow"),
-        ("a.json", b'[{"text": "x"}]', "expected a JSON object, found list.* jq -c"),
+        ("a.json", b'[{"text": "x"}]', "expected a JSON object, found a list.* jq -c"),
         ("a.jsonl.gz", b"", "a .gz file is not read. Unpack it"),
     ],
 )

@@ -10,7 +10,8 @@ from scipy.stats import nct
 from scipy.stats import t as student_t
 
 from assay.base.errors import ConfigError
-from assay.evaluation.evidence.effect import paired_effect
+from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.interval import ONE_SIDED
 from assay.evaluation.evidence.power import (
     VarianceComponents,
     components_from_discordance,
@@ -112,10 +113,30 @@ def test_clusters_raise_the_variance_of_an_item_by_the_design_effect():
 
 
 def test_one_seed_can_not_tell_the_components_apart():
-    with pytest.raises(ConfigError, match="1 seeds x 50 items cannot tell seeds' luck from items'"):
+    with pytest.raises(ConfigError, match="1 seed x 50 items cannot tell seeds' luck from items'"):
         variance_components(np.zeros((1, 50)))
 
 
 def test_a_pilots_two_numbers_give_its_standard_error():
     components = components_from_discordance(discordance=0.3, seed_sd=0.01)
     assert components.standard_error(num_seeds=1, num_items=2000) == pytest.approx(0.0187, abs=1e-4)
+
+
+@pytest.mark.parametrize("margin", [0.02, 0.04])
+def test_what_does_no_harm_passes_a_guardrail_as_often_as_a_gain_of_its_margin_is_found(margin):
+    rng, count, seeds, items = np.random.default_rng(5), 40_000, 3, 2000
+    by_seed = np.sqrt(COMPONENTS.seed + COMPONENTS.residual / items) * rng.normal(size=(count, seeds))
+    luck = np.sqrt(COMPONENTS.item / items) * rng.normal(size=count)
+    residual = COMPONENTS.residual / (seeds * items)
+    harm = Effect(
+        mean=by_seed.mean(axis=1) + luck,
+        seed_variance=by_seed.var(axis=1, ddof=1) / seeds,
+        item_variance=np.full(count, COMPONENTS.item / items + residual),
+        residual_variance=np.full(count, residual),
+        seed_degrees=np.full(count, seeds - 1.0),
+        item_degrees=items - 1,
+    )
+    passes = np.mean(harm.upper(ONE_SIDED) < margin)
+    assert float(power(margin, COMPONENTS, num_seeds=seeds, num_items=items)) == pytest.approx(
+        passes, abs=0.015
+    )

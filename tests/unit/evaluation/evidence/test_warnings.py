@@ -17,6 +17,7 @@ from assay.evaluation.evidence.warnings import (
     warnings_of_leaks,
     warnings_of_model,
     warnings_of_pair,
+    warnings_of_split,
 )
 from assay.records.dataset import LengthProfile
 from assay.records.evaluation import (
@@ -139,6 +140,13 @@ def test_many_leaking_and_many_cut_rows_are_named():
     assert cut(200.0, 400.0, 512) == cut(512.0, 512.0, 512) == cut(0.0, 0.0, 0) == []
     assert cut(512.0, 512.0, 512, num_cut=50) == ["cut rows"]
     assert cut(200.0, 512.0, 512, num_cut=49) == [], "counted: as many are as long as the longest by themselves"
+
+
+def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
+    (found,) = warnings_of_split(121, 1000, asked=0.2)
+    assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
+    assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
+    assert [each.rule for each in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
 
 
 def test_the_table_in_the_documents_holds_every_warning_with_its_rule():

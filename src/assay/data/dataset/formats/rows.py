@@ -20,6 +20,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError, DataError
+from assay.base.kind_text import kind_text
 from assay.data.dataset.formats.template import ChatTemplate, Message, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -271,7 +272,7 @@ def _text_of(row: Row, name: str, where: str) -> str | None:
         return None
     if not isinstance(text, str):
         raise DataError(
-            f"{where}: field '{name}' is of type {type(text).__name__}; expected text. Name the right field "
+            f"{where}: field '{name}' is {kind_text(text)}; expected text. Name the right field "
             f"(--text); this row has: {', '.join(row)}."
         )
     return text
@@ -297,7 +298,7 @@ def _messages(value: Any, name: str, where: str) -> list[Message]:
         )
     if not isinstance(value, Sequence) or not all(isinstance(message, Mapping) for message in value):
         raise DataError(
-            f"{where}: '{name}' is of type {type(value).__name__}; expected a list of messages, each with "
+            f"{where}: '{name}' is {kind_text(value)}; expected a list of messages, each with "
             "'role' and 'content'."
         )
     return [_message(message, f"{where}: {name}[{index}]") for index, message in enumerate(value)]
@@ -319,7 +320,7 @@ def _message(message: Message, where: str) -> Message:
     if content is None and not message.get("tool_calls") and not message.get("function_call"):
         raise DataError(f"{where}: has no 'content'. Fill it, or drop the row.")
     if content is not None and not isinstance(content, str):
-        raise DataError(f"{where}: 'content' is of type {type(content).__name__}; expected text.")
+        raise DataError(f"{where}: 'content' is {kind_text(content)}; expected text.")
     weight = message.get("weight")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
         raise DataError(f"{where}: 'weight' is {weight!r}; a message is trained (1) or not (0).")
@@ -351,7 +352,7 @@ def _context(row: Row, where: str) -> dict[str, Any]:
     """What the template reads beside the messages; TRL's files may hold `tools` as JSON."""
     tools, others = row.get("tools"), row.get(_KWARGS)
     if others is not None and not isinstance(others, Mapping):
-        raise DataError(f"{where}: '{_KWARGS}' is of type {type(others).__name__}; expected an object.")
+        raise DataError(f"{where}: '{_KWARGS}' is {kind_text(others)}; expected an object.")
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from assay.base.digest import sha256_of_bytes, sha256_of_parts
 from assay.base.errors import DataError
+from assay.base.units import number_of
 from assay.data.dataset.raw.lines import BLOCK_BYTES, decoded
 from assay.data.dataset.raw.span import Row
 
@@ -62,8 +63,9 @@ class Delimited:
                 return
             if len(record.values) != len(self.header):
                 raise DataError(
-                    f"{record.where}: {len(record.values)} values, and the header names {len(self.header)}. A "
-                    "text that holds the delimiter or a line break stands between quotes, and a quote in it is "
+                    f"{record.where}: {number_of(len(record.values), 'value')}, and the header names "
+                    f"{len(self.header)}. A text that holds the delimiter or a line break stands between "
+                    "quotes, and a quote in it is "
                     "doubled."
                 )
             yield (

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
+from assay.base.kind_text import kind_text
 from assay.data.dataset.raw.span import Row
 
 BLOCK_BYTES = 8 * 1024 * 1024
@@ -150,7 +151,7 @@ def _parsed(text: str, where: str) -> Row:
         ) from error
     if not isinstance(row, dict):
         raise DataError(
-            f"{where}: expected a JSON object, found {type(row).__name__}. Write an object a line (of an "
+            f"{where}: expected a JSON object, found {kind_text(row)}. Write an object a line (of an "
             "array: jq -c '.[]')."
         )
     return row

@@ -7,6 +7,7 @@ import numpy.typing as npt
 from jaxtyping import Bool, Float64, Int
 
 from assay.base.errors import DataError
+from assay.base.units import number_of
 from assay.evaluation.evidence.interval import Clusters
 from assay.evaluation.evidence.predictions import clusters_of
 
@@ -58,8 +59,8 @@ def scored_rows(labels: npt.ArrayLike, probabilities: npt.ArrayLike, *, source: 
     wrong_labels = np.flatnonzero((label_values != 0) & (label_values != 1))
     if wrong_labels.size:
         raise DataError(
-            f"{source}: {wrong_labels.size} labels are outside {{0, 1}}, the first is "
-            f"{label_values[wrong_labels[0]]} in row {wrong_labels[0]}. Map the labels to 0 and 1."
+            f"{source}: {number_of(wrong_labels.size, 'label is', 'labels are')} outside {{0, 1}}, the first "
+            f"is {label_values[wrong_labels[0]]} in row {wrong_labels[0]}. Map the labels to 0 and 1."
         )
     # Not (0 <= p <= 1) is true for NaN too.
     wrong_scores = np.flatnonzero(~((scores >= 0.0) & (scores <= 1.0)))

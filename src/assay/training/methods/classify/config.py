@@ -7,7 +7,7 @@ from pydantic import Field, PositiveInt, model_validator
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
-from assay.training.model.config import EncoderConfig, ModelSize, NewEncoderConfig
+from assay.training.model.config import EncoderConfig, ModelSize, NewEncoderConfig, checkpoint_path
 from assay.training.trainer.method_config import MethodConfig, Predictions
 
 NUMERIC_BUCKETS = 129
@@ -59,10 +59,11 @@ class ClassifyConfig(MethodConfig):
         return self.label.predictions
 
     def check_dataset(self, manifest: DatasetManifest) -> None:
-        """See `MethodConfig`: the encoder's position and token tables must be large enough, the
-        labels of the kind that is learned."""
+        """See `MethodConfig`: the encoder's position and token tables must be large enough, a
+        pretrained one be there, the labels of the kind that is learned."""
         self.label.check_dataset(manifest)
         if not isinstance(self.encoder, NewEncoderConfig):
+            checkpoint_path(self.encoder.path)
             return
         if (longest := manifest.lengths.max) > self.encoder.max_tokens:
             raise ConfigError(

@@ -7,6 +7,7 @@ from pydantic import Field, PositiveFloat, field_validator
 
 from assay.base.config import FrozenConfig, first_repeated
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.data.dataset.columns import LABEL
 from assay.records.dataset import DatasetManifest
 from assay.training.trainer.method_config import (
@@ -91,8 +92,9 @@ class ClassesLabel(FrozenConfig):
             )
         if strange := [label for label in manifest.label_counts if label not in self.names]:
             raise ConfigError(
-                f"dataset '{manifest.name}' has {len(strange)} labels that method.label.names does not list: "
-                f"{_some(strange)}. List them, or build the dataset without their rows."
+                f"dataset '{manifest.name}' has {number_of(len(strange), 'label')} that method.label.names "
+                "does not "
+                f"list: {_some(strange)}. List them, or build the dataset without their rows."
             )
 
 
