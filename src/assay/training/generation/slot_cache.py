@@ -63,7 +63,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         """Write a step's keys and values; what attention sees of the rows."""
         keys, values = self._layer(layer_idx, key_states, value_states)
         keys[self._rows, :, self._at] = key_states[:, :, 0]
-        values[self._rows, :, self._at] = value_states[:, :, 0]
+        values[self._rows, :, self._at] = value_states[:, :, 0].to(values.dtype)
         seen = (slice(len(key_states)), slice(None), slice(self._width))
         return keys[seen], values[seen]
 
@@ -72,7 +72,7 @@ class SlotCache(Cache):  # type: ignore[misc]
         for index, (prefix_keys, prefix_values) in enumerate(prefix.layers):
             keys, values = self._layer(index, prefix_keys, prefix_values)
             keys[slots, :, : prefix_keys.shape[2]] = prefix_keys[rows]
-            values[slots, :, : prefix_values.shape[2]] = prefix_values[rows]
+            values[slots, :, : prefix_values.shape[2]] = prefix_values[rows].to(values.dtype)
 
     def move(self, from_slots: Sequence[int], to_slots: Sequence[int]) -> None:
         """Carry sequences to other slots, which were free."""
@@ -87,13 +87,17 @@ class SlotCache(Cache):  # type: ignore[misc]
     def _layer(
         self, index: int, keys: Float[Tensor, "..."], values: Float[Tensor, "..."]
     ) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
-        """Keys and values of a layer; made when it first has any, with heads and width as these have."""
+        """Keys and values of a layer; made when it first has any, with heads and width as these have.
+
+        Autocast has keys in float32 (they were turned) beside values in bfloat16, or both in float32 where they
+        come out of transformers' cache: here both are as keys are.
+        """
         while len(self._held) <= index:
             num_slots, num_places = self._shape
             self._held.append(
                 (
                     keys.new_zeros(num_slots, keys.shape[1], num_places, keys.shape[3]),
-                    values.new_zeros(num_slots, values.shape[1], num_places, values.shape[3]),
+                    keys.new_zeros(num_slots, values.shape[1], num_places, values.shape[3]),
                 )
             )
         return self._held[index]
