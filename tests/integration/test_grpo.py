@@ -19,7 +19,10 @@ from prompt_rows import grpo_recipe, prompt_dataset
 
 WAYS: dict[str, dict[str, Any]] = {
     "held to a reference": {"method": {"kl": 0.05, "loss": {"type": "grpo"}}},
-    "several micro-batches": {"loader": {"max_micro_batch_tokens": 40}},
+    "several micro-batches, advantages by the step": {
+        "loader": {"max_micro_batch_tokens": 40},
+        "method": {"advantage_scale": "step"},
+    },
     "over-drawn, masked": {
         "loader": {"global_batch_size": 16, "window_rows": 16},
         "trainer": {"epochs": 2},

@@ -140,7 +140,9 @@ class RowSearcher:
 
     def _learned(self, share: StepShare, step: int) -> list[LaneShare]:
         """What the step learns from, with the weights as they are."""
-        return [self._replayer.lane_recomputer.learned(lane, step=step) for lane in share.lanes]
+        forward, model = self._replayer.forward, self._replayer.model
+        made = forward.learned(lambda: model, share.lanes, step=step)
+        return [each.lane for each in forward.settled(made, step=step, everyones=lambda lanes: lanes)]
 
     def _suspects(
         self, is_bad: Bool[np.ndarray, "row"], losses: RowLosses, criterion: str, earlier_loss: float

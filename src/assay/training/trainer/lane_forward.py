@@ -57,6 +57,8 @@ class LaneForward:
         """From the rows of one step."""
         self._kept: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
         """Lane, micro-batch -> what the step's first update found there, for the later ones."""
+        self._settled: tuple[int, Mapping[str, float]] = (0, {})
+        """The step that was settled last, and by what."""
         self.metrics = tuple(method.metrics)
         """Names of the metrics that come with every loss, or with rollouts."""
         self.lane: int | None = None
@@ -103,6 +105,27 @@ class LaneForward:
                 seed=seed,
                 book=self._book,
             )
+
+    def settled(
+        self,
+        learned: Sequence[RolledOut],
+        *,
+        step: int,
+        everyones: Callable[[list[list[float]]], list[list[float]]] | None = None,
+    ) -> list[RolledOut]:
+        """What is learned, by what all lanes of the step found together.
+
+        `everyones` brings the numbers of all lanes of all ranks, which begin with the lane's, in lane order.
+        Without it, they are those with which this step was made: of a lane that is made again.
+        """
+        method = self._rollout_method
+        if method is None or not method.settled_by:
+            return list(learned)
+        if everyones is not None:
+            sums = everyones([_numbers(each, method.settled_by) for each in learned])
+            self._settled = step, means_of(method.settled_by, sums)
+        assert self._settled[0] == step, (self._settled, step)
+        return [each._replace(lane=method.settled(each.lane, self._settled[1])) for each in learned]
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where the method will not have a step with these metrics become an update."""
@@ -156,9 +179,25 @@ class LaneForward:
         return sum(map(self._method.weight, lane.micro_batches))
 
 
+def means_of(names: Sequence[str], lanes: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Means of metrics, without those that weigh nothing.
+
+    Each line has a lane's number, then sum and weight of each metric; they are added in the order given.
+    """
+    totals = [sum(of_lanes) for of_lanes in zip(*lanes, strict=True)][1:]
+    named = zip(names, totals[::2], totals[1::2], strict=True)
+    return {name: total / weight for name, total, weight in named if weight}
+
+
 def num_backwards(lane: LaneShare) -> int:
     """Backward passes that a lane takes: one for each micro-batch, and at least one."""
     return max(1, len(lane.micro_batches))
+
+
+def _numbers(learned: RolledOut, names: Sequence[str]) -> list[float]:
+    """The lane's, then sum and weight of each metric."""
+    found = [learned.metrics[name] for name in names]
+    return [learned.lane.lane, *(float(part) for each in found for part in each)]
 
 
 def _frozen(helpers: Helpers, device: torch.device) -> Helpers:

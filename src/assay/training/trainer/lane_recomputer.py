@@ -41,7 +41,8 @@ class LaneRecomputer:
 
     def learned(self, lane: LaneShare, *, step: int) -> LaneShare:
         """What the lane learns from in update number `step`."""
-        return self._forward.learned(lambda: self._model, [lane], step=step)[0].lane
+        made = self._forward.learned(lambda: self._model, [lane], step=step)
+        return self._forward.settled(made, step=step)[0].lane
 
     def of_learned(self, lane: LaneShare, *, step: int) -> LaneGradient:
         """Likewise of what it learns from, or a part of that."""
@@ -72,7 +73,8 @@ class ShardedLaneRecomputer:
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
         """The digest of the gradients of a lane's passes, as `ShardedLaneSum.on_own_gradients` has them."""
-        [(learned, *_)] = self._forward.learned(self._lane_sum.whole_model, [lane], step=step)
+        made = self._forward.learned(self._lane_sum.whole_model, [lane], step=step)
+        [(learned, *_)] = self._forward.settled(made, step=step)
         digest = GradientDigest()
         own = num_backwards(learned)
         for index in range(self._lane_sum.most_passes(own)):

@@ -149,6 +149,15 @@ class RolloutMethod(PredictingMethod, Protocol):
         """
         ...
 
+    @property
+    def settled_by(self) -> Sequence[str]:
+        """Metrics of rollouts whose means over the whole step `settled` wants; none: it is not asked."""
+        ...
+
+    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+        """The lane with what only all of the step's rollouts together say; `totals`: those means."""
+        ...
+
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where a step, by its metrics, must not become an update; all ranks see the same numbers."""
         ...

@@ -24,7 +24,7 @@ from assay.data.loader.batch import StepShare
 from assay.records.phase import Phase
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig
-from assay.training.trainer.lane_forward import LaneForward, num_backwards
+from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
 from assay.training.trainer.method import Method, MetricSum, RolledOut
 from assay.training.trainer.numerics import combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
@@ -154,6 +154,7 @@ class Stepper:
         if check:
             check.begin(share, step=step)
         learned = self._forward.learned(self._lane_sum.whole_model, share.lanes, step=step)
+        learned = self._forward.settled(learned, step=step, everyones=self._everyones)
         asked = stop_asked, commit_asked
         totals = self._made(share, learned, check, asked, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
@@ -219,9 +220,7 @@ class Stepper:
 
     def _metrics(self, lanes: list[_LaneTotals]) -> dict[str, float]:
         """Sums and weights added in lane order, then divided."""
-        totals = [sum(of_lanes) for of_lanes in zip(*(lane.metrics for lane in lanes), strict=True)]
-        named = zip(self._forward.metrics, totals[::2], totals[1::2], strict=True)
-        return {name: total / weight for name, total, weight in named if weight}
+        return means_of(self._forward.metrics, [[lane.lane, *lane.metrics] for lane in lanes])
 
     def _backward(
         self, learned: RolledOut, position: int, num_passes: int, *, step: int, update: int
@@ -263,12 +262,16 @@ class Stepper:
         for lane, made, numbers in zip(share.lanes, learned, torch.stack(sums).tolist(), strict=True):
             counts = lane.lane, lane.num_rows, made.lane.num_tokens, self._forward.weight(made.lane)
             mine.append([*counts, *asked, made.digest, *numbers])
-        if self._ranks.world_size > 1:
-            sent = torch.tensor(mine, dtype=torch.float64)
-            everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])
-            dist.all_gather_single(everyone, sent, group=self._ranks.control)
-            mine = sorted(everyone.tolist())
-        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in mine]
+        return [_LaneTotals._make([*line[:_METRICS], line[_METRICS:]]) for line in self._everyones(mine)]
+
+    def _everyones(self, mine: list[list[float]]) -> list[list[float]]:
+        """The numbers of all lanes of all ranks, each line beginning with its lane's, in lane order."""
+        if self._ranks.world_size == 1:
+            return mine
+        sent = torch.tensor(mine, dtype=torch.float64)
+        everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])
+        dist.all_gather_single(everyone, sent, group=self._ranks.control)
+        return sorted(everyone.tolist())
 
     def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()

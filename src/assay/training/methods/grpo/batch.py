@@ -6,6 +6,7 @@ answers               input_ids = prompt + answer, prompt_tokens, advantage, sam
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,6 +87,12 @@ def micro_batches(answers: Sequence[TaughtAnswer], max_tokens: int | None) -> tu
             made.append(_micro_batch(by_length[first:end]))
             first = end
     return tuple(made)
+
+
+def scaled(batch: MicroBatch, divisor: float) -> MicroBatch:
+    """With advantages divided."""
+    advantages = (np.asarray(batch.columns[ADVANTAGE], np.float64) / divisor).astype(np.float32)
+    return replace(batch, columns={**batch.columns, ADVANTAGE: pa.array(advantages, pa.float32())})
 
 
 def is_of_answers(batch: MicroBatch) -> bool:

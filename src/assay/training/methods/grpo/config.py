@@ -233,9 +233,10 @@ class GrpoConfig(MethodConfig):
     ] = DapoLoss()
     """What is made of ratios and advantages, and over what it is a mean."""
 
-    advantage_scale: Literal["group", "none"] = "group"
-    """By what rewards less their group's mean are divided: the group's standard deviation, or nothing. Divided,
-    a prompt that is almost always answered right or wrong teaches as much as one that is open."""
+    advantage_scale: Literal["group", "step", "none"] = "group"
+    """By what rewards less their group's mean are divided: the group's standard deviation, that of all answers
+    of the step, or nothing. Divided by the group's, a prompt that is almost always answered right or wrong
+    teaches as much as one that is open; by the step's, as much less as its answers differ less."""
 
     overlong: Annotated[
         KeepOverlong | MaskOverlong | ShapeOverlong,

@@ -43,13 +43,17 @@ from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
 from assay.training.methods.grpo.rollouts import (
     NAMES,
     OUTCOMES,
+    PAID,
+    PAID_SQUARE,
     AnswerGroup,
     digest_of,
     grouped,
     learned_lane,
+    moments,
     outcomes,
     prompts_of,
     rollout_digest,
+    scaled_lane,
     tallies,
 )
 from assay.training.model.causal_config import PretrainedCausalConfig
@@ -80,7 +84,12 @@ class GrpoMethod:
         of_loss += ["weighed"] if self._truncated else []
         of_loss += ["kl"] if self.config.kl else []
         of_loss += ["clipped"] if self.updates_per_rollout > 1 else []
-        return (*self._rewards.metrics, *NAMES, *of_loss)
+        return (*self._rewards.metrics, *NAMES, *self.settled_by, *of_loss)
+
+    @property
+    def settled_by(self) -> Sequence[str]:
+        """See `RolloutMethod`."""
+        return (PAID, PAID_SQUARE) if self.config.advantage_scale == "step" else ()
 
     @property
     def updates_per_rollout(self) -> int:
@@ -122,6 +131,11 @@ class GrpoMethod:
                 name: MetricSum(torch.tensor(float(each.sum)), each.weight)
                 for name, each in tallies(own).items()
             }
+            if self.settled_by:
+                sums |= {
+                    name: MetricSum(torch.tensor(each.sum, dtype=torch.float64), each.weight)
+                    for name, each in moments(own).items()
+                }
             sums |= self._rewards.sums(list(islice(paid, size * len(of_lane))))
             made.append(
                 RolledOut(
@@ -173,6 +187,10 @@ class GrpoMethod:
             digest=rollout_digest(answer),
             digest_beside=rollout_digest(group.rollouts[sample]),
         )
+
+    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+        """See `RolloutMethod`: with advantages over the deviation of all that the step paid."""
+        return scaled_lane(lane, totals)
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where too many of a step's answers have no grade, or a remote engine drew otherwise than it

@@ -7,7 +7,9 @@ A group stays in the lane of its row. An answer is a function of weights, prompt
 and answer; so a lane is the same in every bit whoever makes it, beside whichever other lanes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from jaxtyping import Float32, Float64
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
 from assay.training.generation.rollout import Prompt, Rollout
-from assay.training.methods.grpo.batch import PromptRow, TaughtAnswer, micro_batches
+from assay.training.methods.grpo.batch import PromptRow, TaughtAnswer, micro_batches, scaled
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
 from assay.training.methods.grpo.loss import group_advantages, overlong_penalties
 
@@ -29,6 +31,8 @@ class AnswerGroup(NamedTuple):
     rollouts: Sequence[Rollout]
     rewards: Float64[np.ndarray, "rollout"]
     """NaN where a grader failed."""
+    paid: Float64[np.ndarray, "rollout"]
+    """Likewise; less what was overlong."""
     advantages: Float32[np.ndarray, "rollout"]
     """Likewise."""
 
@@ -48,6 +52,8 @@ class Tally(NamedTuple):
 NAMES = ("length", "truncated", "distinct", "reward_spread", "no_spread")
 """What is counted of answers, whatever they are paid for."""
 
+PAID, PAID_SQUARE = "paid", "paid_square"
+"""Means over the graded answers of a step: of rewards as they are compared, and of their squares."""
 
 Outcome = Literal["learned", "no_spread", "overlong", "failed", "over_drawn"]
 OUTCOMES: Mapping[Outcome, str] = {
@@ -80,7 +86,7 @@ def grouped(
             penalty=overlong.penalty,
         )
     return AnswerGroup(
-        row, rollouts, rewards, group_advantages(paid, by_deviation=config.advantage_scale == "group")
+        row, rollouts, rewards, paid, group_advantages(paid, by_deviation=config.advantage_scale == "group")
     )
 
 
@@ -136,6 +142,24 @@ def rollout_digest(rollout: Rollout) -> int:
     digest = xxhash.xxh3_64(rollout.tokens.astype(np.int64).tobytes())
     digest.update(rollout.log_probs.astype(np.float32).tobytes())
     return digest.intdigest()
+
+
+def moments(groups: Sequence[AnswerGroup]) -> dict[str, Tally]:
+    """`PAID` and `PAID_SQUARE` of a lane's answers."""
+    paid = [each for group in groups for each in group.paid.tolist() if not math.isnan(each)]
+    return {
+        PAID: Tally(math.fsum(paid), len(paid)),
+        PAID_SQUARE: Tally(math.fsum(each * each for each in paid), len(paid)),
+    }
+
+
+def scaled_lane(lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+    """With advantages divided by the deviation of all that the step paid, which its `moments` are the means of.
+
+    Where everybody was paid the same, they are 0 and stay 0.
+    """
+    deviation = math.sqrt(max(0.0, totals[PAID_SQUARE] - totals[PAID] ** 2)) if totals else 0.0
+    return replace(lane, micro_batches=tuple(scaled(each, deviation or 1.0) for each in lane.micro_batches))
 
 
 def digest_of(groups: Sequence[AnswerGroup]) -> int:

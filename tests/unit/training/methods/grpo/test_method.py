@@ -22,7 +22,16 @@ from assay.training.generation.rollout import Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.methods.grpo.rollouts import OUTCOMES, AnswerGroup, grouped, learned_lane, outcomes, tallies
+from assay.training.methods.grpo.rollouts import (
+    OUTCOMES,
+    AnswerGroup,
+    grouped,
+    learned_lane,
+    moments,
+    outcomes,
+    scaled_lane,
+    tallies,
+)
 from assay.training.trainer.lane_forward import LaneForward
 from prompt_rows import grpo_config, prompt_lane
 
@@ -163,6 +172,41 @@ def test_a_failed_grade_is_not_learned_and_a_lane_may_have_nothing_to_learn(base
     config = grpo_config(base)
     assert learned(answers([[1, 2, 3]], [[1.0, math.nan, 0.0]], config), config) == [(0, 1), (0, 3)]
     assert learned_lane(0, answers([[1, 2]], [[math.nan] * 2], config), config, None) == LaneShare(0, ())
+
+
+def settled(method: GrpoMethod, made: Any) -> Any:
+    """By a step that has no other lanes."""
+    forward = LaneForward(method, device=CPU, precision="float32", seed=0)
+    return forward.settled(made, step=1, everyones=lambda lanes: lanes)
+
+
+def advantages_of(made: Any) -> np.ndarray:
+    batches = [batch for each in made for batch in each.lane.micro_batches]
+    return np.concatenate([batch.columns["advantage"].to_numpy() for batch in batches])
+
+
+def test_advantages_by_the_step_are_over_the_deviation_of_all_that_it_paid(base: Path) -> None:
+    made = {}
+    for scale in ("none", "step"):
+        method = GrpoMethod(grpo_config(base, advantage_scale=scale))
+        lanes = [prompt_lane(number, [3 * number, 3 * number + 1]) for number in range(5)]
+        raw = rolled_out(method, method.build_model(), *lanes)
+        made[scale] = advantages_of(settled(method, raw))
+    num_paid = sum(int(each.metrics["reward"].weight) for each in raw)
+    share = sum(float(each.metrics["reward"].sum) for each in raw) / num_paid
+    deviation = math.sqrt(share * (1 - share))  # of rewards that are 0 or 1
+    assert 0 < share < 1 and made["none"].any()
+    np.testing.assert_allclose(made["step"], made["none"] / deviation, rtol=1e-6)
+
+
+def test_where_a_step_paid_everybody_the_same_nothing_is_learned(base: Path) -> None:
+    config = grpo_config(base, advantage_scale="step")
+    groups = answers([[1, 2], [3, 3]], [[0.1, 0.1], [0.1, math.nan]], config)
+    sums = moments(groups)
+    totals = {name: each.sum / each.weight for name, each in sums.items()}
+    [batch] = scaled_lane(learned_lane(0, groups, config, None), totals).micro_batches
+    assert batch.columns["advantage"].to_pylist() == [0.0, 0.0, 0.0]
+    assert sums["paid"] == (pytest.approx(0.3), 3), "what has no grade is not counted"
 
 
 def found(method: GrpoMethod, model: nn.Module, helpers: Any, batches: Any) -> Measured:

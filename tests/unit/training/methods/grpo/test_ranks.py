@@ -27,6 +27,8 @@ from prompt_rows import grpo_config, prompt_lane
 
 LANES, SEED = 4, 5
 each_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
+BY_THE_STEP = {"advantage_scale": "step"}
+"""What one rank learns from the answers of another: the deviation of what all were paid."""
 CONFIG = OptimizerConfig(learning_rate=1e-2)
 
 
@@ -44,9 +46,9 @@ class SaysATokenOtherwise(GrpoMethod):
         return answers
 
 
-def steps_on(ranks: Ranks, base: Path, *, wrong_rank: int | None = None) -> Any:
+def steps_on(ranks: Ranks, base: Path, *, wrong_rank: int | None = None, **keys: Any) -> Any:
     """Two steps, all spot-checked: what was said and learned, or who is suspected."""
-    method = (SaysATokenOtherwise if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base))
+    method = (SaysATokenOtherwise if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base, **keys))
     model = initial_model(method, seed=SEED, device=ranks.device)
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
     is_sharded = ranks.inner is not None
@@ -79,10 +81,15 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @each_parallel
 def test_ranks_say_and_learn_what_one_rank_does(shards_weights: bool, base: Path, tmp_path: Path) -> None:
-    [alone] = on_ranks(1, lambda ranks: steps_on(ranks, base), tmp_path / "1")
+    [alone] = on_ranks(1, lambda ranks: steps_on(ranks, base, **BY_THE_STEP), tmp_path / "1")
     steps, _ = alone
     assert [step[0] for step in steps] == [8, 8], "rows are prompts"
-    of_ranks = on_ranks(2, lambda ranks: steps_on(ranks, base), tmp_path / "2", shards_weights=shards_weights)
+    of_ranks = on_ranks(
+        2,
+        lambda ranks: steps_on(ranks, base, **BY_THE_STEP),
+        tmp_path / "2",
+        shards_weights=shards_weights,
+    )
     assert of_ranks == [alone] * 2
 
 
