@@ -66,6 +66,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield "weights", f"{run.weights_digest[:24]}…"
     if run.commits:
         yield "commits", _commits_text(run.commits)
+    if flagged := _flags_text(run.commits):
+        yield "flagged", Text(flagged, style="yellow")
     title = run.evaluation.headline.metric.title if run.evaluation else "evaluation"
     looks = ((name, each.last) for name, each in run.metrics.items() if name.startswith(VALIDATION_CURVE))
     on_the_way = [
@@ -116,6 +118,17 @@ def _commits_text(commits: Sequence[CommitView]) -> str:
         text += f", the last of step {intact[-1].step:,} ({bytes_text(intact[-1].num_bytes)})"
     damaged = len(commits) - len(intact)
     return f"{text}; {damaged} more found damaged and quarantined" if damaged else text
+
+
+def _flags_text(commits: Sequence[CommitView]) -> str:
+    """The rules that held at some commit, with the steps of those."""
+    steps: dict[str, list[str]] = {}
+    for commit in commits:
+        for flag in commit.flags:
+            steps.setdefault(flag.rule, []).append(f"{commit.step:,}")
+    return "\n".join(
+        f"{rule}: commit{'s' * (len(at) > 1)} of step {', '.join(at)}" for rule, at in steps.items()
+    )
 
 
 def _headline_text(evaluation: AnyEvaluation | None) -> str:

@@ -34,6 +34,9 @@ IDLE_SHARE = 0.9
 TRUNCATED_SHARE = 0.25
 FAR_NATS = 1.0
 FAILED_SHARE = 0.01
+APART_NATS, APART_TIMES, LEAST_APART_NATS = 0.02, 20.0, 1e-5
+"""What the sampler may be from the trainer, a token, in the first step; how many times that later; and what is
+nothing."""
 FAILED = "failed_grades"
 """Share of a step's answers; behind it, `failed_grades_KIND`."""
 HELD_OUT = "validation_reward"
@@ -51,6 +54,7 @@ RuleName = Literal[
     "answers cut",
     "far from the reference",
     "graders fail",
+    "sampler apart",
     "steps differ",
     "guardrail at zero",
     "leaking rows",
@@ -77,6 +81,11 @@ class StepSeries(NamedTuple):
     def of(cls, values: Mapping[int, float]) -> "StepSeries":
         """From values by step, in order."""
         return cls(np.array([*values], np.int64), np.array([*values.values()], np.float64))
+
+    def until(self, step: int) -> "StepSeries":
+        """Without what came after that step."""
+        kept = int(np.searchsorted(self.steps, step, side="right"))
+        return StepSeries(self.steps[:kept], self.values[:kept])
 
 
 class Rule(NamedTuple):
@@ -153,6 +162,14 @@ RULES: Mapping[str, Rule] = {
         "mend the grader: those answers left their groups, and what fails is seldom left out at random",
         "lost rewards to graders that fail",
     ),
+    "sampler apart": Rule(
+        "what the sampler said of its tokens is not what the model says that learns from them: on average more "
+        f"than {APART_NATS:g} nats apart in a run's first step, or, later, {APART_TIMES:g} times as far as "
+        "then",
+        "answers were drawn at another temperature or with other filters than are learned at, or by weights of "
+        "another step: `assay replay RUN --step N` samples the step again; go on from a commit before it",
+        "learned from answers that another model drew",
+    ),
     "steps differ": Rule(
         "the runs that are compared made different numbers of steps",
         "compare at equal steps, or say that the longer training is the change",
@@ -205,8 +222,30 @@ class Warned(NamedTuple):
     """A sentence with its numbers."""
 
 
+class ModelNumbers(NamedTuple):
+    """What a run says of its model, as far as it got."""
+
+    losses: StepSeries
+    """In training."""
+    metrics: Mapping[str, StepSeries]
+    """Those that are watched (`is_watched`)."""
+    evaluations: Sequence[AnyEvaluation]
+
+    def warnings(self) -> list[Warned]:
+        """What they warn of, after the last step."""
+        last = self.evaluations[-1] if self.evaluations else None
+        return warnings_of_model(self.losses.values, last, self.metrics)
+
+    def warnings_at(self, step: int) -> list[Warned]:
+        """What they warned of when the commit of that step was made: nothing later is known."""
+        there = [each for each in self.evaluations if each.step == step]
+        metrics = {name: each.until(step) for name, each in self.metrics.items()}
+        known = {name: each for name, each in metrics.items() if len(each.steps)}
+        return warnings_of_model(self.losses.until(step).values, there[-1] if there else None, known)
+
+
 def warnings_of_model(
-    losses: Sequence[float],
+    losses: Sequence[float] | Float64[np.ndarray, "step"],
     evaluation: AnyEvaluation | None,
     metrics: Mapping[str, StepSeries] = MappingProxyType({}),
 ) -> list[Warned]:
@@ -287,7 +326,7 @@ def warnings_of_cuts(lengths: LengthProfile, *, num_rows: int, num_cut: int | No
     return [Warned("cut rows", f"{piled_up}: they were likely cut.")]
 
 
-def _divergence(losses: Sequence[float]) -> Iterator[Warned]:
+def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterator[Warned]:
     if not len(losses):
         return
     if not math.isfinite(losses[-1]):
@@ -305,7 +344,10 @@ def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
     return float(np.sort(values)[len(values) - 1 - half : half + 1].mean())
 
 
-_WATCHED = {"reward", "distinct", "no_spread", "length", "truncated", "kl", HELD_OUT, HELD_OUT_ERROR}
+_WATCHED = {
+    *("reward", "distinct", "no_spread", "length", "truncated", "kl", "log_prob_gap"),
+    *(HELD_OUT, HELD_OUT_ERROR),
+}
 
 
 class _Interval(NamedTuple):
@@ -325,6 +367,7 @@ def _of_rollouts(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
     reward = metrics["reward"] if "reward" in metrics else metrics[FAILED]
     yield from _leak(metrics)
     yield from _failing(metrics)
+    yield from _apart(metrics)
     if len(reward.steps) < 2 * ENDS:
         return
 
@@ -410,6 +453,28 @@ def _failing(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
         }
         by_kind = ", ".join(f"{percent_text(part)} {kind}" for kind, part in sorted(kinds.items()))
         yield Warned("graders fail", f"{percent_text(share)} of the answers got no reward: {by_kind}.")
+
+
+def _apart(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
+    """Weights that were not handed over are seen where they had changed; another temperature at once."""
+    if "log_prob_gap" not in metrics or not len(metrics["log_prob_gap"].steps):
+        return
+    steps, gaps = metrics["log_prob_gap"]
+    most = max(LEAST_APART_NATS, APART_TIMES * float(gaps[0]))
+    is_off_at_once = gaps[0] > APART_NATS
+    far = np.flatnonzero((gaps > most) | is_off_at_once)
+    if not len(far):
+        return
+    cause = (
+        "as where answers are drawn at another temperature, with other filters, or by another model"
+        if is_off_at_once
+        else "and none before: as where answers are drawn by the weights of an earlier step"
+    )
+    yield Warned(
+        "sampler apart",
+        f"at step {int(steps[far[0]]):,} sampler and trainer were {gaps[far[0]]:.2g} nats a token apart, so in "
+        f"{len(far):,} of {len(steps):,} steps, {cause}.",
+    )
 
 
 def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:

@@ -30,7 +30,7 @@ from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evaluation import AnyEvaluation
 from assay.records.run import Run
-from assay.reporting.views.run import model_warnings
+from assay.reporting.views.run import model_numbers
 from assay.store.home import Home
 from assay.store.ledger.ledger import Ledger
 
@@ -57,7 +57,7 @@ def scored_run(campaign: OpenCampaign, each: ArmRun, ledger: Ledger, *, clock: C
         for benchmark in campaign.config.open_benchmarks
     }
     audit = ledger.audit(run.run_id)
-    warned = model_warnings(ledger, run.run_id)
+    warned = model_numbers(ledger, run.run_id).warnings()
     record = CampaignRun(
         arm=each.arm,
         seed=each.seed,

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Literal, get_args
 from assay.base.shown_url import without_secrets
 from assay.evaluation.evidence.warnings import (
     FAILED,
+    ModelNumbers,
     RuleName,
     StepSeries,
     Warned,
     is_watched,
-    warnings_of_model,
 )
 from assay.records.audit import AuditReport
 from assay.records.commit import Commit, CommitQuarantined, LogEntry
@@ -81,6 +81,15 @@ class AttemptView(View):
     """Device-seconds of its ranks together, by phase."""
 
 
+class WarningView(View):
+    """What the numbers of a model, or of a comparison, warn of; docs/operations.md has the rules."""
+
+    rule: RuleName
+    """Which one holds."""
+    text: str
+    """A sentence with its numbers."""
+
+
 class CommitView(View):
     """One durable state of the run."""
 
@@ -105,6 +114,8 @@ class CommitView(View):
     """It was found torn or changed, and is never used again."""
     quarantine_reason: str
     """What was found; empty where it is intact."""
+    flags: tuple[WarningView, ...]
+    """What the model's numbers warned of when it was made, with nothing that came later."""
 
 
 class MetricSummaryView(View):
@@ -154,15 +165,6 @@ class NoticeView(View):
     host: str
     """The rank's machine."""
     text: str
-
-
-class WarningView(View):
-    """What the numbers of a model, or of a comparison, warn of; docs/operations.md has the rules."""
-
-    rule: RuleName
-    """Which one holds."""
-    text: str
-    """A sentence with its numbers."""
 
 
 class RunView(RunHead):
@@ -251,6 +253,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     evaluations = ledger.evaluations(run.run_id)
     launches = ledger.launches(run.run_id)
     remarks = next(iter(ledger.remarks(run.run_id)), None)
+    numbers = model_numbers(ledger, run.run_id)
     return RunView.of(
         run,
         name=run.recipe.get("name"),
@@ -269,7 +272,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         world_sizes=tuple(each.world_size for each in attempts),
         attempts=lives,
         launches=tuple(launches),
-        commits=commit_views(entries),
+        commits=commit_views(entries, numbers),
         device_seconds=seconds,
         device_seconds_beside=device_seconds([each for each in phases if each.attempt == 0]),
         cost=cost.amount if cost else None,
@@ -283,7 +286,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         },
         evaluation=evaluations[-1] if evaluations else None,
         audit=ledger.audit(run.run_id),
-        warnings=tuple(map(WarningView.of, model_warnings(ledger, run.run_id))),
+        warnings=_warning_views(numbers.warnings()),
         notices=tuple(
             NoticeView.of(each, at=each.at_s) for each in ledger.notices(run.run_id)[-NEWEST_EVENTS:]
         ),
@@ -294,21 +297,21 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
     )
 
 
-def model_warnings(ledger: Ledger, run_id: str) -> list[Warned]:
-    """What a run's metrics and its last evaluation warn of."""
+def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
+    """What a run is warned of by."""
     names = [each.name for each in metric_summaries(ledger, run_id)]
     curves = {
         name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
         for name in names
         if name == "loss" or (FAILED in names and is_watched(name))
     }
-    losses = curves.pop("loss").values.tolist() if "loss" in curves else []
-    watched = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
-    return warnings_of_model(losses, next(reversed(ledger.evaluations(run_id)), None), watched)
+    series = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
+    losses = series.pop("loss", StepSeries.of({}))
+    return ModelNumbers(losses, series, ledger.evaluations(run_id))
 
 
-def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
-    """The commits of a run's log, with what became of each."""
+def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[CommitView, ...]:
+    """The commits of a run's log, with what became of each, and what spoke against its model then."""
     damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
     return tuple(
         CommitView.of(
@@ -317,6 +320,7 @@ def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
             num_bytes=sum(file.num_bytes for file in entry.files),
             is_quarantined=entry.folder in damaged,
             quarantine_reason=damaged.get(entry.folder, ""),
+            flags=_warning_views(numbers.warnings_at(entry.step)),
         )
         for entry in entries
         if isinstance(entry, Commit)
@@ -326,6 +330,10 @@ def commit_views(entries: Sequence[LogEntry]) -> tuple[CommitView, ...]:
 def device_seconds(parts: Sequence[PhaseSeconds]) -> DeviceSeconds:
     """Summed over ranks and attempts; every phase is there."""
     return {phase: sum(part.seconds.get(phase, 0.0) for part in parts) for phase in get_args(Phase)}
+
+
+def _warning_views(warned: Sequence[Warned]) -> tuple[WarningView, ...]:
+    return tuple(map(WarningView.of, warned))
 
 
 def _attempt(attempt: Attempt, reached: int | None, phases: Sequence[PhaseSeconds]) -> AttemptView:

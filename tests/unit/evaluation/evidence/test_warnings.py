@@ -10,6 +10,7 @@ from assay.evaluation.evidence.classifier.metrics import classifier_metrics
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.warnings import (
     RULES,
+    ModelNumbers,
     RuleName,
     StepSeries,
     warnings_of_cuts,
@@ -214,12 +215,34 @@ def test_a_reward_that_rises_while_held_out_rows_earn_less_leaks():
         ("answers cut", {"truncated": np.linspace(0, 0.4, 100)}),
         ("far from the reference", {"kl": np.linspace(0, 3, 100)}),
         ("graders fail", {"failed_grades": [0.05] * 100, "failed_grades_python_timeout": [0.05] * 100}),
+        ("sampler apart", {"log_prob_gap": [1e-7] * 50 + [1e-3] * 50}),
+        ("sampler apart", {"log_prob_gap": [0.03] * 100}),
     ],
 )
 def test_what_goes_wrong_with_rollouts_is_flagged_by_its_name(rule: str, changed: dict[str, Any]):
     found = warnings_of_model([], None, rollouts(**changed))
     assert [each.rule for each in found] == [rule]
     assert rule != "graders fail" or "5% python_timeout" in found[0].text
+
+
+def test_beside_a_commit_stands_what_was_known_when_it_was_made():
+    gaps = rollouts(log_prob_gap=[1e-7] * 50 + [1e-3] * 50, kl=np.linspace(3, 0, 100))
+    numbers = ModelNumbers(StepSeries.of({}), gaps, ())
+    assert [each.rule for each in numbers.warnings()] == ["sampler apart"]
+    found = {step: [each.rule for each in numbers.warnings_at(step)] for step in (10, 40, 50, 51, 100)}
+    assert found == {
+        10: [],
+        40: ["far from the reference"],
+        50: ["far from the reference"],
+        51: ["sampler apart", "far from the reference"],
+        100: ["sampler apart"],
+    }
+    assert "in 1 of 51 steps" in numbers.warnings_at(51)[0].text
+
+
+def test_what_floating_point_does_is_no_other_sampler():
+    assert rules_of(log_prob_gap=np.linspace(1e-7, 2e-6, 100)) == []
+    assert rules_of(log_prob_gap=np.linspace(4e-3, 1.5e-2, 100)) == [], "as bfloat16 has it"
 
 
 def test_answers_that_grow_for_good_are_not_flagged():
