@@ -1,12 +1,18 @@
 """Learning from rewards with real processes: killed, resized, sharded, checked and made again."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
-from assay.launch.ranks.supervisor import RestartPolicy
+from assay.base.clock import SystemClock
+from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.replay import replay
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
@@ -16,6 +22,7 @@ from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.replay.request import ReplayRequest
 from method_runs import digest, eventful
 from prompt_rows import grpo_recipe, prompt_dataset
+from slurm_cluster import wait_until
 
 WAYS: dict[str, dict[str, Any]] = {
     "held to a reference": {"method": {"kl": 0.05, "loss": {"type": "grpo"}}},
@@ -113,3 +120,36 @@ def test_a_replay_samples_again_and_names_what_came_out_otherwise(
     flip_a_bit(monkeypatch, times=1)
     found = replay(run, log, ReplayRequest(step=5)).first_difference
     assert found is not None and (found.step, found.quantity) == (4, "rollout_digest")
+
+
+@pytest.mark.slow
+def test_sigterm_amid_a_generation_commits_the_last_whole_step_and_the_next_is_said_again(
+    dataset: Path, tmp_path: Path
+) -> None:
+    trainer = {"max_steps": 8, "commit_every": 100, "spot_check_every": None}
+    tree = recipe(dataset, tmp_path, method={"sampling": {"max_tokens": 50}}, trainer=trainer)
+    undisturbed = digest(tree, "undisturbed", RestartPolicy())
+    written, noted = tmp_path / "recipe.yaml", tmp_path / "noted"
+    written.write_text(yaml.safe_dump(tree))
+    noted.mkdir()
+    paths = [str(Path(__file__).parent / "plants" / "slow_decode"), os.environ.get("PYTHONPATH", "")]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "assay", "train", written, "--run-id", "left", "--workers", "2"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SLOW_DECODE": str(noted)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until(lambda: len(list(noted.iterdir())) == 2, "both ranks to be amid an answer")
+    first.send_signal(signal.SIGTERM)
+    printed, _ = first.communicate(timeout=120)
+    run = Home.from_environment().run("left")
+    log = CommitLog(open_store(run.store_url))
+    [commit] = log.commits()
+    assert commit.step == max(recorded_steps(Path(run.run_dir))) < 8, printed
+    assert all(set(each.read_text()) == {"."} for each in noted.iterdir()), "no rank says all of it"
+
+    Supervisor(run, log, policy=RestartPolicy(), watchers=[], clock=SystemClock()).run(1)
+    finished = log.finished()
+    assert finished is not None and finished.weights_digest == undisturbed
+    assert said("left") == said("undisturbed")

@@ -110,7 +110,7 @@ class AttemptEnd:
 
 
 class StopFlag:
-    """Set by SIGTERM; the trainer looks at it once a step."""
+    """Set by SIGTERM; the trainer looks at it once a step, generation between tokens."""
 
     def __init__(self) -> None:
         self.is_set = False

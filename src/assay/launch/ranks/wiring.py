@@ -70,7 +70,7 @@ def train_rank(
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    forward = _lane_forward(recipe, method, ranks, GradeBook(store, task.orders.attempt.attempt))
+    forward = _lane_forward(recipe, method, ranks, GradeBook(store, task.orders.attempt.attempt), stop)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
@@ -173,7 +173,13 @@ def _faults(task: RankTask) -> RankFaults:
     )
 
 
-def _lane_forward(recipe: Recipe, method: PredictingMethod, ranks: Ranks, book: GradeBook) -> LaneForward:
+def _lane_forward(
+    recipe: Recipe,
+    method: PredictingMethod,
+    ranks: Ranks,
+    book: GradeBook,
+    stop: StopFlag,
+) -> LaneForward:
     return LaneForward(
         method,
         device=ranks.device,
@@ -181,6 +187,7 @@ def _lane_forward(recipe: Recipe, method: PredictingMethod, ranks: Ranks, book: 
         seed=recipe.seed,
         max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
         book=book,
+        is_stopping=lambda: stop.is_set,
     )
 
 

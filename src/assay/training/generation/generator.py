@@ -13,7 +13,7 @@ power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an e
 network, and where it is not so, each group of equal prompts decodes by itself: nothing else is in its program.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ from assay.base.seeds import mix64
 from assay.scoring.sampler import Sampling
 from assay.training.generation.draw import Drawn, draw
 from assay.training.generation.ends import Ends, StopStrings
-from assay.training.generation.rollout import Prompt, Rollout, uniforms
+from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout, uniforms
 from assay.training.generation.slot_cache import Prefix, SlotCache, padded
 from assay.training.generation.tile import (
     SMALLEST_TILE,
@@ -78,17 +78,24 @@ class Generator:
             self._are_rows_independent = self._tried()
         return self._are_rows_independent
 
-    def generate(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> list[Rollout]:
         """A rollout for each prompt; consecutive prompts with equal tokens are a group, and prefilled once.
 
-        `sampling.seed` is not read: a prompt's key says what is drawn.
+        `sampling.seed` is not read: a prompt's key says what is drawn. Between tokens `is_stopping` is asked:
+        then a `GenerationAbandonedError` comes in the place of all rollouts.
         """
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
         self._refuse_what_does_not_fit(prompts, sampling)
         ends = self._ends_of(sampling)
         if self.rows_are_independent:
-            return self._decoded(prompts, sampling, ends)
-        return [each for group in groups_of(prompts) for each in self._decoded(group, sampling, ends)]
+            return self._decoded(prompts, sampling, ends, is_stopping)
+        groups = groups_of(prompts)
+        return [each for group in groups for each in self._decoded(group, sampling, ends, is_stopping)]
 
     def _refuse_what_does_not_fit(self, prompts: Sequence[Prompt], sampling: Sampling) -> None:
         longest = longest_sequence(self._network.config)
@@ -132,7 +139,13 @@ class Generator:
         return all(_same(mine, other) for tile in tiles for mine, other in zip(tile[-2:], alone, strict=True))
 
     @torch.no_grad()
-    def _decoded(self, prompts: Sequence[Prompt], sampling: Sampling, ends: Ends) -> list[Rollout]:
+    def _decoded(
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        ends: Ends,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> list[Rollout]:
         """Rollouts of prompts that share a tile."""
         if not prompts:
             return []
@@ -143,6 +156,8 @@ class Generator:
         rollouts: dict[int, Rollout] = {}
         with _in_evaluation(self._network):
             while len(rollouts) < len(prompts):
+                if is_stopping():
+                    raise GenerationAbandonedError
                 if waiting:
                     tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
                 else:

@@ -21,6 +21,10 @@ class Prompt(NamedTuple):
     """64 bits that name the rollout, e.g. `derive_key(seed, "rollout", step, row, sample)`."""
 
 
+class GenerationAbandonedError(Exception):
+    """Somebody asked to stop before all was said; nothing came of it."""
+
+
 class Rollout(NamedTuple):
     """A completion, as tokens."""
 

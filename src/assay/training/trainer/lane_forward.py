@@ -41,9 +41,11 @@ class LaneForward:
         seed: int,
         max_micro_batch_tokens: int | None = None,
         book: GradeBook | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         """`max_micro_batch_tokens`: what `LoaderConfig` says; rollouts are cut by it, too. `book`: see
-        `RolloutMethod`."""
+        `RolloutMethod`. `is_stopping`: whether this rank was asked to leave, so that no more rollouts are worth
+        while."""
         self._method = method
         self._rollout_method = method if isinstance(method, RolloutMethod) else None
         self.helpers = _frozen(method.build_helpers(), device)
@@ -53,6 +55,7 @@ class LaneForward:
         self._seed = seed
         self._max_tokens = max_micro_batch_tokens
         self._book = book
+        self._is_stopping = is_stopping
         self.updates_per_step = self._rollout_method.updates_per_rollout if self._rollout_method else 1
         """From the rows of one step."""
         self._kept: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
@@ -68,11 +71,17 @@ class LaneForward:
         """A loss is being computed, in modules of a model or between them."""
 
     def learned(
-        self, whole_model: Callable[[], nn.Module], lanes: Sequence[LaneShare], *, step: int
+        self,
+        whole_model: Callable[[], nn.Module],
+        lanes: Sequence[LaneShare],
+        *,
+        step: int,
+        may_abandon: bool = False,
     ) -> list[RolledOut]:
         """What the lanes learn from in update number `step`: their rows, or what these became.
 
         `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made.
+        If it `may_abandon` that, a `GenerationAbandonedError` comes where this rank is asked to stop meanwhile.
         """
         if self._rollout_method is None:
             return [RolledOut(lane) for lane in lanes]
@@ -86,6 +95,7 @@ class LaneForward:
                 seed=seed,
                 max_tokens=self._max_tokens,
                 book=self._book,
+                is_stopping=self._is_stopping if may_abandon else lambda: False,
             )
 
     def rollout(
@@ -126,6 +136,11 @@ class LaneForward:
             self._settled = step, means_of(method.settled_by, sums)
         assert self._settled[0] == step, (self._settled, step)
         return [each._replace(lane=method.settled(each.lane, self._settled[1])) for each in learned]
+
+    @property
+    def makes_rollouts(self) -> bool:
+        """Rows are prompts."""
+        return self._rollout_method is not None
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where the method will not have a step with these metrics become an update."""

@@ -5,7 +5,7 @@ divides once, by the step's weight: rows for a classifier, trained tokens for a 
 preferences. So no batch size, packing or world size can change the mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -140,12 +140,15 @@ class RolloutMethod(PredictingMethod, Protocol):
         seed: int,
         max_tokens: int | None,
         book: GradeBook | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> list[RolledOut]:
         """What each lane is to learn from in update number `step`; `model` has all of its weights.
 
         A function of weights, rows and `seed` (one for each step): a lane comes out with the same bits alone
         and beside others, for it is made again wherever it is checked. `max_tokens`: as in `LoaderConfig`.
         What others answer meanwhile is kept in the `book`, and taken from there.
+
+        `is_stopping` is asked on the way: then it raises a `GenerationAbandonedError`, and leaves nothing.
         """
         ...
 

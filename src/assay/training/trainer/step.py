@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import StepShare
 from assay.records.phase import Phase
+from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
@@ -71,6 +72,10 @@ class StepTotals(NamedTuple):
     def loss(self) -> float:
         """Mean over what the step weighs."""
         return self.loss_sum / max(1, self.weight)
+
+
+class StepAbandonedError(Exception):
+    """Some rank was asked to stop while the model said what it was to learn from: no rank makes the step."""
 
 
 class _LaneTotals(NamedTuple):
@@ -151,10 +156,9 @@ class Stepper:
         Where the method makes several of one share, the numbers are those of the last; the first is checked.
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
+        learned = self._forward.settled(self._learned(share, step), step=step, everyones=self._everyones)
         if check:
             check.begin(share, step=step)
-        learned = self._forward.learned(self._lane_sum.whole_model, share.lanes, step=step)
-        learned = self._forward.settled(learned, step=step, everyones=self._everyones)
         asked = stop_asked, commit_asked
         totals = self._made(share, learned, check, asked, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
@@ -162,6 +166,20 @@ class Stepper:
                 again = self._made(share, learned, None, asked, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
         return totals
+
+    def _learned(self, share: StepShare, step: int) -> list[RolledOut]:
+        """What the lanes learn from. Where ranks have the model say it, they agree that all of it is there."""
+        learned: list[RolledOut] = []
+        is_abandoned = False
+        try:
+            learned = self._forward.learned(
+                self._lane_sum.whole_model, share.lanes, step=step, may_abandon=True
+            )
+        except GenerationAbandonedError:
+            is_abandoned = True
+        if self._forward.makes_rollouts and any(asked for [asked] in self._ranks.everyones([is_abandoned])):
+            raise StepAbandonedError
+        return learned
 
     def _made(
         self,

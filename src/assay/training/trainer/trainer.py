@@ -19,7 +19,7 @@ from assay.records.phase import Phase
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import Stepper, StepTotals
+from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals
 
 
 class TrainingPosition(NamedTuple):
@@ -90,7 +90,9 @@ class Trainer:
         self._lanes = lanes
 
     def train(self, place: TrainingPosition) -> Outcome:
-        """Go on from `place`; every step up to the returned outcome is in a commit."""
+        """Go on from `place`; every step up to the returned outcome is in a commit.
+
+        A step that is abandoned leaves nothing; who goes on makes it whole."""
         last_step = num_steps(self._config, self._loader)
         committed_step, receipts = place.step, LaneReceipts()
         with closing(
@@ -101,12 +103,18 @@ class Trainer:
                 self._recorder.phase("data")
                 share = next(shares)
                 self._recorder.phase("compute")
-                totals = self._stepper.step(
-                    share,
-                    step=place.step + 1,
-                    stop_asked=self._stop_asked(),
-                    commit_asked=self._schedule.asks(),
-                )
+                try:
+                    totals = self._stepper.step(
+                        share,
+                        step=place.step + 1,
+                        stop_asked=self._stop_asked(),
+                        commit_asked=self._schedule.asks(),
+                    )
+                except StepAbandonedError:
+                    if place.step > committed_step:
+                        self._commit(place, committed_step, receipts, is_verified=False)
+                    self._saver.wait()
+                    return "stopped"
                 self._refuse_not_finite(totals, place)
                 place = TrainingPosition(place.step + 1, self._loader.next_cursor(share.cursor))
                 self._add_receipts(receipts, share, place.step)

@@ -18,7 +18,7 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.tokens import train_tokenizer
 from assay.scoring.sampler import Sampling
 from assay.training.generation.generator import Generator
-from assay.training.generation.rollout import Prompt, Rollout
+from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
 from shaped_networks import MAX_TOKENS, SHAPES, VOCAB_SIZE, shaped
 
 LENGTHS = (1, 2, 31, 32, 33, 40, 64, 65, 90, 7)
@@ -319,3 +319,18 @@ def test_a_prompt_that_leaves_no_room_is_refused_before_anything_is_sampled(llam
 
 def test_nothing_asked_is_nothing_sampled(llama):
     assert Generator(llama, ends=()).generate([], Sampling(max_tokens=4)) == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_who_is_asked_to_stop_draws_no_further_token(
+    together: bool, llama: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Generator, "rows_are_independent", together)
+    generator, drawn = Generator(llama, ends=()), []
+    step = generator._step
+    monkeypatch.setattr(generator, "_step", lambda *given: drawn.append(1) or step(*given))
+    sampling = Sampling(temperature=1.0, max_tokens=12)
+    with pytest.raises(GenerationAbandonedError):
+        generator.generate(prompts(5, 9, samples=20), sampling, lambda: len(drawn) == 3)
+    assert len(drawn) == 3
+    assert len(generator.generate(prompts(5), sampling)) == 1, "and can be asked again"

@@ -22,7 +22,7 @@ from assay.data.loader.receipts import receipt
 from assay.records.cursor import Cursor
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
-from assay.training.trainer.step import StepTotals
+from assay.training.trainer.step import StepAbandonedError, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 LANES = range(2, 4)
@@ -252,3 +252,31 @@ def test_a_step_that_was_not_made_ends_the_run_and_names_its_rows(wrong, what) -
 def test_a_run_has_the_steps_of_its_epochs_or_as_many_as_allowed(max_steps, expected) -> None:
     config = TrainerConfig(epochs=2, max_steps=max_steps)
     assert num_steps(config, loader()) == expected
+
+
+class Abandons(Rank):
+    """Asked to stop while the model says what step `amid` is to learn from."""
+
+    def __init__(self, amid: int) -> None:
+        super().__init__()
+        self.amid = amid
+
+    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool) -> StepTotals:
+        if step == self.amid:
+            raise StepAbandonedError
+        return super().step(share, step=step, stop_asked=stop_asked, commit_asked=commit_asked)
+
+
+@pytest.mark.parametrize(
+    ("amid", "commits"), [(1, []), (4, [(3, 0, 3)]), (5, [(4, 0, 4)]), (7, [(4, 0, 4), (6, 1, 1)])]
+)
+def test_an_abandoned_step_leaves_nothing_and_what_was_made_before_is_committed(
+    amid: int, commits: list[tuple[int, int, int]]
+) -> None:
+    rank = Abandons(amid)
+    assert trained(rank) == "stopped"
+    assert places(rank) == commits and sorted(rank.logged) == list(range(1, amid))
+    assert rank.events[-1] == "wait"
+    for commit in rank.commits:
+        learned = {row[0] for row in commit["receipts"].rows}
+        assert learned == set(range(commit["from_step"] + 1, commit["step"] + 1)) and not commit["is_verified"]

@@ -6,7 +6,7 @@ is 1; later ones are held against the log-probabilities that the first one compu
 flight between steps.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from itertools import islice
@@ -26,7 +26,7 @@ from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.generation.generator import Generator
 from assay.training.generation.remote_config import LogProbGap, RemoteSampler
-from assay.training.generation.rollout import Prompt, Rollout
+from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
 from assay.training.methods.grpo.batch import (
     PromptRow,
     answer_arrays,
@@ -118,11 +118,14 @@ class GrpoMethod:
         seed: int,
         max_tokens: int | None,
         book: GradeBook | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> list[RolledOut]:
         """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
         of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
         rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
-        all_groups, graded = self._groups(model, rows, helpers, step=step, seed=seed, book=book)
+        all_groups, graded = self._groups(
+            model, rows, helpers, step=step, seed=seed, book=book, is_stopping=is_stopping
+        )
         groups, paid = iter(all_groups), iter(graded)
         made = []
         for lane, of_lane in zip(lanes, of_lanes, strict=True):
@@ -309,10 +312,13 @@ class GrpoMethod:
         step: int,
         seed: int,
         book: GradeBook | None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> tuple[list[AnswerGroup], list[Graded]]:
         """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
         size = self.config.group_size
-        answers = self._drawn(model, rows, step=step, seed=seed, book=book)
+        answers = self._drawn(model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping)
+        if is_stopping():  # graders may take as long as the model
+            raise GenerationAbandonedError
         graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
         groups = [
             grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
@@ -337,18 +343,32 @@ class GrpoMethod:
         return gap if gap is not None and gap.on_excess == "truncate" else None
 
     def _drawn(
-        self, model: nn.Module, rows: Sequence[PromptRow], *, step: int, seed: int, book: GradeBook | None
+        self,
+        model: nn.Module,
+        rows: Sequence[PromptRow],
+        *,
+        step: int,
+        seed: int,
+        book: GradeBook | None,
+        is_stopping: Callable[[], bool],
     ) -> list[Rollout]:
         """`group_size` answers to each row, to learn from."""
         if self._remote is None:
-            return self._answered(model, prompts_of(rows, self.config.group_size, seed=seed), self._sampling)
+            prompts = prompts_of(rows, self.config.group_size, seed=seed)
+            return self._answered(model, prompts, self._sampling, is_stopping)
         assert isinstance(model, CausalNetwork) and book is not None, "what others say is kept"
         return self._remote.of(model, rows, step=step, seed=seed, book=book)
 
-    def _answered(self, model: nn.Module, prompts: Sequence[Prompt], sampling: Sampling) -> list[Rollout]:
+    def _answered(
+        self,
+        model: nn.Module,
+        prompts: Sequence[Prompt],
+        sampling: Sampling,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> list[Rollout]:
         if not prompts:
             return []
-        return self._generator(model).generate(prompts, sampling)
+        return self._generator(model).generate(prompts, sampling, is_stopping)
 
     def _generator(self, model: nn.Module) -> Generator:
         """Whom the model is asked through."""

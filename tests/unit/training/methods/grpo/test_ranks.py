@@ -21,7 +21,7 @@ from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer, whole_tensor
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import Stepper, initial_model
+from assay.training.trainer.step import StepAbandonedError, Stepper, initial_model
 from forked_ranks import on_ranks
 from prompt_rows import grpo_config, prompt_lane
 
@@ -101,3 +101,38 @@ def test_a_rank_that_sampled_another_token_is_named(shards_weights: bool, base: 
     assert of_ranks[0] == of_ranks[1]
     [(rank, lane, is_certain)] = of_ranks[0]
     assert (rank, is_certain) == (1, True) and lane in ((1, 3) if shards_weights else (2,))
+
+
+def abandoned_on(ranks: Ranks, base: Path) -> tuple[bool, bool]:
+    """Rank 1 is asked to stop after some tokens: whether it came so far, and whether the weights stand."""
+    asked = 0
+
+    def is_stopping() -> bool:
+        nonlocal asked
+        asked += 1
+        return ranks.rank == 1 and asked > 3
+
+    method = GrpoMethod(grpo_config(base))
+    model = initial_model(method, seed=SEED, device=ranks.device)
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, is_stopping=is_stopping)
+    is_sharded = ranks.inner is not None
+    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    stepper = Stepper(forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=2)
+    lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    rows = tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes)
+
+    def weights() -> float:
+        return sum(float(whole_tensor(weight).double().sum()) for weight in model_state(model).values())
+
+    before = weights()
+    with pytest.raises(StepAbandonedError):
+        stepper.step(StepShare(Cursor(), rows), step=1, stop_asked=False)
+    return asked > 3, weights() == before
+
+
+@each_parallel
+def test_a_step_that_one_rank_abandons_is_made_by_none(
+    shards_weights: bool, base: Path, tmp_path: Path
+) -> None:
+    found = on_ranks(2, lambda ranks: abandoned_on(ranks, base), tmp_path, shards_weights=shards_weights)
+    assert found == [(True, True)] * 2

@@ -1,0 +1,39 @@
+"""A model that takes its time: from its so many-th token on, each takes a rank a good while. Notes a dot for
+each of these, and a line's end where such a generation comes to its end.
+
+Python imports this file at its start where the folder is on PYTHONPATH.
+"""
+
+import os
+import time
+from pathlib import Path
+
+from assay.training.generation.generator import Generator
+
+FOLDER, QUICK_TOKENS = Path(os.environ["SLOW_DECODE"]), 170
+
+right_step, right_generate, made = Generator._step, Generator.generate, 0
+
+
+def note(text):
+    with (FOLDER / f"slow-{os.getpid()}").open("a") as noted:
+        noted.write(text)
+
+
+def slow_step(self, *given):
+    global made
+    made += 1
+    if made > QUICK_TOKENS:
+        note(".")
+        time.sleep(0.5)
+    return right_step(self, *given)
+
+
+def slow_generate(self, *given):
+    answers = right_generate(self, *given)
+    if made > QUICK_TOKENS:
+        note("\n")
+    return answers
+
+
+Generator._step, Generator.generate = slow_step, slow_generate
