@@ -505,7 +505,7 @@ def _write(
 
 
 def _fingerprint_in(folder: Path) -> str | None:
-    """Of the dataset there; None where none can be read."""
+    """The fingerprint of the dataset there; None where none can be read."""
     file = folder / MANIFEST_FILE
     with suppress(OSError, DataError):
         return DatasetManifest.from_json(file.read_bytes(), source=file).fingerprint
