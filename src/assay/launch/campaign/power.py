@@ -44,7 +44,7 @@ class SafetyPower(NamedTuple):
 
     @property
     def least_bound(self) -> float:
-        """Of the rate, where no item fails."""
+        """The bound of the rate where no item fails."""
         return float(rate_upper(0.0, float(self.num_items or 0)))
 
 
@@ -52,7 +52,7 @@ class StatedPower(NamedTuple):
     """What is known of a campaign's power before its first run."""
 
     noise: PairedNoise | None
-    """Of the primary benchmarks; None where nobody knows it before the first look."""
+    """That of the primary benchmarks; None where nobody knows it before the first look."""
     looks: list[LookPower]
     guardrails: list[GuardrailPower]
     safety: list[SafetyPower]
@@ -146,8 +146,7 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
 
 
 def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_seeds: int) -> list[Warned]:
-    """Of guardrails that would refuse what does no harm, alone or together, and of safety that nothing "
-    "shows."""
+    """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
     known = [each for each in guardrails if each.noise is not None]
     texts = [
         f"guardrail '{each.rule.benchmark}' cannot pass: by the last look it would pass "
