@@ -19,8 +19,8 @@ def goodput(names: tuple[str, ...], as_json: bool, drills: bool) -> None:
     activities name (activities.*.runs.ids); there is a line for each activity. Several RUNs get a line each.
 
     A device is always in exactly one phase, so the phases sum to the time that it was held. Goodput is the
-    share of steps that were kept: reading, computing, exchanging gradients. ETTR counts the waiting between
-    attempts, too. Attempts that still run are left out, and counted.
+    share of steps that were kept: reading, sampling and grading, computing, exchanging. ETTR counts the waiting
+    between attempts, too. Attempts that still run are left out, and counted.
     """
     from assay.cli.screens.goodput import print_goodput
     from assay.store.ledger.goodput import goodput_of

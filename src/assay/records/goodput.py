@@ -6,11 +6,11 @@ from typing import ClassVar
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.records.failure import Failure
-from assay.records.phase import Phase
+from assay.records.phase import STEP, Phase
 from assay.records.record import Record
 
-USEFUL: tuple[Phase, ...] = ("data", "compute", "communication")
-"""The phases of a step: reading, computing, exchanging. What was rolled back is in `lost` instead."""
+USEFUL = STEP
+"""What was rolled back is in `lost` instead."""
 
 
 def useful_share(seconds: Mapping[Phase, float]) -> float | None:
@@ -71,7 +71,7 @@ class Goodput(Record):
     currency: str = ""
 
     def useful_device_s(self) -> float:
-        """Steps that were kept: reading, computing, exchanging."""
+        """Steps that were kept."""
         return sum(self.by_phase.get(phase, 0.0) for phase in USEFUL)
 
     def goodput(self) -> float:

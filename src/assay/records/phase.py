@@ -5,6 +5,9 @@ from typing import Literal
 Phase = Literal[
     "startup",
     "data",
+    "synchronisation",
+    "generation",
+    "reward",
     "compute",
     "communication",
     "checkpoint",
@@ -13,4 +16,12 @@ Phase = Literal[
     "stalled",
     "idle",
 ]
-"""What a device is doing. `lost` is work that was rolled back; `idle`: held, with nothing to do."""
+"""What a device is doing. `synchronisation`: weights are gathered to sample from; `generation`: the model
+answers prompts; `reward`: its answers are graded. `lost` is work that was rolled back; `idle`: held, with
+nothing to do."""
+
+STEP: tuple[Phase, ...] = ("data", "synchronisation", "generation", "reward", "compute", "communication")
+"""The phases of a step, in the order in which it enters them first. Goodput is their share, without what was
+rolled back."""
+WAITING: tuple[Phase, ...] = ("synchronisation", "communication")
+"""Those of them in which ranks wait for one another, likewise; in the others each does its own work."""

@@ -1,8 +1,9 @@
 """Finds the rank that makes the others wait for ever, and what it was doing.
 
 All ranks of a step wait for the slowest, so when nobody has moved for far longer than any step took, the
-hung rank is the one that has not entered the exchange: the furthest behind, and not in `communication`; of
-equals, the one that was heard of longest ago. A rank that was never heard of is timed from the attempt's start:
+hung rank is the one that has not entered the exchange: the furthest behind, and in no phase in
+which ranks wait for one another (`WAITING`), or in the earliest of these; of equals, the one that was heard of
+longest ago. A rank that was never heard of is timed from the attempt's start:
 no other can pass the start without it.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from assay.records.phase import WAITING
 from assay.store.heartbeat import Beat
 
 SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint"))
@@ -52,9 +54,10 @@ def find_hung_rank(beats: Sequence[Beat], *, now_s: float, least_s: float, began
     return HungRank(rank, beat, silent_s) if silent_s >= max(limit_s, least_s) else None
 
 
-def _place(beat: Beat) -> tuple[int, bool, float]:
+def _place(beat: Beat) -> tuple[int, int, float]:
     """How far a rank is; the least is the one that the others wait for."""
-    return beat.step, beat.phase == "communication", beat.at_s
+    waits = WAITING.index(beat.phase) + 1 if beat.phase in WAITING else 0
+    return beat.step, waits, beat.at_s
 
 
 def describe_silence(hung: HungRank, process_state: str) -> str:

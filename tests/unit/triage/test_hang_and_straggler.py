@@ -19,6 +19,15 @@ def test_the_rank_that_is_not_waiting_is_the_one_that_hangs() -> None:
     assert found is not None and (found.rank, found.silent_s) == (1, 11.0)
 
 
+def test_a_rank_that_holds_up_the_gathering_of_weights_hangs_before_those_that_wait_for_gradients() -> None:
+    held_up = [beat(), beat(phase="synchronisation"), beat()]
+    found = find_hung_rank(held_up, now_s=111.0, least_s=5.0)
+    assert found is not None and found.rank == 1
+    samples = [beat(phase="synchronisation"), beat(phase="synchronisation", at_s=99.0), beat(phase="data")]
+    found = find_hung_rank(samples, now_s=111.0, least_s=5.0)
+    assert found is not None and found.rank == 2
+
+
 def test_the_rank_furthest_behind_hangs_where_all_wait() -> None:
     beats = [beat(step=11), beat(step=10), beat(step=11)]
     found = find_hung_rank(beats, now_s=150.0, least_s=5.0)

@@ -9,7 +9,10 @@ from assay.records.phase import Phase
 
 PHASE_STYLES: dict[Phase, str] = {
     "compute": "green",
+    "generation": "bright_green",
+    "reward": "bright_yellow",
     "communication": "blue",
+    "synchronisation": "bright_cyan",
     "data": "cyan",
     "checkpoint": "magenta",
     "evaluation": "bright_blue",

@@ -29,7 +29,17 @@ from assay.store.commit_log import CommitLog
 from assay.store.faulty import FlakyStore, StoreFault
 from assay.store.objects import ObjectStore
 
-PhaseOfLoop = Literal["startup", "data", "compute", "communication", "checkpoint", "evaluation"]
+PhaseOfLoop = Literal[
+    "startup",
+    "data",
+    "synchronisation",
+    "generation",
+    "reward",
+    "compute",
+    "communication",
+    "checkpoint",
+    "evaluation",
+]
 """A phase that a rank enters by itself."""
 DamageKind = Literal["torn", "flipped", "missing"]
 

@@ -7,14 +7,14 @@ named moment: (step, phase) of a rank.
 from collections.abc import Callable, Mapping
 
 from assay.base.clock import Clock
-from assay.records.phase import Phase
+from assay.records.phase import STEP, WAITING, Phase
 from assay.store.heartbeat import Beat, Heartbeats
 from assay.store.metrics.segment import SegmentWriter
 
 Moment = Callable[[int, Phase], None]
 """Called with the update under way and the phase that begins."""
 
-_OWN_WORK: frozenset[Phase] = frozenset(("data", "compute"))
+_OWN_WORK = frozenset(STEP) - frozenset(WAITING)
 
 
 class RankRecorder:

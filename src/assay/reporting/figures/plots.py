@@ -33,7 +33,10 @@ MAX_BUCKETS = 120
 
 PHASES: tuple[Phase, ...] = (
     "compute",
+    "generation",
+    "reward",
     "communication",
+    "synchronisation",
     "data",
     "checkpoint",
     "evaluation",

@@ -191,7 +191,8 @@ class RunView(RunHead):
     """The oldest first, those found damaged among them."""
     device_seconds: DeviceSeconds
     """By phase, over all ranks and attempts: `startup`, `data`, `compute`, `communication`, `checkpoint`,
-    `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`."""
+    `evaluation`, `lost` (work that was rolled back), `stalled` and `idle`; where prompts are answered, also
+    `synchronisation`, `generation` and `reward` (docs/faults.md)."""
     device_seconds_beside: DeviceSeconds
     """The part of them that no attempt held: evaluation of commits beside training."""
     cost: float | None

@@ -3,7 +3,7 @@
     taken      phase("data")  phase("compute")   ...    last frame            given back
       | startup   | data         | compute  ...            | as it was            |
 
-Work that no commit kept is `lost`: data, compute and communication of steps behind the committed one, and the
+Work that no commit kept is `lost`: the phases of steps (see `STEP`) behind the committed one, and the
 evaluations and checkpoints made for such steps. Nanoseconds are counted in integers, so that the phases sum to
 the held time exactly.
 """
@@ -12,11 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from assay.records.phase import Phase
+from assay.records.phase import STEP, Phase
 from assay.records.run import Attempt, PhaseSeconds, Run
 from assay.store.metrics.segment import SegmentData, read_segment, segment_path
 
-_WORK: frozenset[Phase] = frozenset({"data", "compute", "communication"})
 _UPKEEP: frozenset[Phase] = frozenset({"checkpoint", "evaluation"})
 
 
@@ -83,7 +82,7 @@ def _without_rolled_back(segment: SegmentData, committed_step: int) -> list[Phas
     upkeep_until_s = np.min(ended_at_s[steps > committed_step], initial=np.inf)
     return [
         "lost"
-        if (phase in _WORK and at_s >= kept_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
+        if (phase in STEP and at_s >= kept_until_s) or (phase in _UPKEEP and at_s >= upkeep_until_s)
         else phase
         for at_s, phase in zip(*segment.phase_changes, strict=True)
     ]

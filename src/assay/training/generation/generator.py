@@ -13,8 +13,10 @@ power of two, blanks fill them. That is so with AVX-512, and not with AVX2; an e
 network, and where it is not so, each group of equal prompts decodes by itself: nothing else is in its program.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,28 @@ MAX_CACHE_BYTES = 4 << 30
 _TRIED_TOKENS = 3
 
 
+@dataclass
+class Cost:
+    """What a generation took, in seconds of this process."""
+
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    """All the rest: decoding, and who decodes where."""
+    num_rows: int = 0
+    """Rows of the tile, over all of its steps,"""
+    num_tokens: int = 0
+    """and those of them that were somebody's: tokens drawn."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """By name."""
+        return {
+            "prefill_s": self.prefill_s,
+            "decode_s": self.decode_s,
+            "drawn_tokens_per_s": self.num_tokens / max(self.prefill_s + self.decode_s, 1e-9),
+            "slot_occupancy": self.num_tokens / max(self.num_rows, 1),
+        }
+
+
 class Generator:
     """Completes prompts with a network's present weights."""
 
@@ -70,6 +94,8 @@ class Generator:
         self._slots = tile_rows(slots)
         self._stop_strings: dict[tuple[str, ...], StopStrings] = {}
         self._are_rows_independent: bool | None = None
+        self.cost = Cost()
+        """What the last generation took."""
 
     @property
     def rows_are_independent(self) -> bool:
@@ -92,7 +118,8 @@ class Generator:
         prompts = [Prompt(np.asarray(prompt.tokens, np.int64), prompt.key) for prompt in prompts]
         self._refuse_what_does_not_fit(prompts, sampling)
         ends = self._ends_of(sampling)
-        if self.rows_are_independent:
+        is_shared, self.cost = self.rows_are_independent, Cost()
+        if is_shared:
             return self._decoded(prompts, sampling, ends, is_stopping)
         groups = groups_of(prompts)
         return [each for group in groups for each in self._decoded(group, sampling, ends, is_stopping)]
@@ -149,6 +176,7 @@ class Generator:
         """Rollouts of prompts that share a tile."""
         if not prompts:
             return []
+        began_s, prefilled_s = time.monotonic(), self.cost.prefill_s
         places = max(len(prompt.tokens) for prompt in prompts) - 1 + sampling.max_tokens
         num_slots = min(tile_rows(len(prompts)), self._slots, self._affordable_slots(places))
         cache, tile = SlotCache(num_slots, places), DecodeTile(num_slots, sampling.max_tokens)
@@ -162,7 +190,10 @@ class Generator:
                     tile.admit(waiting.next(tile.free()), prompts, cache, self._device)
                 else:
                     tile.shrink(cache)
+                self.cost.num_rows += tile.rows
                 rollouts |= tile.advance(self._step(tile, cache, sampling), ends)
+        self.cost.num_tokens += sum(len(rollout.tokens) for rollout in rollouts.values())
+        self.cost.decode_s += time.monotonic() - began_s - (self.cost.prefill_s - prefilled_s)
         return [rollouts[index] for index in range(len(prompts))]
 
     def _affordable_slots(self, places: int) -> int:
@@ -202,6 +233,7 @@ class Generator:
 
     def _prefix(self, beginnings: Sequence[Sequence[int] | Int64[np.ndarray, "_"]], width: int) -> Prefix:
         """Keys and values of beginnings of sequences, padded on their right, where no token looks."""
+        began_s = time.monotonic()
         tokens = np.zeros((len(beginnings), width), np.int64)
         for row, beginning in enumerate(beginnings):
             tokens[row, : len(beginning)] = beginning
@@ -213,6 +245,7 @@ class Generator:
             past_key_values=cache,
             use_cache=True,
         )
+        self.cost.prefill_s += time.monotonic() - began_s
         return Prefix.of(cache)
 
 

@@ -44,6 +44,8 @@ class LaneSum:
     """A rank's lanes are an aligned run, so that it computes a whole subtree by itself."""
     adds_passes = True
     """`on_own_gradients` is told of a lane's gradient over all of its passes."""
+    gathers_weights = False
+    """Every rank has all of them."""
 
     def __init__(
         self,

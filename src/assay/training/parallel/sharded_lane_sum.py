@@ -112,6 +112,8 @@ class ShardedLaneSum:
     """The ranks' lanes of one round are neighbours, so that the exchange adds a whole subtree."""
     adds_passes = False
     """`on_own_gradients` is told of each pass of a lane by itself."""
+    gathers_weights = True
+    """`whole_model` waits for the other ranks."""
 
     def __init__(
         self,

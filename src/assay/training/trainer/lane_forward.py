@@ -18,6 +18,7 @@ from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.trainer.config import Precision
 from assay.training.trainer.method import (
+    EnterPhase,
     Helpers,
     Loss,
     Method,
@@ -77,11 +78,13 @@ class LaneForward:
         *,
         step: int,
         may_abandon: bool = False,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> list[RolledOut]:
         """What the lanes learn from in update number `step`: their rows, or what these became.
 
-        `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made.
-        If it `may_abandon` that, a `GenerationAbandonedError` comes where this rank is asked to stop meanwhile.
+        `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made;
+        `enter_phase` is told how far that is. If it `may_abandon` that, a `GenerationAbandonedError` comes
+        where this rank is asked to stop meanwhile.
         """
         if self._rollout_method is None:
             return [RolledOut(lane) for lane in lanes]
@@ -96,6 +99,7 @@ class LaneForward:
                 max_tokens=self._max_tokens,
                 book=self._book,
                 is_stopping=self._is_stopping if may_abandon else lambda: False,
+                enter_phase=enter_phase,
             )
 
     def rollout(
@@ -141,6 +145,11 @@ class LaneForward:
     def makes_rollouts(self) -> bool:
         """Rows are prompts."""
         return self._rollout_method is not None
+
+    @property
+    def rollout_costs(self) -> Mapping[str, float] | None:
+        """What was `learned` last cost this process, see `RolloutMethod`; None where it need not be made."""
+        return self._rollout_method.rollout_costs if self._rollout_method else None
 
     def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
         """Raise where the method will not have a step with these metrics become an update."""

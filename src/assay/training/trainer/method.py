@@ -16,11 +16,14 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
+from assay.records.phase import Phase
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.model.exporting import Leaving
 
 Helpers = Mapping[str, nn.Module]
 """Frozen networks that a loss asks besides the one that is trained, by name."""
+EnterPhase = Callable[[Phase], None]
+"""Told what the device does from now on."""
 
 
 class MetricSum(NamedTuple):
@@ -141,6 +144,7 @@ class RolloutMethod(PredictingMethod, Protocol):
         max_tokens: int | None,
         book: GradeBook | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> list[RolledOut]:
         """What each lane is to learn from in update number `step`; `model` has all of its weights.
 
@@ -149,7 +153,13 @@ class RolloutMethod(PredictingMethod, Protocol):
         What others answer meanwhile is kept in the `book`, and taken from there.
 
         `is_stopping` is asked on the way: then it raises a `GenerationAbandonedError`, and leaves nothing.
+        `enter_phase` is told when answers are made, and when they are graded.
         """
+        ...
+
+    @property
+    def rollout_costs(self) -> Mapping[str, float]:
+        """What the last rollouts cost this process, by metric name: seconds, tokens a second, shares."""
         ...
 
     @property

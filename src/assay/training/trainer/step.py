@@ -9,6 +9,7 @@ Nothing here remembers anything between steps but the weights and the optimizer'
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -58,6 +59,8 @@ class StepTotals(NamedTuple):
     digests: Mapping[str, float] = MappingProxyType({})
     """Digests of what the model said to learn from, and of the spot check, for a replay to compare with: exact
     integers, by metric name."""
+    costs: Mapping[str, float] = MappingProxyType({})
+    """What this rank spent on a step of rollouts, by metric name: not the same on every rank."""
 
     def asks_for_commit(self) -> bool:
         """Somebody wants this update to be durable."""
@@ -101,6 +104,8 @@ class LaneGradients(Protocol):
     """Sums the gradients of all lanes of all ranks: replicated (`LaneSum`) or sharded (`ShardedLaneSum`)."""
 
     enter_phase: Callable[[Phase], None]
+    gathers_weights: bool
+    """`whole_model` waits for other ranks."""
 
     @property
     def module(self) -> nn.Module:
@@ -149,6 +154,8 @@ class Stepper:
         self._num_steps = num_steps
         self._spot_check = spot_check
         self._trained = [p for group in optimizer.param_groups for p in group["params"]]
+        self._spent_s: dict[str, float] = {}
+        """On the passes of the step under way."""
 
     def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
         """Make update number `step` (from 1) from this rank's share of it.
@@ -157,15 +164,23 @@ class Stepper:
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         learned = self._forward.settled(self._learned(share, step), step=step, everyones=self._everyones)
+        if self._forward.makes_rollouts:
+            self._lane_sum.enter_phase("compute")
         if check:
             check.begin(share, step=step)
+        costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}
         asked = stop_asked, commit_asked
         totals = self._made(share, learned, check, asked, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
             if totals.is_made:
                 again = self._made(share, learned, None, asked, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
-        return totals
+        return totals if costs is None else totals._replace(costs={**costs, **self._spent_s})
+
+    def _whole_model(self) -> nn.Module:
+        if self._lane_sum.gathers_weights:
+            self._lane_sum.enter_phase("synchronisation")
+        return self._lane_sum.whole_model()
 
     def _learned(self, share: StepShare, step: int) -> list[RolledOut]:
         """What the lanes learn from. Where ranks have the model say it, they agree that all of it is there."""
@@ -173,12 +188,18 @@ class Stepper:
         is_abandoned = False
         try:
             learned = self._forward.learned(
-                self._lane_sum.whole_model, share.lanes, step=step, may_abandon=True
+                self._whole_model,
+                share.lanes,
+                step=step,
+                may_abandon=True,
+                enter_phase=self._lane_sum.enter_phase,
             )
         except GenerationAbandonedError:
             is_abandoned = True
-        if self._forward.makes_rollouts and any(asked for [asked] in self._ranks.everyones([is_abandoned])):
-            raise StepAbandonedError
+        if self._forward.makes_rollouts:
+            self._lane_sum.enter_phase("communication")
+            if any(asked for [asked] in self._ranks.everyones([is_abandoned])):
+                raise StepAbandonedError
         return learned
 
     def _made(
@@ -249,8 +270,11 @@ class Stepper:
             total += self._sums(total[0], learned.metrics)
         for index in range(num_passes):
             with self._lane_sum.backward_pass(position, index):
+                began_s = time.monotonic()
                 loss = self._forward.loss(self._lane_sum.module, learned.lane, index, step=step, update=update)
+                self._spent_s["forward_s"] += (half_s := time.monotonic()) - began_s
                 loss.sum.backward()  # type: ignore[no-untyped-call]
+                self._spent_s["backward_s"] += time.monotonic() - half_s
             total += self._sums(loss.sum, loss.metrics)
         return total
 

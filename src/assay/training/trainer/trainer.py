@@ -178,6 +178,7 @@ class Trainer:
                 "exchange_s": totals.exchange_s,
                 **totals.metrics,
                 **totals.digests,
+                **totals.costs,
             },
         )
 

@@ -72,6 +72,18 @@ def test_work_behind_the_last_commit_is_lost_with_the_checkpoint_that_failed(tmp
     assert seconds == {"startup": 5, "data": 1, "compute": 10, "checkpoint": 2, "lost": 14, "idle": 1}
 
 
+def test_answers_to_prompts_are_work_of_their_step_and_lost_with_it(tmp_path: Path) -> None:
+    step: list[tuple[float, Phase | int]] = [
+        (0, "data"), (1, "synchronisation"), (2, "generation"), (4, "reward"), (8, "compute"), (16, 1),
+    ]  # fmt: skip
+    story = [*step, (0, "checkpoint"), (1, "data"), *step[1:-1], (16, 2), (0, "data")]
+    seconds = device_seconds(lived(tmp_path, story), held_from_s=1000, held_to_s=1063, committed_step=1)
+    assert seconds == {
+        "data": 1, "synchronisation": 2, "generation": 4, "reward": 8, "compute": 16, "checkpoint": 1,
+        "lost": 31,
+    }  # fmt: skip
+
+
 def test_all_work_is_lost_where_nothing_was_committed(tmp_path: Path) -> None:
     seconds = device_seconds(lived(tmp_path, TWO_STEPS), held_from_s=1000, held_to_s=1033, committed_step=0)
     assert seconds == {"startup": 5, "lost": 27, "idle": 1}

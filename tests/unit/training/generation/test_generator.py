@@ -225,6 +225,20 @@ def test_a_group_is_prefilled_once_and_prompts_of_one_padded_length_together(lla
     assert rows_prefilled(llama, lambda: generator.generate(asked, sampling)) == [(3, 32), (2, 64)]
 
 
+def test_a_generation_says_what_it_took_and_how_full_the_tile_was(llama):
+    generator = Generator(llama, ends=(), slots=16)
+    skip_where_rows_know_each_other(generator)
+    generator.generate(prompts(20, 9, samples=12), Sampling(temperature=1.0, max_tokens=5))
+    cost = generator.cost
+    assert (cost.num_tokens, cost.num_rows) == (24 * 5, 16 * 10), (
+        "16 slots, five steps each for 16 and for 8 prompts"
+    )
+    assert cost.prefill_s > 0 and cost.decode_s > 0
+    assert cost.metrics()["slot_occupancy"] == 0.75
+    generator.generate(prompts(20), Sampling(temperature=1.0, max_tokens=5))
+    assert generator.cost.num_tokens == 5, "of the last one"
+
+
 def test_samples_of_a_prompt_differ_and_a_key_repeats_one(llama):
     asked = prompts(20, samples=8)
     generator, sampling = Generator(llama, ends=()), Sampling(temperature=1.0, max_tokens=12)

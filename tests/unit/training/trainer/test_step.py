@@ -150,7 +150,8 @@ def steps_on(ranks: Ranks, num_steps: int = 3, *, every: int | None = None):
 
 def portable(totals: StepTotals) -> StepTotals:
     """Read-only mappings do not travel."""
-    return totals._replace(metrics=dict(totals.metrics), digests=dict(totals.digests))
+    mappings = {name: dict(getattr(totals, name)) for name in ("metrics", "digests", "costs")}
+    return totals._replace(**mappings)
 
 
 @pytest.fixture(scope="module")

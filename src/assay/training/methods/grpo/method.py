@@ -61,7 +61,7 @@ from assay.training.model.config import checkpoint_path
 from assay.training.model.exporting import Leaving, save_model
 from assay.training.model.lora import adapters_off
 from assay.training.model.token_scores import CausalNetwork, TokenScores
-from assay.training.trainer.method import Helpers, Loss, MetricSum, RolledOut, RolloutAlone
+from assay.training.trainer.method import EnterPhase, Helpers, Loss, MetricSum, RolledOut, RolloutAlone
 from assay.training.trainer.numerics import combined_digest
 
 REFERENCE, OLD, LOG_PROB_GAP = "reference", "old_log_probs", "log_prob_gap"
@@ -119,12 +119,20 @@ class GrpoMethod:
         max_tokens: int | None,
         book: GradeBook | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> list[RolledOut]:
         """The lanes' prompts answered and graded, all together; see `RolloutMethod`."""
         of_lanes = [list(rows_of(lane.micro_batches)) for lane in lanes]
         rows, size = [row for of_lane in of_lanes for row in of_lane], self.config.group_size
         all_groups, graded = self._groups(
-            model, rows, helpers, step=step, seed=seed, book=book, is_stopping=is_stopping
+            model,
+            rows,
+            helpers,
+            step=step,
+            seed=seed,
+            book=book,
+            is_stopping=is_stopping,
+            enter_phase=enter_phase,
         )
         groups, paid = iter(all_groups), iter(graded)
         made = []
@@ -148,6 +156,11 @@ class GrpoMethod:
                 )
             )
         return made
+
+    @property
+    def rollout_costs(self) -> Mapping[str, float]:
+        """See `RolloutMethod`."""
+        return self._engine[1].cost.metrics() if self._engine and self._remote is None else {}
 
     def rollout(
         self,
@@ -313,10 +326,13 @@ class GrpoMethod:
         seed: int,
         book: GradeBook | None,
         is_stopping: Callable[[], bool] = lambda: False,
+        enter_phase: EnterPhase = lambda phase: None,
     ) -> tuple[list[AnswerGroup], list[Graded]]:
         """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
         size = self.config.group_size
+        enter_phase("generation")
         answers = self._drawn(model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping)
+        enter_phase("reward")
         if is_stopping():  # graders may take as long as the model
             raise GenerationAbandonedError
         graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)

@@ -136,3 +136,33 @@ def test_a_step_that_one_rank_abandons_is_made_by_none(
 ) -> None:
     found = on_ranks(2, lambda ranks: abandoned_on(ranks, base), tmp_path, shards_weights=shards_weights)
     assert found == [(True, True)] * 2
+
+
+@each_parallel
+def test_a_step_says_when_it_gathers_answers_and_grades_and_what_that_took(
+    shards_weights: bool, base: Path, tmp_path: Path
+) -> None:
+    of_ranks = on_ranks(2, lambda ranks: told_on(ranks, base), tmp_path, shards_weights=shards_weights)
+    gathered = ["synchronisation"] if shards_weights else []
+    for entered, costs in of_ranks:
+        agreed = ["communication", "compute"]
+        assert entered == [*gathered, "generation", "reward", *agreed, "communication", "compute"]
+        names = {"prefill_s", "decode_s", "drawn_tokens_per_s", "slot_occupancy", "forward_s", "backward_s"}
+        assert set(costs) == names and all(value > 0 for value in costs.values())
+        assert costs["slot_occupancy"] <= 1
+
+
+def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
+    """The phases of a step that is not checked, and what it cost."""
+    method = GrpoMethod(grpo_config(base))
+    model = initial_model(method, seed=SEED, device=ranks.device)
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
+    is_sharded = ranks.inner is not None
+    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    optimizer = build_optimizer(model, CONFIG)
+    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=1)
+    lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    share = StepShare(Cursor(), tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes))
+    entered: list[str] = []
+    lane_sum.enter_phase = entered.append
+    return entered, dict(stepper.step(share, step=1, stop_asked=False).costs)
