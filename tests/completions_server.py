@@ -22,7 +22,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
 
 HOT = 3.0
@@ -46,7 +45,8 @@ class CompletionsServer(ThreadingHTTPServer):
         """Completions."""
         self.lock = threading.Lock()
         self.told = "default"
-        self._load(str(folder))
+        self.began_with = str(folder)
+        self._load(self.began_with)
 
     @property
     def url(self) -> str:
@@ -68,7 +68,7 @@ class CompletionsServer(ThreadingHTTPServer):
             self._tokenizer = AutoTokenizer.from_pretrained(folder)
             holder = nn.Module()
             holder.network = self._network
-            self._digest = weights_digest(model_state(holder))
+            self._digest = weights_digest(holder.state_dict())
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.slow_s)
@@ -177,9 +177,10 @@ if __name__ == "__main__":
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port-file", type=Path, required=True)
     parser.add_argument("--model", default="policy")
+    parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    served = CompletionsServer(given.folder, model=given.model)
+    served = CompletionsServer(given.folder, model=given.model, port=given.port)
     unfinished = given.port_file.with_suffix(".unfinished")
     unfinished.write_text(served.url)
     unfinished.rename(given.port_file)

@@ -22,8 +22,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import clear_missed
 from assay.store.objects import open_store
 from assay.store.place import original_of
+from assay.training.checkpoint.made_groups import MADE_PREFIX
 
-_OURS = (CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX)
+_OURS = (CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, MADE_PREFIX, SUMMARY_PREFIX, LOG_PREFIX)
 """What a run leaves in its store; the log, which names the rest, goes last."""
 
 

@@ -22,7 +22,6 @@ from assay.records.made_group import MadeAnswer, MadeGroup
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.made_groups import forget_groups, found_groups, keep_group
-from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.generation.remote_config import RemoteSampler
 from assay.training.generation.remote_engine import HOW, AskedGroup, EngineError, RemoteEngine
@@ -31,6 +30,7 @@ from assay.training.methods.grpo.batch import PromptRow
 from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
 from assay.training.model.exporting import Leaving, save_model
+from assay.training.model.lora import base_sha256, merge_adapters
 from assay.training.model.token_scores import CausalNetwork
 
 _UNFINISHED = ".unfinished-"
@@ -63,7 +63,8 @@ class RemoteAnswers:
         kept, self._last = found_groups(book.store, step, [row.row_id for row in rows]), (book, step)
         answers = {row_id: _rollouts(group) for row_id, group in kept.items()}
         if not book.is_read_only:
-            policy = weights_digest(model_state(network))
+            network = _as_handed_over(network)
+            policy = weights_digest(network.state_dict())
             of_others = [row_id for row_id, group in kept.items() if group.policy != policy]
             answers = {row_id: made for row_id, made in answers.items() if row_id not in of_others}
             answers |= self._asked(
@@ -150,9 +151,18 @@ def refuse_engine(
     network = CausalNetwork(model.model_copy(update={"lora": None}))
     try:
         answers = RemoteAnswers(sampler, model, sampling, group_size=1, ends=())
-        answers.hand_over(network, weights_digest(model_state(network)))
+        answers.hand_over(network, weights_digest(network.state_dict()))
     except EngineError as error:
         raise ConfigError(str(error)) from error
+
+
+def _as_handed_over(network: CausalNetwork) -> CausalNetwork:
+    """With adapters added into the matrices of a copy."""
+    if base_sha256(network) is None:
+        return network
+    merged = copy.deepcopy(network)
+    merge_adapters(merged)
+    return merged
 
 
 def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path) -> None:
@@ -161,9 +171,7 @@ def _write(network: CausalNetwork, config: PretrainedCausalConfig, folder: Path)
     unfinished = folder.parent / f"{_UNFINISHED}{folder.name}"
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir()
-    # Adapters are added into the matrices of a copy.
-    written = network.network if config.lora is None else copy.deepcopy(network.network)
-    save_model(written, config, unfinished, Leaving({}))
+    save_model(network.network, config, unfinished, Leaving({}))
     tokenizer = tokenizer_file(checkpoint_path(config.path))
     for name in (TOKENIZER_FILE, SETTINGS_FILE):
         if (file := tokenizer.parent / name).is_file():

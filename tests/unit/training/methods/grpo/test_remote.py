@@ -42,14 +42,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletionsServer]:
-    other = save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("other") / "model", seed=4)
-    with serving(other) as server:
+    with serving(save_tiny(LlamaForCausalLM, tmp_path_factory.mktemp("other") / "model", seed=4)) as server:
         yield server
 
 
 @pytest.fixture
 def engine(server: CompletionsServer) -> CompletionsServer:
+    """With weights of its own."""
     server.ways, server.failures = set(), 0
+    server.reload(server.began_with)
     return server
 
 
@@ -174,7 +175,7 @@ def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     tree = recipe(dataset, base, engine, tmp_path, bound=0.05)
     honest = run_with(tree, tmp_path / "honest")
     assert all(step["log_prob_gap"] < 2e-6 for step in honest)
-    engine.reload(str(save_tiny(LlamaForCausalLM, tmp_path / "another", seed=8)))
+    engine.reload(engine.began_with)
     engine.ways = {way}
     with pytest.raises(EngineError, match=r"step 1: .* nats apart per token, more than .*bound=0.05"):
         run_with(tree, tmp_path / "refused")
@@ -217,7 +218,6 @@ def test_an_engine_that_could_not_be_learned_from_is_refused_before_there_is_a_r
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     home = Home.from_environment()
-    engine.reload(str(save_tiny(LlamaForCausalLM, tmp_path / "another", seed=5)))
     engine.ways = {way}
     tree = LoadedConfig(recipe(dataset, base, engine, tmp_path), {})
     options: dict[str, Any] = {"world_size": 1, "run_id": "refused", "store_url": None}
