@@ -1,0 +1,88 @@
+"""A run whose attempts are forks of this process: killed and resized for real, in seconds, and with whatever a
+test has put in the place of something."""
+
+import os
+import signal
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import torch._dynamo  # noqa: F401  # DDP and FSDP2 import it: once here, and not in each fork
+
+from assay.launch.ranks.faults import NO_FAULTS, FaultPlan
+from assay.launch.ranks.task import Orders, Parallel, RankTask
+from assay.launch.ranks.wiring import train_rank
+from assay.records.run import Attempt, Run
+from assay.store.attempts import save_attempt
+from assay.store.commit_log import CommitLog
+from assay.store.heartbeat import Heartbeats
+from assay.store.objects import open_store
+from one_rank import NeverAsked
+
+PATIENCE_S = 120
+
+
+def train_in_forks(
+    run: Run, sizes: Sequence[int], parallel: Sequence[Parallel] = (), faults: FaultPlan = NO_FAULTS
+) -> list[bool]:
+    """Attempts on so many ranks, one after the other, each from the last commit; whether each came to its end.
+
+    The last one is to end, all others are to be killed by the plan.
+    """
+    log, ended = CommitLog(open_store(run.store_url)), []
+    for place, world_size in enumerate(sizes):
+        number = log.begin_attempt(world_size=world_size, now_s=0.0)
+        commit = log.last_intact_commit()
+        folder = Path(run.run_dir) / f"attempt-{number}"
+        folder.mkdir(parents=True)
+        Heartbeats.create(folder / "heartbeats", world_size).close()
+        orders = Orders(
+            attempt=Attempt(
+                run_id=run.run_id,
+                attempt=number,
+                world_size=world_size,
+                start_step=commit.step if commit else 0,
+                started_s=0.0,
+            ),
+            commit=commit,
+            faults=faults,
+            parallel=parallel[place] if parallel else "ddp",
+            failure_s=1e9,
+        )
+        save_attempt(Path(run.run_dir), orders.attempt)
+        tasks = [
+            RankTask(run, orders, rank, f"file://{folder}/rendezvous", {}, str(folder / "heartbeats"), 0)
+            for rank in range(world_size)
+        ]
+        ended.append(_all_end_well(tasks))
+    return ended
+
+
+def _all_end_well(tasks: Sequence[RankTask]) -> bool:
+    """When one dies the others are killed, as a supervisor would."""
+    alive = {child for task in tasks if (child := os.fork()) or _be_rank(task)}
+    is_well = True
+    while alive:
+        for child in list(alive):
+            done, status = os.waitpid(child, os.WNOHANG if len(alive) > 1 else 0)
+            if done:
+                alive.remove(child)
+                if status:
+                    is_well = False
+                    for other in alive:
+                        os.kill(other, signal.SIGKILL)
+        if len(alive) > 1:
+            signal.sigtimedwait([signal.SIGCHLD], 0.01)
+    return is_well
+
+
+def _be_rank(task: RankTask) -> NoReturn:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(PATIENCE_S)
+    try:
+        train_rank(task, NeverAsked())  # type: ignore[arg-type]
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
