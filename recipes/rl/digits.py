@@ -9,9 +9,12 @@
     assay data build asked.jsonl --format prompts --tokenizer models/digits-warm-up --out datasets/digits-asked
     assay train recipes/rl/grpo.yaml --workers 2
 
+`recipes/pipeline` trains both, and DPO in between, with one command.
+
 `shown` has the answers, to be imitated until some that the model writes are right; `asked` has prompts, and
-beside each the `answer` that its grader reads. Their rows are drawn apart: what is asked was seldom shown. A
-digit is a token of its own, however many tokens are learned, for blanks part them.
+beside each the `answer` that its grader reads. Their rows are drawn apart: what is asked was seldom shown.
+`paired` has a right answer and one with two digits exchanged; `tested` is for a suite. A digit is a token of
+its own, however many tokens are learned, for blanks part them.
 """
 
 import json
@@ -20,7 +23,8 @@ import sys
 from collections.abc import Iterator
 
 NUM_DIGITS = 5
-ROWS = {"shown": 12_000, "asked": 11_000}
+ROWS = {"shown": 12_000, "asked": 11_000, "paired": 4_000, "tested": 300}
+ANSWER = {"shown": "completion", "asked": "answer", "paired": "chosen", "tested": "answer"}
 
 
 def rows(which: str) -> Iterator[dict[str, str]]:
@@ -31,7 +35,19 @@ def rows(which: str) -> Iterator[dict[str, str]]:
         prompt, answer = f"sort {' '.join(digits)} =", f" {' '.join(sorted(digits))}"
         if prompt not in seen:
             seen.add(prompt)
-            yield {"prompt": prompt, "completion" if which == "shown" else "answer": answer}
+            row = {"prompt": prompt, ANSWER[which]: answer}
+            yield {**row, "rejected": _exchanged(draw, answer)} if which == "paired" else row
+
+
+def _exchanged(draw: random.Random, answer: str) -> str:
+    """With two neighbours that differ in the place of one another; else with a digit more."""
+    digits = answer.split()
+    places = [place for place in range(NUM_DIGITS - 1) if digits[place] != digits[place + 1]]
+    if not places:
+        return f"{answer} {digits[0]}"
+    place = draw.choice(places)
+    digits[place : place + 2] = digits[place + 1], digits[place]
+    return f" {' '.join(digits)}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,10 @@ from assay.cli.given import InputFile
 from assay.cli.main import _COMMANDS, cli
 from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig
+from assay.evaluation.suite.config import read_suite
+from assay.launch.pipeline.config import pipeline_reference
+from assay.launch.pipeline.folder import given_pipeline
+from assay.launch.pipeline.stages import stage_recipe
 from assay.planning.program.reference import program_reference
 from assay.store.settings import settings_reference
 from assay.training.recipe import Recipe, recipe_reference
@@ -73,6 +77,28 @@ def test_every_key_of_a_campaign_is_documented() -> None:
     assert set(re.findall(r"^\| `(\w+)` \| [^|]* \|  \|$", reference, re.M)) <= SPEAKING_NAMES
 
 
+def test_every_key_of_a_pipeline_is_documented() -> None:
+    """Rewrite with: assay train --pipeline-keys > docs/pipeline.md."""
+    reference = pipeline_reference()
+    assert (ROOT / "docs" / "pipeline.md").read_text() == reference
+    assert set(re.findall(r"^\| `(\w+)` \| [^|]* \|  \|$", reference, re.M)) <= SPEAKING_NAMES
+
+
+def test_the_pipeline_and_its_recipes_and_suite_are_valid() -> None:
+    given = given_pipeline(ROOT / "recipes" / "pipeline" / "digits.yaml")
+    assert given.config.compare is not None
+    for stage in given.config.stages:
+        found = stage_recipe(
+            given, stage.name, 0, folder_of=lambda each: Path(each.stage), step_of=lambda _: None
+        )
+        validated(Recipe, found)
+    for benchmark in given.config.compare.benchmarks:
+        assert benchmark.suite is not None
+        assert benchmark.name in {
+            each.name for each in read_suite(given.file.parent / benchmark.suite).benchmarks
+        }
+
+
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "recipes" / "campaigns").glob("*.yaml")), ids=lambda path: path.name
 )
@@ -110,7 +136,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize(
     "recipe",
-    [path for path in sorted((ROOT / "recipes").rglob("*.yaml")) if path.parent.name != "campaigns"],
+    [
+        path
+        for path in sorted((ROOT / "recipes").rglob("*.yaml"))
+        if path.parent.name not in ("campaigns", "pipeline")
+    ],
     ids=lambda path: path.name,
 )
 def test_every_recipe_is_valid(recipe: Path) -> None:

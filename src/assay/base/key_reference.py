@@ -26,7 +26,7 @@ def key_reference(introduction: Sequence[str], model: type[BaseModel]) -> str:
         lines += [(each.__doc__ or "").strip().replace("\n    ", "\n"), ""]
         lines += ["| key | default | meaning |", "|---|---|---|"]
         meanings = field_meanings(each)
-        lines += [_line(key, field, meanings[key]) for key, field in each.model_fields.items()]
+        lines += [_line(field.alias or key, field, meanings[key]) for key, field in each.model_fields.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -61,8 +61,8 @@ def _keys(
     prefix: str, model: type[BaseModel], around: frozenset[type[BaseModel]] = frozenset()
 ) -> Iterator[tuple[str, str]]:
     """Every key below a section with each name that it goes by, the section's own first."""
-    for name in model.model_fields:
-        yield f"{prefix}{name}", name
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{field.alias or name}", field.alias or name
     for word, name in getattr(model, "also_called", {}).items():
         yield f"{prefix}{name}", word
     for name, field in model.model_fields.items():

@@ -59,6 +59,16 @@ class _Run(_Type):
         return given_home().meant_run(value)
 
 
+class _RunOrPipeline(_Run):
+    """The name of a pipeline that was declared, or a run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The name, or the run's whole id."""
+        if given_home().pipeline_file(value).is_file():
+            return str(value)
+        return super().convert(value, param, ctx)
+
+
 class _FileOrRun(_Run):
     """What ends as a file of ours does, or is one, is a file; all else is a run."""
 
@@ -124,6 +134,7 @@ class _FileOrChange(InputFile):
 FILE = InputFile()
 FILE_OR_CHANGE = _FileOrChange()
 RUN = _Run()
+RUN_OR_PIPELINE = _RunOrPipeline()
 FILE_OR_RUN = _FileOrRun()
 CAMPAIGN = _Campaign()
 DATASET = _Dataset(path_type=Path)

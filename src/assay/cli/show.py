@@ -1,17 +1,17 @@
-"""`assay show RUN`: what a run did, what it cost and what came of it."""
+"""`assay show RUN`: what a run did, what it cost and what came of it; of a pipeline, its stages."""
 
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, asked_ledger, given_home
+from assay.cli.given import RUN_OR_PIPELINE, asked_ledger, given_home
 
 
 @click.command()
-@click.argument("run_id", metavar="RUN", type=RUN, required=False)
+@click.argument("run_id", metavar="RUN", type=RUN_OR_PIPELINE, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
 @click.option("--keys", is_flag=True, help="Print every key of every command's --json with its meaning.")
 def show(run_id: str | None, as_json: bool, keys: bool) -> None:
-    """Show what RUN (its id, or the beginning of it) did, cost and measured."""
+    """Show what RUN (its id, or the beginning of it) did, cost and measured; of a pipeline, its stages."""
     from assay.cli.screens.run import print_run
     from assay.reporting.views.curves import run_curves
     from assay.reporting.views.run import run_view
@@ -24,6 +24,11 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     if run_id is None:
         raise ConfigError("show which RUN? 'assay runs' lists them.")
     home = given_home()
+    if home.pipeline_file(run_id).is_file():
+        from assay.cli.train_pipeline import print_pipeline
+
+        print_pipeline(run_id, as_json=as_json)
+        return
     with asked_ledger(home, run_id) as ledger:
         view = run_view(ledger, run_id, home.settings())
         if as_json:

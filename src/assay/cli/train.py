@@ -21,6 +21,21 @@ if TYPE_CHECKING:
     from assay.store.home import Home
 
 
+def _print_keys(context: click.Context, option: click.Parameter, asked: bool) -> None:
+    """Print the reference that an option is for, and leave."""
+    if not asked:
+        return
+    if option.name == "keys":
+        from assay.training.recipe import recipe_reference
+
+        click.echo(recipe_reference(), nl=False)
+    else:
+        from assay.launch.pipeline.config import pipeline_reference
+
+        click.echo(pipeline_reference(), nl=False)
+    context.exit()
+
+
 @click.command()
 @click.argument("recipe", type=FILE_OR_CHANGE, required=False)
 @click.argument("overrides", nargs=-1)
@@ -118,7 +133,22 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="With --check: real steps that are measured, behind the first; 0 for none.",
 )
-@click.option("--keys", is_flag=True, help="Print every key of a recipe with its default and meaning.")
+@click.option(
+    "--keys",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_keys,
+    help="Print every key of a recipe with its default and meaning.",
+)
+@click.option(
+    "--pipeline-keys",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_keys,
+    help="Likewise of a pipeline (docs/pipelines.md).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the run as JSON, as 'assay show --json' does.")
 @place_options
 def train(
@@ -135,7 +165,6 @@ def train(
     check: bool,
     check_seconds: float,
     verbose: bool,
-    keys: bool,
     as_json: bool,
     place: PlaceOptions,
     **restarts: Any,
@@ -145,11 +174,12 @@ def train(
     A rank that dies is started again from the last commit. SIGTERM commits and leaves (exit code 0), and so
     does Ctrl-C (130; once more kills); 'assay train --resume RUN' goes on, on any number of workers, to equal
     weights. 'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
+    A file with stages is a pipeline (docs/pipelines.md), with which the same command goes on.
     """
-    if keys:
-        _print_keys()
-        return
     recipe, overrides = _told_apart(recipe, overrides, resume, forked)
+    if recipe is not None and _is_pipeline(recipe):
+        _train_pipeline(recipe, overrides, workers, place, check=check, as_json=as_json)
+        return
     if check and recipe is not None:
         _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
         return
@@ -193,10 +223,21 @@ def train(
     train_it(home, run, workers, policy, as_json=as_json)
 
 
-def _print_keys() -> None:
-    from assay.training.recipe import recipe_reference
+def _is_pipeline(file: Path) -> bool:
+    """Whether the file has stages, and is no recipe."""
+    if "stages" not in file.read_text(encoding="utf-8", errors="replace"):
+        return False
+    from assay.launch.pipeline.config import is_pipeline
 
-    click.echo(recipe_reference(), nl=False)
+    return is_pipeline(file)
+
+
+def _train_pipeline(
+    file: Path, overrides: tuple[str, ...], workers: int, place: PlaceOptions, *, check: bool, as_json: bool
+) -> None:
+    from assay.cli.train_pipeline import train_pipeline
+
+    train_pipeline(file, overrides, workers, place, check=check, as_json=as_json)
 
 
 def _fault_plan(file: Path) -> "FaultPlan":

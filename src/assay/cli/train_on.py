@@ -85,7 +85,7 @@ _OPTIONS = (
     click.option("--launched", is_flag=True, hidden=True, help="The launch is on record already."),
     click.option("--dry-run", is_flag=True, help="slurm: print the job's script; submit and write nothing."),
 )
-_OF_SLURM = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch")
+OF_SLURM = ("nodes", "partition", "time", "grace_s", "requeue", "sbatch")
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -93,7 +93,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_place(on: str, dry_run: bool, launched: bool, **others: Any) -> None:
-        given = {name: others.pop(name) for name in _OF_SLURM}
+        given = {name: others.pop(name) for name in OF_SLURM}
         slurm = {name: value for name, value in given.items() if value not in (None, ())}
         if on != "slurm" and (slurm or dry_run):
             wrong = next(iter(slurm), "dry_run").removesuffix("_s").replace("_", "-")

@@ -72,9 +72,16 @@ def planned_run(
     if store_url is not None:
         refuse_secrets(store_url, of="--store")
     recipe.method.check_services(dataset.manifest)
-    now_s = SystemClock().now_s()
-    stamp = datetime.fromtimestamp(now_s, UTC).strftime("%m%d-%H%M%S")
+    stamp = datetime.fromtimestamp(SystemClock().now_s(), UTC).strftime("%m%d-%H%M%S")
     run_id = run_id or f"{recipe.name}-{stamp}-{secrets.token_hex(2)}"
+    run = outlined_run(home, recipe, dataset, run_id=run_id)
+    store_url = absolute_store(store_url) if store_url else run.store_url
+    return run.model_copy(update={"store_url": store_url, "folders": digests_of(recipe)})
+
+
+def outlined_run(home: Home, recipe: Recipe, dataset: Dataset, *, run_id: str) -> Run:
+    """The record of a run of a checked recipe, without digests of the models that it begins with: they may be
+    yet to come."""
     run_dir = home.run_dir(run_id)
     tree = recipe.model_dump(mode="json")
     tree["data"]["dataset"] = str(Path(recipe.data.dataset).resolve())
@@ -82,16 +89,15 @@ def planned_run(
         tree["evaluation"]["suite"] = str(Path(recipe.evaluation.suite).resolve())
     return Run(
         run_id=run_id,
-        created_s=now_s,
+        created_s=SystemClock().now_s(),
         recipe=tree,
         recipe_sha256=recipe_sha256(tree, dataset.fingerprint),
         dataset_fingerprint=dataset.fingerprint,
         code_version=code_version(),
         run_dir=str(run_dir),
-        store_url=absolute_store(store_url) if store_url else str(run_dir),
+        store_url=str(run_dir),
         num_steps=steps_of(recipe, dataset).planned,
         made_by_drill=False,
-        folders=digests_of(recipe),
     )
 
 
@@ -204,7 +210,7 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     for key, path in checkpoint_folders(recipe).items():
         refuse_other_tokenizer(dataset, path, f"{key}={path}")
     for key, name in recipe.method.runs.items():
-        theirs = recipe_of(name.found(key).run).data.dataset
+        theirs = recipe_of(name.run_of(key)).data.dataset
         refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
 
 

@@ -22,6 +22,7 @@ from assay.store.known_runs import RUN_FILE, run_ids_in, the_one_meant
 from assay.store.ledger.url import checked_url, sqlite_file
 
 if TYPE_CHECKING:
+    from assay.records.pipeline import Pipeline
     from assay.records.run import Run
     from assay.store.ledger.ledger import Ledger
     from assay.store.objects import ObjectStore
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 CAMPAIGNS = "campaigns"
 CAMPAIGN_FILE = "campaign.json"
 """A campaign's declaration, in its folder."""
+PIPELINE_FILE = "pipeline.json"
+"""A pipeline's, in the folder that its campaign has, or would have."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,17 @@ class Home:
                 f"{folder}: no such campaign; there is {known}. 'assay campaign run FILE' begins one."
             )
         return folder
+
+    def pipeline_file(self, name: str) -> Path:
+        """Where a pipeline is declared; it need not be there."""
+        return self.campaigns / checked_name(name, of="the pipeline's name") / PIPELINE_FILE
+
+    def pipeline(self, name: str) -> "Pipeline":
+        """A pipeline that was declared."""
+        from assay.records.pipeline import Pipeline
+
+        path = self.pipeline_file(name)
+        return Pipeline.from_json(path.read_bytes(), source=path)
 
     def settings(self) -> "Settings":
         """What holds for all of its runs."""

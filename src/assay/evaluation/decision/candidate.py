@@ -20,7 +20,10 @@ from assay.records.decision import KnownGood
 from assay.training.recipe import Recipe
 
 BASELINE = "baseline"
-"""The name of the arm without a patch."""
+"""What the arm without a patch is called, unless the campaign says otherwise."""
+
+STAGE = "stage"
+"""The one key of the patch of a candidate that is a stage of a pipeline: its recipe is its own."""
 
 
 def known_good_recipe(path: Path) -> tuple[LoadedConfig, KnownGood | None]:

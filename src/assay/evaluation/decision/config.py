@@ -41,8 +41,6 @@ class Candidate(FrozenConfig):
 
     @model_validator(mode="after")
     def _is_a_candidate(self) -> "Candidate":
-        if self.name == BASELINE:
-            raise ValueError(f"'{BASELINE}' is the recipe without a patch; give the candidate another name")
         if not self.patch:
             raise ValueError(f"candidate '{self.name}' has no patch: it would be the baseline again")
         if seeds := sorted({"seed", "loader.seed"} & set(self.patch)):
@@ -313,6 +311,9 @@ class CampaignConfig(FrozenConfig):
     """The known-good recipe: a YAML file, or the `known_good.json` of an earlier campaign. Relative to the
     campaign's file."""
 
+    baseline: Name = BASELINE
+    """What the recipe without a patch is called; part of its runs' ids."""
+
     candidates: tuple[Candidate, ...] = Field(min_length=1)
     """What is tried, all against the one baseline."""
 
@@ -349,6 +350,11 @@ class CampaignConfig(FrozenConfig):
         return tuple(sorted({*self.looks, self.seeds}))
 
     @property
+    def arm_names(self) -> tuple[str, ...]:
+        """The baseline and the candidates."""
+        return (self.baseline, *(each.name for each in self.candidates))
+
+    @property
     def seed_numbers(self) -> tuple[int, ...]:
         """The seeds, in the order in which they are trained."""
         return tuple(range(self.first_seed, self.first_seed + self.seeds))
@@ -379,6 +385,10 @@ class CampaignConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> "CampaignConfig":
+        if self.baseline in [each.name for each in self.candidates]:
+            raise ValueError(
+                f"'{self.baseline}' is the recipe without a patch; give the candidate another name"
+            )
         for kind, names in (
             ("candidate", [each.name for each in self.candidates]),
             ("benchmark", [each.name for each in self.benchmarks]),

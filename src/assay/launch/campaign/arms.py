@@ -3,18 +3,22 @@
 A run's id follows from (campaign, arm, seed), so a campaign that was killed finds its runs again.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.loader.lane_shares import LaneShares
-from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
+from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.suite.config import read_suite
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.run import check_length, checked, existing_run, new_run, steps_of
 from assay.records.run import Run
+from assay.store.home import Home
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
 
 
@@ -35,12 +39,12 @@ def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
                 raise ConfigError(f"arm '{name}': {error}") from error
         return found
 
-    baseline = arm(BASELINE, {})
+    baseline = arm(config.baseline, {})
     for each in config.candidates:
         _check_candidate(each.name, config, baseline, arm(each.name, each.patch))
     for benchmark in config.benchmarks:
         if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
-            _check_suite(benchmark, beside / benchmark.suite)
+            check_suite(benchmark, beside / benchmark.suite)
     return (1 + len(config.candidates)) * config.seeds
 
 
@@ -62,7 +66,7 @@ def _check_candidate(
         )
 
 
-def _check_suite(benchmark: SuiteBenchmark, path: Path) -> None:
+def check_suite(benchmark: SuiteBenchmark, path: Path) -> None:
     """The suite can be read, and asks what the campaign wants to know."""
     name, suite = benchmark.benchmark or benchmark.name, read_suite(path)
     known = [each.name for each in suite.benchmarks]
@@ -84,6 +88,42 @@ def absent_files(config: CampaignConfig, *, beside: Path) -> list[str]:
     return [f"{key}: {beside / path}" for key, path in asked.items() if path and not (beside / path).is_file()]
 
 
+class Arms(NamedTuple):
+    """What is trained: a run for each arm and seed, which is made when its turn comes."""
+
+    home: Home
+    whose: str
+    """`campaign` or `pipeline`: what is run again to go on."""
+    name: str
+    names: tuple[str, ...]
+    """Where nothing is known of an arm's costs yet, the first one's are expected."""
+    seeds: tuple[int, ...]
+    workers: int
+    budget_device_hours: float | None
+    """None: without end."""
+    run_of: Callable[[str, int], Run]
+    """Arm, seed -> the run's record, made if there is none."""
+
+    def run_id(self, arm: str, seed: int) -> str:
+        """The id of one arm's run with one seed."""
+        return run_id_of(self.name, arm, seed)
+
+
+def arms_of(campaign: OpenCampaign) -> Arms:
+    """The campaign's."""
+    config = campaign.config
+    return Arms(
+        home=campaign.home,
+        whose="campaign",
+        name=config.name,
+        names=config.arm_names,
+        seeds=config.seed_numbers,
+        workers=config.workers,
+        budget_device_hours=config.budget_device_hours,
+        run_of=partial(arm_run, campaign),
+    )
+
+
 def run_id_of(campaign: str, arm: str, seed: int) -> str:
     """The id of one arm's run with one seed."""
     return f"{campaign}-{arm}-s{seed}"
@@ -91,17 +131,25 @@ def run_id_of(campaign: str, arm: str, seed: int) -> str:
 
 def arm_run(campaign: OpenCampaign, arm: str, seed: int) -> Run:
     """The run's record, made if there is none. `ConfigError` where its recipe is not the campaign's."""
-    patch = {} if arm == BASELINE else campaign.config.candidate(arm).patch
+    config = campaign.config
+    patch = {} if arm == config.baseline else config.candidate(arm).patch
     recipe = patched(campaign.recipe, patch, arm=arm, seed=seed)
-    run_id = run_id_of(campaign.config.name, arm, seed)
-    if not campaign.home.has_run(run_id):
-        return new_run(campaign.home, recipe, world_size=campaign.config.workers, run_id=run_id)
-    run = existing_run(campaign.home, run_id)
+    run_id = run_id_of(config.name, arm, seed)
+    of = f"arm '{arm}' of campaign '{config.name}'"
+    return made_once(campaign.home, recipe, run_id=run_id, workers=config.workers, of=of, whose="campaign")
+
+
+def made_once(home: Home, recipe: LoadedConfig, *, run_id: str, workers: int, of: str, whose: str) -> Run:
+    """The record of a run, made if there is none. `ConfigError` where it has another recipe than this; `of` is
+    the arm, and `whose` what it is of."""
+    if not home.has_run(run_id):
+        return new_run(home, recipe, world_size=workers, run_id=run_id)
+    run = existing_run(home, run_id)
     wanted, dataset = checked(recipe)
     asked, found = (each.model_dump(mode="json") for each in (wanted, recipe_of(run)))
     if recipe_sha256(asked, dataset.fingerprint) != recipe_sha256(found, run.dataset_fingerprint):
         raise ConfigError(
-            f"run '{run_id}' exists with another recipe than arm '{arm}' of campaign "
-            f"'{campaign.config.name}' has. Give the campaign another name, or remove the run's folder."
+            f"run '{run_id}' exists with another recipe than {of} has. Give the {whose} another name, "
+            "or remove the run's folder."
         )
     return run

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from assay.base.units import duration_text, number_of
-from assay.evaluation.decision.candidate import BASELINE, warning_of_patch
+from assay.evaluation.decision.candidate import warning_of_patch
 from assay.evaluation.evidence.benchmark_items import load_result
+from assay.launch.campaign.arms import arms_of
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.look import look_at
 from assay.launch.campaign.scores import ScoredRun, scored_run, suite_folder
@@ -50,7 +51,7 @@ def run_campaign(
     `score` makes a sealed benchmark's results be there.
     """
     ledger.record_campaign(campaign.record)
-    config, training = campaign.config, Training(campaign, ledger, place)
+    config, training = campaign.config, Training(arms_of(campaign), ledger, place)
     bench = Bench(ledger, place.clock, score)
     decisions: dict[str, Decision] = {}
     scored: dict[tuple[str, int], ScoredRun] = {}
@@ -61,13 +62,15 @@ def run_campaign(
     try:
         for num_seeds in config.all_looks:
             seeds = config.seed_numbers[:num_seeds]
-            due = [(arm, seed) for seed in seeds for arm in (BASELINE, *open_) if (arm, seed) not in scored]
+            due = [
+                (arm, seed) for seed in seeds for arm in (config.baseline, *open_) if (arm, seed) not in scored
+            ]
             for each in training.finish(due):
                 found = scored_run(campaign, each, ledger, clock=place.clock)
                 scored[each.arm, each.seed] = found
-                say(f"{each.arm}, seed {each.seed}: {_result_text(campaign, found)}")
+                say(f"{each.arm}, seed {each.seed}: {result_text(campaign, found)}")
             for name in list(open_):
-                before, after = ([scored[arm, seed] for seed in seeds] for arm in (BASELINE, name))
+                before, after = ([scored[arm, seed] for seed in seeds] for arm in (config.baseline, name))
                 decisions[name] = decision = look_at(campaign, name, before, after, bench)
                 say(f"look at {number_of(num_seeds, 'seed')}: {decision.sentence}")
                 if decision.is_final:
@@ -79,7 +82,8 @@ def run_campaign(
     return CampaignResult(decisions, None)
 
 
-def _result_text(campaign: OpenCampaign, scored: ScoredRun) -> str:
+def result_text(campaign: OpenCampaign, scored: ScoredRun) -> str:
+    """A run's score on the first primary benchmark, and what the run cost."""
     primary = campaign.config.rule.primary[0]
     result = load_result(scored.folders[primary])
     return f"{primary} {result.score.value:.4f}, {duration_text(scored.record.device_s)} of device time"

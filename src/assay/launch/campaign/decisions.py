@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assay.base.errors import DamagedDataError, DataError
+from assay.evaluation.decision.candidate import STAGE
 from assay.evaluation.decision.lineage import known_good_after
 from assay.launch.campaign.folder import KNOWN_GOOD_FILE, OpenCampaign, recorded_looks
 from assay.records.decision import Clause, Decision
@@ -90,8 +91,10 @@ def _is_revised(recorded: Decision, found: Decision) -> bool:
 
 
 def _keep_known_good(campaign: OpenCampaign, decision: Decision) -> None:
-    """A candidate's recipe is there while its newest decision is to scale it."""
+    """A candidate's recipe is there while its newest decision is to scale it; a stage is no patch on one."""
     key = f"{decision.candidate}.{KNOWN_GOOD_FILE}"
+    if STAGE in decision.patch:
+        return
     if decision.recommendation == "scale":
         known_good = known_good_after(
             decision,

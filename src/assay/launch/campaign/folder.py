@@ -7,6 +7,7 @@ runs/campaigns/NAME/
   sealed/                SealOpening of each candidate for which the sealed benchmark was opened: faster.json
   faster.known_good.json the recipe of a candidate that passed
   memo.html, memo.md     what people read
+  pipeline.json, models/ of a pipeline, whose stages are the arms (see launch.pipeline)
 runs/NAME-ARM-sSEED/     an ordinary run of one arm with one seed
   benchmarks/BENCHMARK/  result.json, items.parquet
 """
@@ -68,13 +69,16 @@ def read_campaign_file(path: Path, overrides: tuple[str, ...] = ()) -> CampaignC
     return validated(CampaignConfig, read_config_file(path, overrides))
 
 
-def declare(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> OpenCampaign:
-    """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to.
+def declare(
+    home: Home, config: CampaignConfig, *, beside: Path, clock: Clock, recipe: LoadedConfig | None = None
+) -> OpenCampaign:
+    """Write the campaign down, or find it as declared. `beside`: the folder that its paths are relative to;
+    `recipe`: the baseline's, where it is no file's.
 
     Raises `ConfigError` where a campaign of this name was declared with other gates, arms or seeds, or a suite
     that it names is another one since.
     """
-    recipe, known_good = known_good_recipe(beside / config.recipe)
+    recipe, known_good = (recipe, None) if recipe else known_good_recipe(beside / config.recipe)
     tree = config.model_dump(mode="json")
     declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
     record = Campaign(
@@ -186,7 +190,8 @@ def _as_declared(home: Home, wanted: Campaign, config: CampaignConfig) -> tuple[
 
 def _is_dataset_of(campaign: Campaign, home: Home, folder: Path) -> bool:
     """Whether the campaign's first run was trained on this dataset, wherever that lay then."""
-    run_id = f"{campaign.name}-{BASELINE}-s{campaign.config['first_seed']}"
+    arm = campaign.config.get("baseline", BASELINE)
+    run_id = f"{campaign.name}-{arm}-s{campaign.config['first_seed']}"
     return home.has_run(run_id) and home.run(run_id).dataset_fingerprint == Dataset.open(folder).fingerprint
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from assay.base.errors import DataError
-from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.decision.config import ScalingRule
 from assay.evaluation.decision.facts import Facts, ForecastFacts, TargetGain
 from assay.evaluation.evidence.scaling.from_runs import scale_of_run
@@ -74,5 +73,6 @@ def _gains(decision: Decision) -> Iterator[float]:
 
 
 def _mean_scale(runs: Sequence[CampaignRun], ledger: Ledger, scale: str) -> float:
-    """The mean scale of the baseline's runs: a patch may change it a little, which then is part of its gain."""
-    return float(np.mean([scale_of_run(ledger, run.run_id, scale) for run in runs if run.arm == BASELINE]))
+    """The mean scale of the baseline's runs, which come first: a patch may change it a little, which then is
+    part of its gain."""
+    return float(np.mean([scale_of_run(ledger, run.run_id, scale) for run in runs if run.arm == runs[0].arm]))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
-from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.evidence.campaign.looks import take_look
 from assay.launch.campaign.decisions import record_decision
@@ -49,17 +48,14 @@ def look_at(
 
 def decide_again(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[Decision]:
     """Every decision on record, judged anew; `DamagedDataError` for one that does not follow any more."""
-    runs = {
-        arm: finished_runs(campaign, ledger, arm, clock=clock)
-        for arm in (BASELINE, *(each.name for each in campaign.config.candidates))
-    }
+    runs = {arm: finished_runs(campaign, ledger, arm, clock=clock) for arm in campaign.config.arm_names}
     decisions = []
     for recorded in recorded_decisions(campaign.folder):
         num_seeds = recorded.look.num_seeds
         decision = look_at(
             campaign,
             recorded.candidate,
-            runs[BASELINE][:num_seeds],
+            runs[campaign.config.baseline][:num_seeds],
             runs[recorded.candidate][:num_seeds],
             Bench(ledger, clock),
             is_gate=recorded.look.is_gate,
@@ -72,7 +68,7 @@ def look_now(campaign: OpenCampaign, ledger: Ledger, *, clock: Clock) -> list[De
     """An unscheduled look at every candidate that is not decided; recorded, and paid for from the error
     rate."""
     closed = {each.candidate for each in recorded_decisions(campaign.folder) if each.is_final}
-    baseline = finished_runs(campaign, ledger, BASELINE, clock=clock)
+    baseline = finished_runs(campaign, ledger, campaign.config.baseline, clock=clock)
     decisions = []
     for candidate in campaign.config.candidates:
         runs = finished_runs(campaign, ledger, candidate.name, clock=clock)

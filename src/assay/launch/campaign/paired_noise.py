@@ -16,7 +16,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.units import number_of
 from assay.data.dataset.columns import LABEL
 from assay.data.dataset.split import DatasetView, split_view
-from assay.evaluation.decision.candidate import BASELINE, known_good_recipe, patched
+from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
 from assay.evaluation.decision.row_scores import rows_asked
 from assay.evaluation.decision.words import bound_text
@@ -116,7 +116,7 @@ def _effects(decision: Decision, names: Sequence[str]) -> list[BenchmarkEffect]:
 
 def _validation_rows(config: CampaignConfig, beside: Path) -> DatasetView:
     recipe, _ = known_good_recipe(beside / config.recipe)
-    baseline, dataset = checked(patched(recipe, {}, arm=BASELINE, seed=config.first_seed))
+    baseline, dataset = checked(patched(recipe, {}, arm=config.baseline, seed=config.first_seed))
     return split_view(dataset, baseline.data.split, "validation")
 
 

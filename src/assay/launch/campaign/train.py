@@ -9,6 +9,7 @@ Nothing is in memory only: a run's log of commits, attempts and launches say whe
 was killed at any point goes on by being run again; no arm is trained twice, and none is lost.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,10 +18,8 @@ from typing import NamedTuple
 from assay.base.clock import Clock, SystemClock
 from assay.base.errors import ConfigError, Interrupted, StoreFullError, TrainingError
 from assay.base.units import duration_text
-from assay.evaluation.decision.candidate import BASELINE
 from assay.launch.bookkeeping import rebuild_run, writer_of
-from assay.launch.campaign.arms import arm_run, run_id_of
-from assay.launch.campaign.folder import OpenCampaign
+from assay.launch.campaign.arms import Arms
 from assay.launch.drive import drive, evaluate_run
 from assay.launch.places.background import launched_here
 from assay.launch.places.launcher import Launcher, LaunchState
@@ -48,16 +47,17 @@ WatcherOf = Callable[[Run], Watcher]
 class InThisProcess:
     """The launcher that nobody needs to wait for: what it starts has ended when `start` returns."""
 
-    def __init__(self, home: Home, watcher_of: WatcherOf, clock: Clock) -> None:
-        """`watcher_of` makes what follows a run on the screen."""
+    def __init__(self, home: Home, watcher_of: WatcherOf, clock: Clock, *, of: str = "campaign") -> None:
+        """`watcher_of` makes what follows a run on the screen; `of`: what is run again to go on."""
         self._home = home
         self._watcher_of = watcher_of
         self._clock = clock
+        self._of = of
 
     def start(self, run: Run, *, world_size: int) -> Launch:
         """Train the run, as `assay train` would."""
         launch = launched_here(run, world_size=world_size)
-        with writer_of(self._home, run) as writer, _said_of_campaign():
+        with writer_of(self._home, run) as writer, _said_of(self._of):
             result = drive(
                 self._home,
                 run,
@@ -73,12 +73,12 @@ class InThisProcess:
 
 
 @contextmanager
-def _said_of_campaign() -> Iterator[None]:
+def _said_of(whole: str) -> Iterator[None]:
     """After Ctrl-C, how to go on with all of it."""
     try:
         yield
     except Interrupted as interrupt:
-        raise Interrupted(f"{interrupt}\nor run the campaign again: it goes on from here") from None
+        raise Interrupted(f"{interrupt}\nor run the {whole} again: it goes on from here") from None
 
 
 class Workplace(NamedTuple):
@@ -119,10 +119,10 @@ class CampaignStopped(Exception):  # noqa: N818 (an event, not an error)
 
 
 class Training:
-    """The training of one campaign, stage by stage."""
+    """The training of the arms of one campaign, or of the stages of a pipeline."""
 
-    def __init__(self, campaign: OpenCampaign, ledger: Ledger, place: Workplace) -> None:
-        self._campaign = campaign
+    def __init__(self, arms: Arms, ledger: Ledger, place: Workplace) -> None:
+        self._arms = arms
         self._ledger = ledger
         self._place = place
         self._costs: dict[str, list[float]] = {}
@@ -138,7 +138,7 @@ class Training:
         while waiting or self._in_flight:
             while waiting and len(self._in_flight) < self._place.arms_at_once:
                 arm, seed = waiting.pop(0)
-                each = ArmRun(arm, seed, arm_run(self._campaign, arm, seed))
+                each = ArmRun(arm, seed, self._arms.run_of(arm, seed))
                 # Asked before the log is read: what ends in between is finished, not dead.
                 if (found := self._found(each)) is not None:
                     self._in_flight.append(found)
@@ -172,8 +172,8 @@ class Training:
         if state == "elsewhere" and not _has_left(run):
             raise ConfigError(
                 f"run '{run.run_id}' was started as {launch.where()}, and from here nobody sees whether it "
-                "runs. Run the campaign there; or, where that machine is gone, 'assay train --resume "
-                f"{run.run_id}' here, and the campaign after it."
+                f"runs. Run the {self._arms.whose} there; or, where that machine is gone, 'assay train "
+                f"--resume {run.run_id}' here, and the {self._arms.whose} after it."
             )
         return None
 
@@ -181,7 +181,7 @@ class Training:
         refuse_links(Path(each.run.run_dir))
         settle(each.run, self._ledger)
         num_before = len(saved_attempts(Path(each.run.run_dir)))
-        launch = self._place.launcher.start(each.run, world_size=self._campaign.config.workers)
+        launch = self._place.launcher.start(each.run, world_size=self._arms.workers)
         self._ledger.record_run(each.run)
         self._ledger.record_launch(launch)
         return _Flight(each, launch, num_before, tries)
@@ -191,7 +191,8 @@ class Training:
         run, launch, last = flight.each.run, flight.launch, flight.last_attempt()
         if last is not None and last.outcome == "preempted":
             raise CampaignStopped(
-                f"run {run.run_id} was asked to stop; it committed, and goes on when the campaign is run again"
+                f"run {run.run_id} was asked to stop; it committed, and goes on when the "
+                f"{self._arms.whose} is run again"
             )
         commits = _log_of(run).commits()
         tries = 1 if last is not None and commits and commits[-1].attempt >= last.attempt else flight.tries + 1
@@ -231,26 +232,26 @@ class Training:
         """Why a run may not begin; one that has begun may end."""
         if _has_begun(each.run):
             return None
-        budget_s = self._campaign.config.budget_device_hours * 3600
+        budget_s = (self._arms.budget_device_hours or math.inf) * 3600
         spent_s, expected_s = self._bound_s(), self._expected_s(each.arm)
         if spent_s + expected_s <= budget_s:
             return None
         return (
             f"the budget of {duration_text(budget_s)} device time is used up: {duration_text(spent_s)} are "
             f"spent or bound by runs that have begun, and {each.arm} with seed {each.seed} takes about "
-            f"{duration_text(expected_s)}. Raise budget_device_hours and run the campaign again: it goes on "
-            "from here"
+            f"{duration_text(expected_s)}. Raise budget_device_hours and run the {self._arms.whose} again: "
+            "it goes on from here"
         )
 
     def _bound_s(self) -> float:
         """Device time of all runs so far; of one that is not finished, what its arm is expected to take."""
-        config, bound_s = self._campaign.config, 0.0
-        for arm in (BASELINE, *(each.name for each in config.candidates)):
-            for seed in config.seed_numbers:
-                run_id = run_id_of(config.name, arm, seed)
-                if not self._campaign.home.has_run(run_id):
+        bound_s = 0.0
+        for arm in self._arms.names:
+            for seed in self._arms.seeds:
+                run_id = self._arms.run_id(arm, seed)
+                if not self._arms.home.has_run(run_id):
                     continue
-                run = self._campaign.home.run(run_id)
+                run = self._arms.home.run(run_id)
                 held_s = self._held_s(run)
                 if _log_of(run).finished() is None and _has_begun(run):
                     held_s = max(held_s + self._unsettled_s(run), self._expected_s(arm))
@@ -258,8 +259,8 @@ class Training:
         return bound_s
 
     def _expected_s(self, arm: str) -> float:
-        """What runs of the arm took so far, else the baseline's."""
-        like = self._costs.get(arm) or self._costs.get(BASELINE) or []
+        """What runs of the arm took so far, else the first one's."""
+        like = self._costs.get(arm) or self._costs.get(self._arms.names[0]) or []
         return sum(like) / len(like) if like else 0.0
 
     def _unsettled_s(self, run: Run) -> float:

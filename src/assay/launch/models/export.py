@@ -44,12 +44,13 @@ from assay.store.findings import saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.methods.registry import exportable_method
-from assay.training.recipe import recipe_of
+from assay.training.recipe import Recipe, recipe_of
 
 if TYPE_CHECKING:
     from assay.training.model.exporting import Adapters
 
 NAME_IT = "Name it: --tokenizer FILE."
+BUILD_IT = "Build the dataset from texts (assay data build), which keeps it there."
 _PADDING = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>")
 Progress = Callable[[int, int], None]
 _PARTS = 4
@@ -131,6 +132,25 @@ def export_run(
         raise
     progress(_PARTS, _PARTS)
     return Exported(to, exported)
+
+
+def write_outline(recipe: Recipe, dataset: Dataset, folder: Path) -> ModelForm:
+    """What `export_run` will write of a run of this recipe, but for weights and evidence: enough to check
+    recipes that begin with it. Returns as what it is loaded.
+
+    Raises `ConfigError` where nothing could be exported.
+    """
+    known = tokenizer_of(dataset.folder, dataset.manifest, None, BUILD_IT)
+    from assay.training.model.causal import save_configuration
+
+    form = exportable_method(recipe.method).form
+    beside = _tokenizer_files(known, dataset, form)
+    folder.mkdir()
+    for name, data in beside.files.items():
+        (folder / name).write_bytes(data)
+    if (model := getattr(recipe.method, "model", None)) is not None:
+        save_configuration(model, folder, end=beside.numbers.get("eos_token"))
+    return form
 
 
 class _TokenizerFiles(NamedTuple):

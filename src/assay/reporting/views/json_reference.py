@@ -33,6 +33,7 @@ from assay.reporting.views.dataset_order import OrderView
 from assay.reporting.views.dataset_split import SplitView
 from assay.reporting.views.evidence import PowerView, ProxyView
 from assay.reporting.views.forecast import ForecastView
+from assay.reporting.views.pipeline import PipelineView
 from assay.reporting.views.run import RunView
 from assay.reporting.views.run_diff import RunDiffView
 from assay.reporting.views.run_list import RunLine
@@ -57,6 +58,7 @@ class Printed(NamedTuple):
 PRINTED = (
     Printed("assay runs", "a list, the newest run first", RunLine),
     Printed("assay show, assay train", "one object; `train` prints it once the run is done", RunView),
+    Printed("assay show PIPELINE, assay train PIPELINE", "one object", PipelineView),
     Printed("assay train --check", "one object", CheckView),
     Printed("assay diff", "one object", RunDiffView),
     Printed("assay train --on background, assay train --on slurm", "one object, at once", Launch),

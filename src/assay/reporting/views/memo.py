@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Literal
 
 from assay.base.units import number_of
+from assay.evaluation.decision.candidate import STAGE
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -138,6 +139,8 @@ def next_text(decision: Decision) -> str:
     """What comes next, and what it costs."""
     if decision.recommendation == "stop":
         return "nothing more is spent on it"
+    if decision.recommendation == "scale" and STAGE in decision.patch:
+        return "it stays in the pipeline"
     if decision.recommendation == "scale":
         return "its recipe is the new known-good one; a plan says what scaling it costs"
     if decision.cheapest is None:

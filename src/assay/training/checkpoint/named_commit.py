@@ -4,6 +4,9 @@ Without a step it is the last one, of a run that is finished: whose last commit 
 else tomorrow.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 from assay.base.errors import ConfigError, DamagedDataError
@@ -12,6 +15,18 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog, first_problem
 from assay.store.home import Home
 from assay.store.objects import ObjectStore, open_store
+
+_PLANNED: ContextVar[Mapping[str, Run]] = ContextVar("planned", default={})  # noqa: B039 (nobody writes to it)
+
+
+@contextmanager
+def to_come(planned: Mapping[str, Run]) -> Iterator[None]:
+    """Let recipes be checked that name runs which are yet to come, by their ids."""
+    token = _PLANNED.set(planned)
+    try:
+        yield
+    finally:
+        _PLANNED.reset(token)
 
 
 class NamedCommit(NamedTuple):
@@ -31,6 +46,10 @@ class CommitName(NamedTuple):
 
     def __str__(self) -> str:
         return self.run if self.step is None else f"{self.run}@{self.step}"
+
+    def run_of(self, key: str) -> Run:
+        """Whose it is, or will be."""
+        return _PLANNED.get().get(self.run) or self.found(key).run
 
     def found(self, key: str) -> NamedCommit:
         """The commit; `key` is where the recipe names it, for the `ConfigError` where there is none."""

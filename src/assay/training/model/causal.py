@@ -4,6 +4,7 @@ A folder is what `save_pretrained` writes, with `tokenizer.json` beside it where
 in which checkpoints of language models travel between tools.
 """
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -65,6 +66,20 @@ def build_causal(config: NewCausalConfig | PretrainedCausalConfig, *, with_head:
         enable = getattr(network, name, None) or network.gradient_checkpointing_enable
         enable({"use_reentrant": False})
     return network
+
+
+def save_configuration(
+    config: NewCausalConfig | PretrainedCausalConfig, folder: Path, *, end: int | None
+) -> None:
+    """Write the `config.json` that the model's folder will have; `end`: the token that ends a text, where the
+    model does not know one."""
+    if isinstance(config, NewCausalConfig):
+        found = _architecture(config)
+    else:
+        found = from_folder(AutoConfig, checkpoint_path(config.path), CAUSAL)
+    if found.eos_token_id is None:
+        found.eos_token_id = end
+    found.save_pretrained(folder)
 
 
 def _architecture(config: NewCausalConfig) -> Any:

@@ -121,7 +121,7 @@ def check_rewards(
     for index, reward in enumerate(rewards):
         where = f"{key}[{index}]"
         if isinstance(reward, RunReward):
-            _check_run(CommitName(reward.run, reward.step).found(where).run, where, longest, vocab_size)
+            _check_run(CommitName(reward.run, reward.step).run_of(where), where, longest, vocab_size)
         elif manifest.item_fields is not None:
             _check_fields(reward.grader, manifest, manifest.item_fields, where)
 

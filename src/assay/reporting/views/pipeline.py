@@ -1,0 +1,95 @@
+"""A pipeline, a line for each run of a stage: how it stands, what it began with, what it cost."""
+
+from pathlib import Path
+from typing import Any
+
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
+from assay.records.pipeline import Pipeline
+from assay.records.run import Run, RunStatus
+from assay.reporting.views.run_list import Selection, run_lines
+from assay.reporting.views.view import UtcTime, View
+from assay.store.home import Home
+from assay.store.ledger.ledger import Ledger
+
+
+class StageRun(View):
+    """One stage with one seed."""
+
+    stage: str
+    """Its name."""
+    seed: int
+    """The model's, and the order's."""
+    run_id: str
+    status: RunStatus | None = None
+    """As of a run line; null before its turn has come."""
+    step: int = 0
+    """The step of the last intact commit; 0 before the first."""
+    total_steps: int | None = None
+    """Steps of the whole run; null before its turn has come."""
+    began_with: str | None = None
+    """`RUN@STEP` of the earlier stage; null where it began with what its recipe names."""
+    began_with_digest: str | None = None
+    """SHA-256 of those weights, as their commit has it."""
+    device_hours: float = 0.0
+    """Device-hours over all ranks and attempts."""
+
+
+class PipelineView(View):
+    """A pipeline that was declared."""
+
+    pipeline: str
+    """Its name."""
+    created: UtcTime
+    """When it was declared."""
+    runs: tuple[StageRun, ...]
+    """Stage by stage in the order of the file, each seed by seed."""
+    device_hours: float
+    """Device-hours of all of them."""
+
+
+def stage_runs(pipeline: Pipeline) -> list[str]:
+    """The ids of its runs, those to come among them."""
+    return [run_id for _, _, run_id in _all(pipeline.config, pipeline.name)]
+
+
+def pipeline_view(pipeline: Pipeline, home: Home, ledger: Ledger) -> PipelineView:
+    """What is known of it now."""
+    lines = {each.run_id: each for each in run_lines(ledger, Selection(text=pipeline.name))}
+    runs = []
+    for stage, seed, run_id in _all(pipeline.config, pipeline.name):
+        line = lines.get(run_id)
+        began = _began_with(home.run(run_id)) if home.has_run(run_id) else None
+        runs.append(
+            StageRun(
+                stage=stage,
+                seed=seed,
+                run_id=run_id,
+                status=line.status if line else None,
+                step=line.step if line else 0,
+                total_steps=line.total_steps if line else None,
+                began_with=f"{began.run_id}@{began.step}" if began else None,
+                began_with_digest=began.weights_digest if began else None,
+                device_hours=line.device_hours if line else 0.0,
+            )
+        )
+    return PipelineView(
+        pipeline=pipeline.name,
+        created=pipeline.created_s,
+        runs=tuple(runs),
+        device_hours=sum(each.device_hours for each in runs),
+    )
+
+
+def _all(config: dict[str, Any], name: str) -> list[tuple[str, int, str]]:
+    """Stage, seed, run."""
+    seeds = range(config["first_seed"], config["first_seed"] + config["seeds"])
+    return [
+        (each["name"], seed, f"{name}-{each['name']}-s{seed}") for each in config["stages"] for seed in seeds
+    ]
+
+
+def _began_with(run: Run) -> ExportedModel | None:
+    """What the folder of its model says of itself; None where no run was exported to it."""
+    model = run.recipe["method"].get("model") or {}
+    record = Path(str(model.get("path", ""))) / EXPORT_FILE
+    return ExportedModel.from_json(record.read_bytes(), source=record) if record.is_file() else None
