@@ -51,6 +51,7 @@ READS_ENVIRONMENT = {
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",
     "scoring/endpoint.py": "the key of an endpoint",
+    "training/methods/grpo/reward_config.py": "where judges answer, which may change while a run lives",
     "training/parallel/ranks.py": "gloo's interface",
     "data/dataset/build.py": "what the tokenizer forks with",
     "cli/train.py": "the allocation that srun tells of",

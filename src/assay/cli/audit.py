@@ -40,6 +40,8 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         click.echo(f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}")
         if report.rows_quarantined:
             click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are damaged")
+        if report.prompts is not None:
+            click.echo(f"  prompts: {report.prompts}")
         for kind, lines in (
             ("problem", report.problems),
             ("missing", report.missing),

@@ -15,7 +15,7 @@ from assay.launch.capsules import CAPSULE_PREFIX
 from assay.launch.places.launches import last_launch, state_of
 from assay.records.run import Run
 from assay.store.attempts import saved_attempts
-from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, SUMMARY_PREFIX
+from assay.store.commit_log import CHECKPOINT_PREFIX, LOG_PREFIX, SUMMARY_PREFIX, UNLEARNED_PREFIXES
 from assay.store.home import Home
 from assay.store.known_runs import RUN_FILE
 from assay.store.ledger.ledger import Ledger
@@ -24,7 +24,9 @@ from assay.store.objects import open_store
 from assay.store.place import original_of
 from assay.training.checkpoint.made_groups import MADE_PREFIX
 
-_OURS = (CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, MADE_PREFIX, SUMMARY_PREFIX, LOG_PREFIX)
+_OURS = (
+    *UNLEARNED_PREFIXES, MADE_PREFIX, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
+)  # fmt: skip
 """What a run leaves in its store; the log, which names the rest, goes last."""
 
 

@@ -16,7 +16,7 @@ from assay.base.errors import ConfigError, DamagedDataError
 from assay.launch.folders import refuse_changed
 from assay.launch.run import chosen_commit, existing_run, planned_run
 from assay.records.run import ForkedFrom, Run
-from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
+from assay.store.commit_log import KEPT_NAMES, CommitLog, checkpoint_folder, first_problem
 from assay.store.home import Home
 from assay.store.objects import copy_object, open_store
 from assay.training.recipe import recipe_of
@@ -87,8 +87,8 @@ def bring_commit(home: Home, run: Run) -> None:
             "it again."
         )
     folder = checkpoint_folder(commit.step, 0)
-    # Receipts prove what their own run learned.
-    files = tuple(file for file in commit.files if file.path != RECEIPTS_NAME)
+    # Receipts and journal are of what their own run learned.
+    files = tuple(file for file in commit.files if file.path not in KEPT_NAMES)
     for file in files:
         copy_object(theirs.store, f"{commit.folder}/{file.path}", log.store, f"{folder}/{file.path}")
     inherited = commit.model_copy(
@@ -98,6 +98,7 @@ def bring_commit(home: Home, run: Run) -> None:
             "files": files,
             "receipts_from_step": commit.step,
             "rows_learned": 0,
+            "prompts": None,
             "quarantined": (),
             "retires": (),
         }

@@ -4,13 +4,14 @@ from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt
 
+from assay.records.journal import PromptCounts
 from assay.records.record import Record
 
 
 class AuditReport(Record):
     """A run's receipts against its dataset's order, and its files against their digests."""
 
-    added: ClassVar = frozenset(("not_checked", "strays", "forked_from"))
+    added: ClassVar = frozenset(("not_checked", "strays", "forked_from", "prompts"))
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
@@ -22,6 +23,8 @@ class AuditReport(Record):
     rows_learned: NonNegativeInt
     rows_quarantined: NonNegativeInt
     """Skipped because their bytes are damaged, and reported in a commit; part of `rows_expected`."""
+    prompts: PromptCounts | None = None
+    """What became of the learned rows where these are prompts; null where no journal was kept."""
     missing: tuple[str, ...] = ()
     """Rows that were expected and not learned, in words: `epoch 0 row 1234 (a.parquet, row 34)`."""
     repeated: tuple[str, ...] = ()

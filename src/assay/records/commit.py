@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from assay.records.cursor import Cursor
+from assay.records.journal import PromptCounts
 from assay.records.record import Record
 
 
@@ -51,6 +52,8 @@ class AttemptBegan(Record):
 class Commit(Record):
     """One durable state of a run; the last intact one is where a new attempt resumes."""
 
+    added: ClassVar = frozenset(("prompts",))
+
     type: Literal["commit"] = "commit"
     attempt: NonNegativeInt
     """0: of another run, from which this one was forked."""
@@ -62,13 +65,15 @@ class Commit(Record):
     folder: str
     """The folder of the checkpoint's files, in the run's store, e.g. `checkpoints/00000200-0001`."""
     files: tuple[FileDigest, ...]
-    """Every file of the folder: tensors, DCP's metadata, `receipts.npz`."""
+    """Every file of the folder: tensors, DCP's metadata, `receipts.npz`, perhaps `journal.parquet`."""
     weights_digest: str
     """SHA-256 over the model's tensors by name: equal weights, equal digest, whatever the world size."""
     receipts_from_step: NonNegativeInt
     """`receipts.npz` covers the steps (receipts_from_step, step]."""
     rows_learned: NonNegativeInt
     """In those steps, over all lanes."""
+    prompts: PromptCounts | None = None
+    """What became of them, where rows are prompts; what older assays committed has none."""
     quarantined: tuple[Quarantined, ...] = ()
     """Row groups skipped in those steps because their bytes are damaged."""
     metric: float | None = None

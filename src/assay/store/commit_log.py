@@ -36,6 +36,9 @@ from assay.store.objects import ObjectStore
 LOG_PREFIX = "log/"
 SUMMARY_PREFIX = "log-summaries/"
 CHECKPOINT_PREFIX = "checkpoints/"
+JUDGED_PREFIX = "judged/"
+UNLEARNED_PREFIXES = (JUDGED_PREFIX,)
+"""Folders STEP/ of what cannot be made again, kept until a commit holds the step."""
 SUMMARY_EVERY = 32
 """Entries between two summaries: what a reader reads at most, as long as they can be written."""
 ABANDONED_S = 3600.0
@@ -161,14 +164,14 @@ class CommitLog:
         for known in (*self._base.commits, *(each.entry for each in self._known)):
             if isinstance(known, Commit) and known.folder in gone and made_by(known.folder) is not None:
                 for file in known.files:
-                    if file.path != RECEIPTS_NAME:
+                    if file.path not in KEPT_NAMES:
                         self.store.delete(f"{known.folder}/{file.path}")
 
     def sweep(self, *, from_step: int | None = None) -> None:
         """Delete the files of retired commits, and of checkpoints that never became a commit: all of them, or
         those of `from_step` and later, and what the newest commit has retired.
 
-        Spares `receipts.npz` of retired commits (the audit needs them), whatever is quarantined, and the
+        Spares receipts and journals of retired commits (the audit needs them), whatever is quarantined, and the
         folders of this attempt or later ones, which may be in the making.
         """
         summary = self.summary()
@@ -183,10 +186,18 @@ class CommitLog:
             # One save is under way at a time, so a folder of a later step than its attempt's last commit has
             # not become one.
             is_committed = made.step <= summary.last_steps.get(made.attempt, -1)
-            if is_committed and name == RECEIPTS_NAME:
+            if is_committed and name in KEPT_NAMES:
                 continue
             if is_committed or made.attempt < self.attempt:
                 self.store.delete(item.key)
+
+    def sweep_learned(self, step: int) -> None:
+        """Delete what was kept until a commit held the steps up to `step`, which one does now."""
+        for prefix in UNLEARNED_PREFIXES:
+            for item in [*self.store.list(prefix)]:
+                made_for = re.match(rf"{prefix}(\d{{8,}})/", item.key)
+                if made_for and int(made_for[1]) <= step:
+                    self.store.delete(item.key)
 
     def sweep_abandoned(self) -> None:
         """Delete what the attempts before this one left behind: `sweep`, from the step on that this one goes on
@@ -194,6 +205,7 @@ class CommitLog:
         commits = self.commits()
         from_step = commits[-1].step if commits else 0
         self.sweep(from_step=from_step)
+        self.sweep_learned(from_step)
 
         def is_dead(folder: str, age_s: float) -> bool:
             made = made_by(folder)
@@ -290,6 +302,9 @@ class CommitLog:
 
 
 RECEIPTS_NAME = "receipts.npz"
+JOURNAL_NAME = "journal.parquet"
+KEPT_NAMES = (RECEIPTS_NAME, JOURNAL_NAME)
+"""What stays of a commit when its weights are retired: the audit needs it."""
 
 
 class _Reader(Protocol):

@@ -33,6 +33,7 @@ from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
 from assay.training.audit_files import WeightsDepth, check_files
+from assay.training.audit_journal import audit_journal
 from assay.training.recipe import recipe_of
 
 MAX_NAMED_ROWS = 100
@@ -112,6 +113,9 @@ def audit_run(
         else:
             not_checked.append("whether the shards are still what was indexed")
         is_proved = log.finished() is not None
+    account = audit_journal(log.store, commits, _by_lane(receipts), recipe.method)
+    problems += account.problems
+    not_checked += account.not_checked
     is_wrong = rows.missing or rows.repeated or problems
     return AuditReport(
         run_id=run.run_id,
@@ -120,6 +124,7 @@ def audit_run(
         rows_expected=rows.expected,
         rows_learned=int(receipts.num_rows.sum()),
         rows_quarantined=rows.quarantined,
+        prompts=account.prompts,
         missing=_shortened(rows.missing),
         repeated=_shortened(rows.repeated),
         problems=_shortened(problems),
@@ -341,6 +346,14 @@ def _read_receipts(commits: list[Commit], log: CommitLog, problems: list[str]) -
         except Exception as error:  # a changed file's bytes can fail in any way
             problems.append(f"the steps up to {commit.step} are not proved: {key}: {error}")
     return _Receipts(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def _by_lane(receipts: _Receipts) -> dict[tuple[int, int], Receipt]:
+    """By step and lane."""
+    found: dict[tuple[int, int], Receipt] = {}
+    for step, lane, num_rows, digest in zip(*(column.tolist() for column in receipts), strict=True):
+        found[step, lane] = found.get((step, lane), Receipt(0, 0)).plus(Receipt(num_rows, digest))
+    return found
 
 
 def _parse_receipts(data: bytes) -> _Receipts:

@@ -79,6 +79,8 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield title, f"not at its end yet: {on_the_way[0]} on the way"
     else:
         yield title, _headline_text(run.evaluation)
+    if run.prompts is not None:
+        yield "prompts", str(run.prompts)
     yield "rows", _audit_text(run)
     mark = model_mark(run)
     yield (

@@ -70,7 +70,7 @@ def train_rank(
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    forward = _lane_forward(recipe, method, ranks, GradeBook(store, task.orders.attempt.attempt), stop)
+    forward = _lane_forward(recipe, method, ranks, GradeBook(store, attempt=task.orders.attempt.attempt), stop)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)

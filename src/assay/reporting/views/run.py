@@ -1,6 +1,7 @@
 """One run: what it is, how far it got, what it cost, how it died and rose, and what came of it."""
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Annotated, Any, Literal, get_args
 
 from assay.base.shown_url import without_secrets
@@ -17,6 +18,7 @@ from assay.records.commit import Commit, CommitQuarantined, LogEntry
 from assay.records.evaluation import AnyEvaluation
 from assay.records.failure import Failure
 from assay.records.goodput import useful_share
+from assay.records.journal import PromptCounts
 from assay.records.launch import Launch
 from assay.records.notice import NoticeKind
 from assay.records.phase import Phase
@@ -203,6 +205,9 @@ class RunView(RunHead):
     """Share of the device time that went into steps that were kept; null before any is on record."""
     lost_steps: int
     """Steps that were made and rolled back, over all attempts."""
+    prompts: Annotated[PromptCounts, AsWritten] | None
+    """What became of the prompts of the committed steps; null where rows are no prompts, or no journal was
+    kept."""
     speed: SpeedView | None
     """Null before the first step."""
     metrics: dict[str, MetricSummaryView]
@@ -280,6 +285,7 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         currency=cost.currency if cost else None,
         goodput=useful_share(seconds),
         lost_steps=sum(each.lost_steps for each in lives),
+        prompts=_prompts(intact),
         speed=_speed(ledger, run.run_id),
         metrics={
             each.name: MetricSummaryView.of(each, last=each.last_value)
@@ -296,6 +302,11 @@ def run_view(ledger: Ledger, run_id: str, settings: Settings = NO_SETTINGS) -> R
         tags=remarks.tags if remarks else (),
         notes=remarks.notes if remarks else (),
     )
+
+
+def _prompts(commits: Sequence[Commit]) -> PromptCounts | None:
+    counts = [commit.prompts for commit in commits if commit.prompts is not None]
+    return reduce(PromptCounts.plus, counts) if counts else None
 
 
 def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:

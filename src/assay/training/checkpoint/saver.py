@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
@@ -32,7 +33,8 @@ from assay.base.errors import StoreError
 from assay.base.units import duration_text
 from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
-from assay.store.commit_log import RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
+from assay.store.commit_log import JOURNAL_NAME, RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
+from assay.training.checkpoint.journal import counted, journal_file
 from assay.training.checkpoint.parts import MODEL, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
@@ -49,6 +51,8 @@ class LaneReceipts:
     rows: list[tuple[int, int, int, int]] = field(default_factory=list)
     """(step, lane, number of rows, digest), as `add` was told."""
     quarantined: list[Quarantined] = field(default_factory=list)
+    journal: list[pa.Table] = field(default_factory=list)
+    """One of each step, where rows are prompts (`journal_table`)."""
 
     def add(self, *, step: int, lane: int, num_rows: int, digest: int) -> None:
         """One lane's share of one step: the number of rows, and the sum of their keyed hashes mod 2^64."""
@@ -172,15 +176,18 @@ class Saver:
         if parts is None:
             return None
         files = [file for written, _ in parts for file in written]
-        receipts_file = self._put_receipts(folder, [part for _, part in parts])
+        learned = [part for _, part in parts]
+        files += self._put_accounts(folder, learned)
+        journal = [table for part in learned for table in part.journal]
         self.weights_digest = digest
-        quarantined = {item.row_group: item for _, part in parts for item in part.quarantined}
+        quarantined = {item.row_group: item for part in learned for item in part.quarantined}
         commit = committed(
             committed_s=self._clock.now_s(),
             folder=folder,
-            files=tuple(sorted([*files, receipts_file], key=lambda file: file.path)),
+            files=tuple(sorted(files, key=lambda file: file.path)),
             weights_digest=self.weights_digest,
-            rows_learned=sum(num_rows for _, part in parts for _, _, num_rows, _ in part.rows),
+            rows_learned=sum(num_rows for part in learned for _, _, num_rows, _ in part.rows),
+            prompts=counted(journal) if journal else None,
             quarantined=tuple(quarantined[index] for index in sorted(quarantined)),
         )
         self._verify(commit)
@@ -195,6 +202,8 @@ class Saver:
         commit = commit.model_copy(update={"retires": retires})
         self._log.append(commit)
         self._log.sweep_retired(commit)
+        if journal:
+            self._log.sweep_learned(commit.step)
         return commit
 
     def _verify(self, commit: Commit) -> None:
@@ -211,14 +220,25 @@ class Saver:
         """Rank 0 has every whole tensor; sharded ones take all ranks."""
         return self._ranks.rank == 0 or any(isinstance(tensor, DTensor) for tensor in state[MODEL].values())
 
-    def _put_receipts(self, folder: str, parts: list[LaneReceipts]) -> FileDigest:
+    def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
+        """The receipts, and the journal where there is one: what the audit goes by."""
+        made = {RECEIPTS_NAME: self._receipts(parts)}
+        if journal := [table for part in parts for table in part.journal]:
+            made[JOURNAL_NAME] = journal_file(journal)
+        for name, data in made.items():
+            self._log.store.put(f"{folder}/{name}", data)
+        return [
+            FileDigest(path=name, num_bytes=len(data), sha256=sha256_of_bytes(data))
+            for name, data in made.items()
+        ]
+
+    @staticmethod
+    def _receipts(parts: list[LaneReceipts]) -> bytes:
         columns = [("step", np.int64), ("lane", np.int32), ("num_rows", np.int32), ("digest", np.uint64)]
         table = np.array(sorted(row for part in parts for row in part.rows), np.dtype(columns))
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, **{name: table[name] for name, _ in columns})
-        data = buffer.getvalue()
-        self._log.store.put(f"{folder}/{RECEIPTS_NAME}", data)
-        return FileDigest(path=RECEIPTS_NAME, num_bytes=len(data), sha256=sha256_of_bytes(data))
+        return buffer.getvalue()
 
 
 def weights_digest(model_state: Mapping[str, Any], saving: dist.ProcessGroup | None = None) -> str:

@@ -49,7 +49,7 @@ class Replayer:
             precision=config.precision,
             seed=seed,
             max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
-            book=GradeBook(log.store, 0, is_read_only=True),
+            book=GradeBook(log.store, attempt=log.attempt, is_read_only=True),
         )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)

@@ -78,17 +78,19 @@ class LaneForward:
         *,
         step: int,
         may_abandon: bool = False,
+        is_again: bool = False,
         enter_phase: EnterPhase = lambda phase: None,
     ) -> list[RolledOut]:
         """What the lanes learn from in update number `step`: their rows, or what these became.
 
         `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made;
         `enter_phase` is told how far that is. If it `may_abandon` that, a `GenerationAbandonedError` comes
-        where this rank is asked to stop meanwhile.
+        where this rank is asked to stop meanwhile. `is_again`: somebody has made them in this step, and what
+        cannot be made twice is in the book.
         """
         if self._rollout_method is None:
             return [RolledOut(lane) for lane in lanes]
-        seed = derive_key(self._seed, "rollout", step)
+        seed, book = derive_key(self._seed, "rollout", step), self._book
         with torch.no_grad(), self._autocast:
             return self._rollout_method.rollouts(
                 whole_model(),
@@ -97,7 +99,7 @@ class LaneForward:
                 step=step,
                 seed=seed,
                 max_tokens=self._max_tokens,
-                book=self._book,
+                book=book.read_only() if book and is_again else book,
                 is_stopping=self._is_stopping if may_abandon else lambda: False,
                 enter_phase=enter_phase,
             )

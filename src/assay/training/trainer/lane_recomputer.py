@@ -41,7 +41,7 @@ class LaneRecomputer:
 
     def learned(self, lane: LaneShare, *, step: int) -> LaneShare:
         """What the lane learns from in update number `step`."""
-        made = self._forward.learned(lambda: self._model, [lane], step=step)
+        made = self._forward.learned(lambda: self._model, [lane], step=step, is_again=True)
         return self._forward.settled(made, step=step)[0].lane
 
     def of_learned(self, lane: LaneShare, *, step: int) -> LaneGradient:
@@ -73,7 +73,7 @@ class ShardedLaneRecomputer:
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
         """The digest of the gradients of a lane's passes, as `ShardedLaneSum.on_own_gradients` has them."""
-        made = self._forward.learned(self._lane_sum.whole_model, [lane], step=step)
+        made = self._forward.learned(self._lane_sum.whole_model, [lane], step=step, is_again=True)
         [(learned, *_)] = self._forward.settled(made, step=step)
         digest = GradientDigest()
         own = num_backwards(learned)

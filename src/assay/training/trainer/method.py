@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare, MicroBatch
 from assay.records.exported_model import ModelForm
+from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.model.exporting import Leaving
@@ -87,6 +88,8 @@ class RolledOut(NamedTuple):
     """Those that no loss knows, for what is learned from need not be all."""
     digest: int = 0
     """That of all that was made (`combined_digest`)."""
+    journal: tuple[JournaledGroup, ...] = ()
+    """What became of each of its prompts; only where rows are prompts."""
 
 
 class RolloutAlone(NamedTuple):

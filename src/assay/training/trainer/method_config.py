@@ -6,12 +6,13 @@ What is said here is checked, planned with and evaluated by code that does not k
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
+from assay.records.journal import JournaledGroup
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.model.config import ModelSize
 
@@ -124,6 +125,10 @@ class MethodConfig(FrozenConfig, ABC):
     def check_services(self, manifest: DatasetManifest) -> None:
         """Raise about what is asked while a run trains and does not answer, or not so that it helps; rows are
         known to suit. Before there is a run."""
+
+    def problems_of_journal(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:  # noqa: ARG002
+        """What the journal says of one lane in one step, and cannot be; in words."""
+        return iter(())
 
     @abstractmethod
     def num_parameters(self) -> int | None:

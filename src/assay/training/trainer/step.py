@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import StepShare
+from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.parallel.ranks import Ranks
@@ -61,6 +62,8 @@ class StepTotals(NamedTuple):
     integers, by metric name."""
     costs: Mapping[str, float] = MappingProxyType({})
     """What this rank spent on a step of rollouts, by metric name: not the same on every rank."""
+    journal: tuple[JournaledGroup, ...] | None = None
+    """What became of the prompts of this rank's lanes; None where rows are no prompts."""
 
     def asks_for_commit(self) -> bool:
         """Somebody wants this update to be durable."""
@@ -175,6 +178,8 @@ class Stepper:
             if totals.is_made:
                 again = self._made(share, learned, None, asked, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
+        if self._forward.makes_rollouts:
+            totals = totals._replace(journal=tuple(group for each in learned for group in each.journal))
         return totals if costs is None else totals._replace(costs={**costs, **self._spent_s})
 
     def _whole_model(self) -> nn.Module:

@@ -16,6 +16,7 @@ from assay.data.loader.receipts import receipt
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.phase import Phase
+from assay.training.checkpoint.journal import journal_table
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
@@ -118,6 +119,8 @@ class Trainer:
                 self._refuse_not_finite(totals, place)
                 place = TrainingPosition(place.step + 1, self._loader.next_cursor(share.cursor))
                 self._add_receipts(receipts, share, place.step)
+                if totals.journal is not None:
+                    receipts.journal.append(journal_table(totals.journal))
                 self._write_down(totals, place.step, self._clock.monotonic_s() - started_s)
                 if self._commits_now(totals, place.step, last_step):
                     self._commit(place, committed_step, receipts, is_verified=totals.is_verified)

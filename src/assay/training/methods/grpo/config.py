@@ -1,6 +1,6 @@
 """What a user chooses about learning from rewards."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -11,10 +11,19 @@ from assay.base.errors import ConfigError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
+from assay.records.journal import JournaledGroup
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.generation.remote_config import LocalSampler, RemoteSampler
-from assay.training.methods.grpo.reward_config import AnyReward, check_rewards, runs_of
+from assay.training.methods.grpo.outcomes import problems_of
+from assay.training.methods.grpo.reward_config import (
+    AnyReward,
+    GraderReward,
+    JudgeEndpoint,
+    check_rewards,
+    runs_of,
+    tools_at,
+)
 from assay.training.model.causal_config import PretrainedCausalConfig, check_rows
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
@@ -200,7 +209,7 @@ class GrpoConfig(MethodConfig):
         "encoder": "model",
     }
 
-    added: ClassVar[frozenset[str]] = frozenset({"sampler"})
+    added: ClassVar[frozenset[str]] = frozenset({"judge", "sampler"})
 
     type: Literal["grpo"] = "grpo"
 
@@ -214,6 +223,9 @@ class GrpoConfig(MethodConfig):
     held_out: tuple[AnyReward, ...] = ()
     """What answers to held-out prompts are graded by; none: `rewards`. A grader that cannot be pleased as the
     reward can be shows when that is fooled."""
+
+    judge: JudgeEndpoint = JudgeEndpoint()
+    """Where judges answer, if graders of `rewards` or `held_out` ask any."""
 
     group_size: int = Field(default=8, ge=2)
     """Answers to each prompt, which are compared with one another."""
@@ -300,6 +312,9 @@ class GrpoConfig(MethodConfig):
         size = None if shape is None else shape.vocab_size
         check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
         check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
+        tools_at(
+            self.judge, [each for each in (*self.rewards, *self.held_out) if isinstance(each, GraderReward)]
+        )
         if shape is not None and needed > shape.max_tokens:
             raise ConfigError(
                 f"method.sampling.max_tokens={self.sampling.max_tokens}: with the longest prompt of dataset "
@@ -316,6 +331,10 @@ class GrpoConfig(MethodConfig):
 
             sampling = Sampling(**self.sampling.model_dump())
             refuse_engine(self.sampler, self.model, sampling, manifest.lengths.max + self.sampling.max_tokens)
+
+    def problems_of_journal(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:
+        """See `MethodConfig`."""
+        return problems_of(groups, self)
 
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""

@@ -23,7 +23,7 @@ it.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Float32, Float64, Int
+from jaxtyping import Bool, Float, Float32, Float64
 from torch import Tensor
 
 from assay.training.generation.remote_config import LogProbGap
@@ -109,12 +109,3 @@ def group_advantages(
     centred = rewards - graded.mean()
     scaled: Float64[np.ndarray, "rollout"] = centred / graded.std() if by_deviation else centred
     return scaled.astype(np.float32)
-
-
-def overlong_penalties(
-    lengths: Int[np.ndarray, "rollout"], *, max_tokens: int, buffer_tokens: int, penalty: float
-) -> Float64[np.ndarray, "rollout"]:
-    """What answers pay for the tokens that they have in the buffer before the limit."""
-    inside = np.clip(lengths - (max_tokens - buffer_tokens), 0, buffer_tokens)
-    paid: Float64[np.ndarray, "rollout"] = penalty * inside / buffer_tokens
-    return paid

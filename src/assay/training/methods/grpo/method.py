@@ -37,6 +37,7 @@ from assay.training.methods.grpo.batch import (
     rows_of,
 )
 from assay.training.methods.grpo.config import REWARD, TRUNCATED, GrpoConfig
+from assay.training.methods.grpo.judging import JudgedGroups
 from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed, truncated_weights
 from assay.training.methods.grpo.remote import RemoteAnswers
 from assay.training.methods.grpo.rewards import Graded, Rewards, refuse_failures
@@ -48,6 +49,7 @@ from assay.training.methods.grpo.rollouts import (
     AnswerGroup,
     digest_of,
     grouped,
+    journaled,
     learned_lane,
     moments,
     outcomes,
@@ -147,14 +149,11 @@ class GrpoMethod:
                     name: MetricSum(torch.tensor(each.sum, dtype=torch.float64), each.weight)
                     for name, each in moments(own).items()
                 }
-            sums |= self._rewards.sums(list(islice(paid, size * len(of_lane))))
-            made.append(
-                RolledOut(
-                    learned_lane(lane.lane, own, self.config, max_tokens),
-                    sums,
-                    combined_digest([digest_of(own)]),
-                )
-            )
+            of_own = list(islice(paid, size * len(of_lane)))
+            sums |= self._rewards.sums(of_own)
+            learned = learned_lane(lane.lane, own, self.config, max_tokens)
+            journal = journaled(own, of_own, learned, self.config, step=step, graders=self._rewards.graders)
+            made.append(RolledOut(learned, sums, combined_digest([digest_of(own)]), journal))
         return made
 
     @property
@@ -288,13 +287,13 @@ class GrpoMethod:
 
     @cached_property
     def _rewards(self) -> Rewards:
-        return Rewards(self.config.rewards, group_size=self.config.group_size)
+        return Rewards(self.config.rewards, group_size=self.config.group_size, endpoint=self.config.judge)
 
     @cached_property
     def _judges(self) -> Rewards:
         held_out = self.config.held_out
         key = "method.held_out" if held_out else "method.rewards"
-        return Rewards(held_out or self.config.rewards, group_size=1, key=key)
+        return Rewards(held_out or self.config.rewards, group_size=1, key=key, endpoint=self.config.judge)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -335,7 +334,11 @@ class GrpoMethod:
         enter_phase("reward")
         if is_stopping():  # graders may take as long as the model
             raise GenerationAbandonedError
-        graded = self._graded(self._rewards, [row for row in rows for _ in range(size)], answers, helpers)
+        judged = None
+        if book is not None:
+            judged = JudgedGroups(step, [row.row_id for row in rows], list(map(rollout_digest, answers)), book)
+        of_answers = [row for row in rows for _ in range(size)]
+        graded = self._graded(self._rewards, of_answers, answers, helpers, judged)
         groups = [
             grouped(row, answers[at : at + size], _numbers(graded[at : at + size]), self.config)
             for row, at in zip(rows, range(0, len(answers), size), strict=True)
@@ -394,11 +397,17 @@ class GrpoMethod:
         return self._engine[1]
 
     def _graded(
-        self, rewards: Rewards, rows: Sequence[PromptRow], answers: Sequence[Rollout], helpers: Helpers
+        self,
+        rewards: Rewards,
+        rows: Sequence[PromptRow],
+        answers: Sequence[Rollout],
+        helpers: Helpers,
+        judged: JudgedGroups | None = None,
     ) -> list[Graded]:
         """Grades of `answers[i]` to `rows[i]`."""
         sequences = [np.concatenate([row.tokens, each.tokens]) for row, each in zip(rows, answers, strict=True)]
-        return rewards.grade([row.item for row in rows], list(map(self._text, answers)), sequences, helpers)
+        texts = list(map(self._text, answers))
+        return rewards.grade([row.item for row in rows], texts, sequences, helpers, judged)
 
     def _text(self, answer: Rollout) -> str:
         """What graders read: without the token, or the words, that ended it."""

@@ -3,19 +3,23 @@
     rewards: [{grader: {type: string_check, ...}}, {run: docstring-reward-1122, step: 400, weight: 0.5}]
 
 A completion's reward is the sum of weight times score. A reward must be a function of prompt and completion: a
-step that is made once more pays the same. Imports no torch.
+step that is made once more pays the same. A judge behind an endpoint need not be: what it said is kept. Imports
+no torch.
 """
 
 import ast
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, TypeAdapter, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, TypeAdapter
 
 from assay.base.config import FrozenConfig, first_repeated
 from assay.base.errors import ConfigError
 from assay.records.dataset import DatasetManifest
 from assay.records.run import Run
+from assay.scoring.grade import Tools
 from assay.scoring.graders import (
     Grader,
     LabelModel,
@@ -25,6 +29,7 @@ from assay.scoring.graders import (
     needed_fields,
     single_graders,
 )
+from assay.scoring.http_sampler import HttpSampler
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.model.causal_config import CausalConfig, NewCausalConfig, PretrainedCausalConfig
 
@@ -47,17 +52,26 @@ class GraderReward(FrozenConfig):
         """What its own metric is called by."""
         return self.grader.name
 
-    @model_validator(mode="after")
-    def _asks_nobody(self) -> "GraderReward":
-        for single in single_graders(self.grader):
-            is_judge = isinstance(single, ScoreModel | LabelModel)
-            if is_judge or (isinstance(single, TextSimilarity) and single.evaluation_metric == "cosine"):
-                raise ValueError(
-                    f"grader '{single.name}' asks an endpoint, which may answer otherwise when a step is made "
-                    "once more. Train a reward model on its judgements (method reward), and name that run; or "
-                    "use string_check, text_similarity or python"
-                )
-        return self
+
+class JudgeEndpoint(FrozenConfig):
+    """Where judges answer (`score_model`, `label_model`, `text_similarity` by cosine)."""
+
+    url: str | None = None
+    """An OpenAI-compatible endpoint, e.g. http://localhost:8000/v1; null: that in $ASSAY_JUDGE_URL, which may
+    be another one whenever the run goes on. The key is $OPENAI_API_KEY."""
+
+    embeddings: str = "embeddings"
+    """The name of the model there that embeds texts."""
+
+    concurrency: PositiveInt = 16
+    """Answers that a rank has judged at a time."""
+
+    timeout_s: PositiveFloat = 60.0
+    """How long one word of a judge may take."""
+
+    def address(self) -> str | None:
+        """Where judges are asked now."""
+        return self.url or os.environ.get("ASSAY_JUDGE_URL")
 
 
 class RunReward(FrozenConfig):
@@ -89,6 +103,37 @@ def _with_type(tree: Any) -> Any:
 
 
 AnyReward = Annotated[GraderReward | RunReward, Field(discriminator="type"), BeforeValidator(_with_type)]
+
+
+def asks_judge(reward: GraderReward | RunReward) -> bool:
+    """Somebody behind an endpoint has a say in it."""
+    return isinstance(reward, GraderReward) and any(
+        isinstance(single, ScoreModel | LabelModel)
+        or (isinstance(single, TextSimilarity) and single.evaluation_metric == "cosine")
+        for single in single_graders(reward.grader)
+    )
+
+
+def judges_of(reward: GraderReward, endpoint: JudgeEndpoint, group_size: int) -> int:
+    """Groups that may be judged at a time; a python grader takes one answer after the other."""
+    has_python = any(isinstance(single, PythonGrader) for single in single_graders(reward.grader))
+    return 1 if has_python else max(1, endpoint.concurrency // group_size)
+
+
+def tools_at(endpoint: JudgeEndpoint, rewards: Sequence[GraderReward]) -> Tools:
+    """What the graders ask there; `ConfigError` where they ask and nobody said where."""
+    asking = [each for each in rewards if asks_judge(each)]
+    if not asking:
+        return Tools()
+    if (url := endpoint.address()) is None:
+        raise ConfigError(
+            f"grader '{asking[0].name}' asks an endpoint, and none is named. Set method.judge.url, or "
+            "$ASSAY_JUDGE_URL where it may change while the run lives."
+        )
+    ask = partial(HttpSampler, base_url=url, timeout_s=endpoint.timeout_s, concurrency=endpoint.concurrency)
+    singles = [single for each in asking for single in single_graders(each.grader)]
+    named = {single.model for single in singles if isinstance(single, ScoreModel | LabelModel)}
+    return Tools({name: ask(model=name) for name in sorted(named)}, ask(model=endpoint.embeddings))
 
 
 def runs_of(**rewards: Sequence[GraderReward | RunReward]) -> dict[str, CommitName]:

@@ -1,10 +1,11 @@
-"""Pays completions: graders and reward models, asked group by group.
+"""Pays completions: graders, judges and reward models, asked group by group.
 
     answers --> each reward's scores --> weighted sum --> Graded: a reward, or why there is none
 
 What fails is no 0: a broken grader and a bad answer must not look alike. The rollout leaves its group, its kind
 of failure is a metric of the step, and above a rate the run stops. A group is judged apart from all others, so
-what it is paid is a function of its prompt and completions alone.
+what it is paid is a function of its prompt and completions alone; or, where a judge behind an endpoint pays,
+what the run's book says that it said (`checkpoint.grade_book`).
 """
 
 import json
@@ -18,16 +19,27 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from assay.base.digest import canonical_json
 from assay.base.errors import DataError, TrainingError
 from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch
-from assay.scoring.grade import Grade, GraderRunner, sample_values
+from assay.scoring.grade import Grade, GraderRunner, Values, sample_values
+from assay.scoring.graders import grader_sha256
 from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.checkpoint.store_files import read_commit
-from assay.training.methods.grpo.reward_config import GraderReward, RunReward, reward_model
+from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
+from assay.training.methods.grpo.reward_config import (
+    GraderReward,
+    JudgeEndpoint,
+    RunReward,
+    asks_judge,
+    judges_of,
+    reward_model,
+    tools_at,
+)
 from assay.training.model.reward_network import RewardNetwork
 from assay.training.trainer.method import Helpers, MetricSum
 
@@ -35,6 +47,8 @@ FAILURE_KINDS = tuple(
     kind for kind in get_args(ItemFailureKind) if kind.startswith(("invalid", "python", "formula", "reward"))
 )
 """How grading without an endpoint fails."""
+JUDGE_FAILURE_KINDS = tuple(kind for kind in get_args(ItemFailureKind) if kind.startswith("model_grader"))
+"""How judges fail besides."""
 FAILURES = "failed_grades"
 
 
@@ -71,20 +85,27 @@ class Rewards:
     """Ready to pay. Python graders keep a process, until this is closed or gone."""
 
     def __init__(
-        self, config: Sequence[GraderReward | RunReward], *, group_size: int, key: str = "method.rewards"
+        self,
+        config: Sequence[GraderReward | RunReward],
+        *,
+        group_size: int,
+        key: str = "method.rewards",
+        endpoint: JudgeEndpoint = JudgeEndpoint(),  # noqa: B008
     ) -> None:
-        """`key` is where the recipe has them; the networks are called by it."""
+        """`key` is where the recipe has them, by which networks are called; `endpoint`: where judges answer."""
         self._config = config
+        self._endpoint = endpoint
         self._group_size = group_size
         self._places = [f"{key}[{index}]" for index in range(len(config))]
-        self._runners = [
-            GraderRunner(each.grader) if isinstance(each, GraderReward) else None for each in config
-        ]
-        self._end = weakref.finalize(self, _close, [each for each in self._runners if each is not None])
+        self._runners: dict[int, GraderRunner] = {}
+        self._end = weakref.finalize(self, _close, self._runners)
         self._networks: dict[str, nn.Module] | None = None
         self._own = [f"reward_{each.name}" for each in config] if len(config) > 1 else []
-        self.metrics = ("reward", FAILURES, *(f"{FAILURES}_{kind}" for kind in FAILURE_KINDS), *self._own)
+        self._kinds = (*FAILURE_KINDS, *(JUDGE_FAILURE_KINDS if any(map(asks_judge, config)) else ()))
+        self.metrics = ("reward", FAILURES, *(f"{FAILURES}_{kind}" for kind in self._kinds), *self._own)
         """Names of what `sums` gives."""
+        self.graders = canonical_json([_version(each) for each in config])
+        """Who pays, in the order of scores: name, digest, and the names of models that are asked."""
 
     def networks(self) -> dict[str, nn.Module]:
         """The models of reward runs, read once; for `Method.build_helpers`."""
@@ -102,14 +123,20 @@ class Rewards:
         completions: Sequence[str],
         sequences: Sequence[Int64[np.ndarray, "_"]],
         networks: Helpers,
+        judged: JudgedGroups | None = None,
     ) -> list[Graded]:
         """What each answer is paid. `items` are those of its prompt, `sequences` prompt and answer in tokens;
-        `group_size` of them, one after the other, are a group."""
+        `group_size` of them, one after the other, are a group. Without `judged` there is no book, and judges
+        are asked each time."""
         samples = [sample_values(text, item) for text, item in zip(completions, items, strict=True)]
-        columns = [
-            runner.grade(samples) if runner is not None else self._asked(networks[where], sequences)
-            for runner, where in zip(self._runners, self._places, strict=True)
-        ]
+        columns = []
+        for index, (reward, where) in enumerate(zip(self._config, self._places, strict=True)):
+            if isinstance(reward, RunReward):
+                columns.append(self._asked(networks[where], sequences))
+            elif asks_judge(reward) and judged is not None:
+                columns.append(self._judged(index, reward, samples, judged))
+            else:
+                columns.append(self._runner(index, reward).grade(samples))
         weights = [each.weight for each in self._config]
         return [_paid(grades, weights) for grades in zip(*columns, strict=True)]
 
@@ -118,7 +145,7 @@ class Rewards:
         paid = [each.reward for each in graded if each.reward is not None]
         kinds = [each.failure.kind for each in graded if each.failure is not None]
         found = {"reward": _sum(paid, len(paid)), FAILURES: _sum([1.0] * len(kinds), len(graded))}
-        for kind in FAILURE_KINDS:
+        for kind in self._kinds:
             found[f"{FAILURES}_{kind}"] = _sum([1.0] * kinds.count(kind), len(graded))
         for index, name in enumerate(self._own):
             scores = [score for each in graded if (score := each.scores[index]) is not None]
@@ -128,6 +155,24 @@ class Rewards:
     def close(self) -> None:
         """End the processes of python graders; so does who forgets it, when this is no more."""
         self._end()
+
+    def _runner(self, index: int, reward: GraderReward) -> GraderRunner:
+        """Made when it is asked first: who only looks at a run needs no endpoint."""
+        if index not in self._runners:
+            self._runners[index] = GraderRunner(reward.grader, tools_at(self._endpoint, [reward]))
+        return self._runners[index]
+
+    def _judged(
+        self, index: int, reward: GraderReward, samples: Sequence[Values], judged: JudgedGroups
+    ) -> list[Grade]:
+        if not judged.book.is_read_only:
+            self._runner(index, reward)  # here: below are threads
+
+        def ask(places: list[int]) -> list[Grade]:
+            return self._runner(index, reward).grade([samples[place] for place in places])
+
+        at_once = judges_of(reward, self._endpoint, self._group_size)
+        return judged_grades(judged, reward, index=index, ask=ask, at_once=at_once)
 
     def _asked(self, network: nn.Module, sequences: Sequence[Int64[np.ndarray, "_"]]) -> list[Grade]:
         starts = range(0, len(sequences), self._group_size)
@@ -140,7 +185,9 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
     """Stop a run of which more than the share `most` of a step's rollouts could not be paid."""
     share = metrics.get(FAILURES, 0.0)
     if share > most:
-        kinds = {kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in FAILURE_KINDS}
+        kinds = {
+            kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)
+        }
         said = ", ".join(f"{part:.1%} {kind}" for kind, part in kinds.items() if part)
         raise TooManyFailuresError(
             f"step {step}: {share:.1%} of the rollouts got no reward ({said}), more than "
@@ -150,9 +197,15 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
         )
 
 
-def _close(runners: Sequence[GraderRunner]) -> None:
-    for runner in runners:
+def _close(runners: dict[int, GraderRunner]) -> None:
+    for runner in runners.values():
         runner.close()
+
+
+def _version(reward: GraderReward | RunReward) -> dict[str, Any]:
+    if isinstance(reward, RunReward):
+        return {"name": reward.name, "run": reward.run, "step": reward.step, "weight": reward.weight}
+    return {"name": reward.name, "grader_sha256": grader_sha256(reward.grader), "weight": reward.weight}
 
 
 def _paid(grades: Sequence[Grade], weights: Sequence[float]) -> Graded:

@@ -10,7 +10,7 @@ and answer; so a lane is the same in every bit whoever makes it, beside whicheve
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xxhash
@@ -18,10 +18,14 @@ from jaxtyping import Float32, Float64
 
 from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
+from assay.records.journal import JournaledAnswer, JournaledGroup, Outcome
+from assay.training.generation.remote_config import RemoteSampler
 from assay.training.generation.rollout import Prompt, Rollout
-from assay.training.methods.grpo.batch import PromptRow, TaughtAnswer, micro_batches, scaled
+from assay.training.methods.grpo.batch import ADVANTAGE, PromptRow, TaughtAnswer, micro_batches, scaled
 from assay.training.methods.grpo.config import GrpoConfig, MaskOverlong, ShapeOverlong
-from assay.training.methods.grpo.loss import group_advantages, overlong_penalties
+from assay.training.methods.grpo.loss import group_advantages
+from assay.training.methods.grpo.outcomes import overlong_penalties
+from assay.training.methods.grpo.rewards import Graded
 
 
 class AnswerGroup(NamedTuple):
@@ -55,7 +59,6 @@ NAMES = ("length", "truncated", "distinct", "reward_spread", "no_spread")
 PAID, PAID_SQUARE = "paid", "paid_square"
 """Means over the graded answers of a step: of rewards as they are compared, and of their squares."""
 
-Outcome = Literal["learned", "no_spread", "overlong", "failed", "over_drawn"]
 OUTCOMES: Mapping[Outcome, str] = {
     "learned": "its reward differs from that of others of its group, and the step was made with it.",
     "no_spread": "all graded answers of its group earned the same: its advantage is 0, it taught nothing.",
@@ -172,3 +175,74 @@ def digest_of(groups: Sequence[AnswerGroup]) -> int:
             digest.update(rollout.log_probs.astype(np.float32).tobytes())
         digest.update(group.rewards.tobytes())
     return digest.intdigest()
+
+
+def journaled(
+    groups: Sequence[AnswerGroup],
+    graded: Sequence[Graded],
+    learned: LaneShare,
+    config: GrpoConfig,
+    *,
+    step: int,
+    graders: str,
+) -> tuple[JournaledGroup, ...]:
+    """The account of a lane's prompts: `graded` are all their answers, `learned` what the lane learns from."""
+    size = config.group_size
+    return tuple(
+        JournaledGroup(
+            step,
+            learned.lane,
+            group.row.row_id,
+            outcome,
+            graders,
+            tuple(
+                _journaled_answer(rollout, paid, advantage, is_kept=isinstance(config.sampler, RemoteSampler))
+                for rollout, paid, advantage in zip(
+                    group.rollouts, graded[at : at + size], group.advantages.tolist(), strict=True
+                )
+            ),
+        )
+        for group, outcome, at in zip(
+            groups, _outcomes(groups, learned, config), range(0, len(graded), size), strict=True
+        )
+    )
+
+
+def _journaled_answer(rollout: Rollout, graded: Graded, advantage: float, *, is_kept: bool) -> JournaledAnswer:
+    """`is_kept`: with its tokens, since nobody here can make it again."""
+    failure = graded.failure
+    return JournaledAnswer(
+        digest=rollout_digest(rollout),
+        num_tokens=len(rollout.tokens),
+        is_cut=rollout.reason == "length",
+        reward=graded.reward,
+        scores=graded.scores,
+        advantage=None if np.isnan(advantage) else advantage,
+        failure_kind="" if failure is None else failure.kind,
+        failure="" if failure is None else failure.text,
+        tokens=tuple(rollout.tokens.tolist()) if is_kept else None,
+        log_probs=tuple(rollout.log_probs.tolist()) if is_kept else None,
+    )
+
+
+def _outcomes(groups: Sequence[AnswerGroup], learned: LaneShare, config: GrpoConfig) -> list[Outcome]:
+    """What became of each prompt, by what is in fact learned from; the audit goes by module `outcomes`."""
+    taught = {
+        row
+        for batch in learned.micro_batches
+        for row, advantage in zip(batch.row_ids.tolist(), batch.columns[ADVANTAGE].to_pylist(), strict=True)
+        if advantage
+    }
+    found, num_taken = list[Outcome](), 0
+    for group in groups:
+        is_full = num_taken == config.groups_per_lane
+        num_taken += group.has_spread and not is_full
+        if group.row.row_id in taught:
+            found.append("learned")
+        elif np.isnan(group.rewards).all():
+            found.append("failed")
+        elif not group.has_spread:
+            found.append("no_spread")
+        else:
+            found.append("over_drawn" if is_full else "overlong")
+    return found

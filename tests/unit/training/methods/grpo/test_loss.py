@@ -23,10 +23,10 @@ from assay.training.methods.grpo.config import (
 from assay.training.methods.grpo.loss import (
     divergences,
     group_advantages,
-    overlong_penalties,
     policy_loss,
     summed,
 )
+from assay.training.methods.grpo.outcomes import overlong_penalties
 
 LEARNED = torch.tensor([[True, True, True, True], [True, False, False, False]])
 """An answer of four tokens, and one of one."""

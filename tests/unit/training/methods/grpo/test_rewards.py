@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from assay.base.errors import ConfigError, DataError
 from assay.data.dataset.columns import ITEM, TOKENS
 from assay.data.loader.batch import MicroBatch, Ragged
 from assay.records.dataset import DatasetManifest
-from assay.training.methods.grpo.reward_config import AnyReward, check_rewards, runs_of
+from assay.training.methods.grpo.reward_config import AnyReward, JudgeEndpoint, check_rewards, runs_of, tools_at
 from assay.training.methods.grpo.rewards import (
     FAILURE_KINDS,
     Rewards,
@@ -182,9 +182,15 @@ def test_rewards_that_read_what_is_there_or_ask_first_are_fine():
         {"type": "text_similarity", "name": "j", "input": "a", "reference": "b", "evaluation_metric": "cosine"},
     ],
 )
-def test_an_endpoint_pays_nobody(grader: dict[str, Any]):
-    with pytest.raises(ValidationError, match="grader 'j' asks an endpoint"):
-        rewards_of({"grader": grader})
+def test_a_judge_pays_where_somebody_says_where_it_answers(
+    grader: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("ASSAY_JUDGE_URL", raising=False)
+    config = rewards_of({"grader": grader})
+    with pytest.raises(ConfigError, match=r"grader 'j' asks an endpoint, and none is.*method\.judge\.url"):
+        tools_at(JudgeEndpoint(), config)
+    monkeypatch.setenv("ASSAY_JUDGE_URL", "http://localhost:1/v1")
+    assert tools_at(JudgeEndpoint(), config).embedder is not None
 
 
 def test_the_commits_that_rewards_ask_are_named_by_key():
