@@ -21,7 +21,7 @@ from assay.base.errors import AssayError, ConfigError
 from assay.scoring.endpoint import Endpoint
 from assay.scoring.sampler import SamplerError, Sampling
 from assay.training.generation.remote_config import RemoteSampler
-from assay.training.generation.rollout import Rollout
+from assay.training.generation.rollout import GenerationAbandonedError, Rollout
 
 HOW = "docs/generation.md says how it is started"
 POLL_S = 0.2
@@ -136,11 +136,17 @@ class RemoteEngine:
             )
 
     def answer(
-        self, groups: Sequence[AskedGroup], digest: str, keep: Callable[[AskedGroup, list[Rollout]], None]
+        self,
+        groups: Sequence[AskedGroup],
+        digest: str,
+        keep: Callable[[AskedGroup, list[Rollout]], None],
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> dict[int, list[Rollout]]:
         """Row -> its answers, each group `keep`t as soon as it is there and known to be of those weights."""
 
         def made(group: AskedGroup) -> tuple[int, list[Rollout]]:
+            if is_stopping():
+                raise GenerationAbandonedError
             rollouts = self._rollouts(group, self._sampling)
             self.refuse_others(digest, "behind its answers")
             keep(group, rollouts)

@@ -8,7 +8,7 @@ flight between steps.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -330,7 +330,8 @@ class GrpoMethod:
         """The answers to each prompt and what they earned, all made together; and the grade of each answer."""
         size = self.config.group_size
         enter_phase("generation")
-        answers = self._drawn(model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping)
+        give_sign = partial(enter_phase, "generation")
+        answers = self._drawn(model, rows, step, seed, book, is_stopping, give_sign)
         enter_phase("reward")
         if is_stopping():  # graders may take as long as the model
             raise GenerationAbandonedError
@@ -365,18 +366,20 @@ class GrpoMethod:
         self,
         model: nn.Module,
         rows: Sequence[PromptRow],
-        *,
         step: int,
         seed: int,
         book: GradeBook | None,
         is_stopping: Callable[[], bool],
+        give_sign: Callable[[], None],
     ) -> list[Rollout]:
         """`group_size` answers to each row, to learn from."""
         if self._remote is None:
             prompts = prompts_of(rows, self.config.group_size, seed=seed)
             return self._answered(model, prompts, self._sampling, is_stopping)
         assert isinstance(model, CausalNetwork) and book is not None, "what others say is kept"
-        return self._remote.of(model, rows, step=step, seed=seed, book=book)
+        return self._remote.of(
+            model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping, give_sign=give_sign
+        )
 
     def _answered(
         self,

@@ -9,7 +9,10 @@ is of the weights that it has; and where nothing is to be asked (a replay), what
 
 import copy
 import shutil
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +27,8 @@ from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.made_groups import forget_groups, found_groups, keep_group
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.generation.remote_config import RemoteSampler
-from assay.training.generation.remote_engine import HOW, AskedGroup, EngineError, RemoteEngine
-from assay.training.generation.rollout import Rollout
+from assay.training.generation.remote_engine import HOW, POLL_S, AskedGroup, EngineError, RemoteEngine
+from assay.training.generation.rollout import GenerationAbandonedError, Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.config import checkpoint_path
@@ -35,6 +38,8 @@ from assay.training.model.token_scores import CausalNetwork
 
 _UNFINISHED = ".unfinished-"
 _DIGEST_LENGTH = 64
+SIGN_OF_LIFE_S = 5.0
+"""From one to the next, while an engine is waited for."""
 
 
 class RemoteAnswers:
@@ -57,9 +62,21 @@ class RemoteAnswers:
         """Where and for which step answers were kept last."""
 
     def of(
-        self, network: CausalNetwork, rows: Sequence[PromptRow], *, step: int, seed: int, book: GradeBook
+        self,
+        network: CausalNetwork,
+        rows: Sequence[PromptRow],
+        *,
+        step: int,
+        seed: int,
+        book: GradeBook,
+        is_stopping: Callable[[], bool],
+        give_sign: Callable[[], None],
     ) -> list[Rollout]:
-        """`group_size` answers to each row, to be learned in update number `step`."""
+        """`group_size` answers to each row, to be learned in update number `step`.
+
+        A `GenerationAbandonedError` comes where the process `is_stopping` meanwhile. `give_sign` of life is
+        called while it waits for the engine, which has a time limit of its own.
+        """
         kept, self._last = found_groups(book.store, step, [row.row_id for row in rows]), (book, step)
         answers = {row_id: _rollouts(group) for row_id, group in kept.items()}
         if not book.is_read_only:
@@ -67,17 +84,17 @@ class RemoteAnswers:
             policy = weights_digest(network.state_dict())
             of_others = [row_id for row_id, group in kept.items() if group.policy != policy]
             answers = {row_id: made for row_id, made in answers.items() if row_id not in of_others}
-            answers |= self._asked(
-                network,
-                [
-                    AskedGroup(row.row_id, row.tokens, self._size, derive_key(seed, row.row_id, "engine"))
-                    for row in rows
-                    if row.row_id not in answers
-                ],
-                policy,
-                step,
-                book,
-            )
+            groups = [
+                AskedGroup(row.row_id, row.tokens, self._size, derive_key(seed, row.row_id, "engine"))
+                for row in rows
+                if row.row_id not in answers
+            ]
+
+            def keep(group: AskedGroup, rollouts: list[Rollout]) -> None:
+                keep_group(book.store, _made(group, rollouts, policy, step, book.attempt))
+
+            asked = partial(self._asked, network, groups, policy, keep, is_stopping)
+            answers |= _patiently(asked, is_stopping, give_sign)
         if lost := [row.row_id for row in rows if len(answers.get(row.row_id, ())) != self._size]:
             raise DataError(
                 f"step {step}, row {lost[0]}: what {self._sampler.url} answered is not kept any more, and "
@@ -107,19 +124,16 @@ class RemoteAnswers:
         network: CausalNetwork,
         groups: Sequence[AskedGroup],
         policy: str,
-        step: int,
-        book: GradeBook,
+        keep: Callable[[AskedGroup, list[Rollout]], None],
+        is_stopping: Callable[[], bool],
     ) -> dict[int, list[Rollout]]:
-        def keep(group: AskedGroup, rollouts: list[Rollout]) -> None:
-            keep_group(book.store, _made(group, rollouts, policy, step, book.attempt))
-
         is_alone = not dist.is_initialized() or dist.get_world_size() == 1
         # The others cannot know whether anybody has something to ask, so rank 0 hands over for them, too.
         if (is_alone and groups) or (not is_alone and dist.get_rank() == 0):
             self.hand_over(network, policy)
         elif groups:
             self._engine.await_weights(policy)
-        return self._engine.answer(groups, policy, keep) if groups else {}
+        return self._engine.answer(groups, policy, keep, is_stopping) if groups else {}
 
     def hand_over(self, network: CausalNetwork, policy: str) -> None:
         """Have the engine load the weights, whose digest is `policy`; earlier ones are removed."""
@@ -154,6 +168,24 @@ def refuse_engine(
         answers.hand_over(network, weights_digest(network.state_dict()))
     except EngineError as error:
         raise ConfigError(str(error)) from error
+
+
+def _patiently(
+    work: Callable[[], dict[int, list[Rollout]]], is_stopping: Callable[[], bool], give_sign: Callable[[], None]
+) -> dict[int, list[Rollout]]:
+    """What the work comes to, done beside signs of life; whoever is asked to stop leaves it alone."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="engine")
+    future, signed_s = pool.submit(work), time.monotonic()
+    try:
+        while not wait([future], timeout=POLL_S).done:
+            if is_stopping():
+                raise GenerationAbandonedError
+            if time.monotonic() > signed_s + SIGN_OF_LIFE_S:
+                give_sign()
+                signed_s = time.monotonic()
+        return future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _as_handed_over(network: CausalNetwork) -> CausalNetwork:

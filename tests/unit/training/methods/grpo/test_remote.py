@@ -1,5 +1,6 @@
 """Answers of another engine: a real one of plain transformers, which is told to misbehave in every way."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.made_groups import found_groups
 from assay.training.generation.remote_config import LogProbGap
 from assay.training.generation.remote_engine import EngineAwayError, EngineError, RemoteEngine
+from assay.training.generation.rollout import GenerationAbandonedError
+from assay.training.methods.grpo import remote
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.loss import truncated_weights
 from assay.training.methods.grpo.method import GrpoMethod
@@ -49,7 +52,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CompletionsServ
 @pytest.fixture
 def engine(server: CompletionsServer) -> CompletionsServer:
     """With weights of its own."""
-    server.ways, server.failures = set(), 0
+    server.ways, server.failures, server.told = set(), 0, "default"
     server.reload(server.began_with)
     return server
 
@@ -155,6 +158,23 @@ def test_a_question_is_asked_again_where_the_answer_may_pass(
         EngineAwayError, match=r"does not answer: .* answered 500: .*give the same command again"
     ):
         rolled_out(config, store, rows=[3])
+
+
+def test_who_is_asked_to_stop_waits_for_no_answer_and_gives_signs_of_life_while_it_waits(
+    config: GrpoConfig, store: ObjectStore, engine: CompletionsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phases, method = list[str](), GrpoMethod(config)
+    monkeypatch.setattr(remote, "SIGN_OF_LIFE_S", 0.0)
+    with engine.lock, pytest.raises(GenerationAbandonedError):  # it answers nobody
+        method.rollouts(
+            method.build_model(), [prompt_lane(0, [1, 2])], {}, step=3, seed=7, max_tokens=None,
+            book=GradeBook(store, attempt=1), is_stopping=lambda: len(phases) > 3, enter_phase=phases.append,
+        )  # fmt: skip
+    assert set(phases) == {"generation"}
+    for thread in threading.enumerate():
+        if thread.name.startswith("engine"):
+            thread.join()
+    assert not found_groups(store, 3, [1, 2])
 
 
 def run_with(tree: dict[str, Any], folder: Path) -> list[dict[str, float]]:
