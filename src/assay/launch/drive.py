@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from assay.base.clock import Clock, SystemClock
-from assay.base.errors import AssayError, Interrupted, StoreAwayError
+from assay.base.errors import AssayError, Interrupted, StoreAwayError, StoreFullError
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, save_evaluation
 from assay.launch.bookkeeping import Bookkeeper
@@ -69,7 +69,8 @@ def drive(
     A run that has finished is not begun again: what its launch had yet to do after the last step is done now.
 
     `writer` is the run's way into the ledger, which may be away. `nodes`: by default, here. Raises
-    `StoreAwayError` where the store does not answer for longer than the policy has patience.
+    `StoreAwayError` where the store does not answer for longer than the policy has patience, and
+    `StoreFullError` where there is no room for what is written behind the last step.
     """
     events = EventCommand(home, run)
     everyone = [*watchers, events, SinksBeside(home, run)]
@@ -84,9 +85,12 @@ def drive(
             clock=clock or SystemClock(),
             nodes=nodes,
         )
-    except StoreAwayError as error:
-        events.tell("failed", step=None, text=str(error))
-        raise
+    except (StoreAwayError, StoreFullError) as error:
+        told = _with_what_goes_on(error, run)
+        events.tell("failed", step=None, text=str(told))
+        if told is error:
+            raise
+        raise told from error
     except Interrupted:
         last = next(reversed(saved_attempts(Path(run.run_dir))), None)
         events.tell("stopped", step=last.end_step if last else None, text=last.reason if last else "")
@@ -134,7 +138,7 @@ def _drive(
     except StoreAwayError:
         raise
     except AssayError as error:
-        return RunResult(run, "failed", error=error)
+        return RunResult(run, "failed", error=_with_what_goes_on(error, run))
     finally:
         if finished is None:
             beside.stop()
@@ -149,6 +153,14 @@ def _drive(
     beside.finish()
     writer.wait(FINISH_S)
     return RunResult(run, "finished", last_attempt, evaluation, audit)
+
+
+def _with_what_goes_on(error: AssayError, run: Run) -> AssayError:
+    """A full disk is met by whatever writes first: ranks, supervisor, or what evaluates the last step."""
+    resume = f"'assay train --resume {run.run_id}'"
+    if not isinstance(error, StoreFullError) or resume in str(error):
+        return error
+    return StoreFullError(f"{error} {resume} goes on from its last commit.")
 
 
 def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:

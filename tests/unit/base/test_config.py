@@ -1,11 +1,12 @@
 """What is said of a configuration that is not valid."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field, model_validator
 
-from assay.base.config import FrozenConfig, LoadedConfig, validated
+from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, validated
 from assay.base.errors import ConfigError
 
 
@@ -53,6 +54,7 @@ def test_a_wrong_value_is_shown_and_a_whole_section_is_not(values, said):
 
 class Left(FrozenConfig):
     type: Literal["left"] = "left"
+    depth: int = 0
 
 
 class Right(FrozenConfig):
@@ -68,12 +70,24 @@ class Fork(FrozenConfig):
     [
         ({"type": "up"}, "way.type: 'up' is none of these: left, right."),
         ({}, "way.type: required, and not given."),
+        ({"type": "right", "depth": 3}, "way.depth: no such key. Another 'type' of that section has it."),
     ],
 )
 def test_a_kind_that_there_is_not_is_told_from_those_that_there_are(way, said):
     with pytest.raises(ConfigError) as raised:
         validated(Fork, LoadedConfig({"way": way}, {}))
     assert str(raised.value) == f"the fork is not valid:\n  {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("", "nothing"), ("- a", "a list"), ("words", "text"), ("3", "a number"), ("yes", "true or false")],
+)
+def test_a_file_that_holds_no_mapping_is_said_in_words(text: str, found: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=f"expected a mapping of keys to values, found {found}[.]"):
+        read_config_file(file, ())
 
 
 def test_what_is_not_valid_is_called_by_its_file_and_not_by_our_class():

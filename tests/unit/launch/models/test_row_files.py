@@ -1,5 +1,6 @@
 """Rows that come some at a time are all in the file, with all their columns, or the command says why not."""
 
+import csv
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from assay.base.errors import DataError
 from assay.launch.models import row_files
-from assay.launch.models.row_files import row_writer
+from assay.launch.models.row_files import refuse_without_text, row_writer
 
 Rows = list[dict[str, Any]]
 
@@ -61,3 +62,19 @@ def test_nothing_is_written_where_the_rows_end_in_an_error(tmp_path: Path) -> No
         writer.write([{"text": "a", "score": None}])
         raise DataError("row 2")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_likely_text_is_told_from_all_rows_and_not_by_the_longest_of_the_first(tmp_path: Path) -> None:
+    rows = [
+        {"maintainer": "A team whose name is longer than what its package is said to be", "about": "to come"}
+    ]
+    rows += [
+        {"maintainer": f"Jo {n % 3}", "about": f"a library that reads files of kind {n} and writes others"}
+        for n in range(50)
+    ]
+    with (tmp_path / "rows.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    with pytest.raises(DataError, match=r"no column 'text'; it has maintainer, about\. .*: --text about\."):
+        refuse_without_text(tmp_path / "rows.csv", "text")
