@@ -18,11 +18,15 @@ import os
 import platform
 import random
 import resource
+import signal
 import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+OUT_OF_TIME = signal.SIGPROF
+"""Ends a process whose sample took more processor time than it may."""
 
 _NEW_USER_AND_NETWORK = 0x10000000 | 0x40000000
 _NO_NEW_PRIVILEGES, _SECCOMP, _FILTER = 38, 22, 2
@@ -88,18 +92,22 @@ def _serve() -> None:
         channel.write(json.dumps({"of": asked["of"], **answer}).encode() + b"\n")
 
 
-def _graded(grade: Any, asked: Mapping[str, Any], cpu_s: int) -> dict[str, Any]:
+def _graded(grade: Any, asked: Mapping[str, Any], cpu_s: float) -> dict[str, Any]:
     try:
-        # Processor time is limited for each sample anew: one child serves many.
+        # Processor time is limited for each sample anew: one child serves many. The timer's signal ends it; one
+        # that would not hear of that meets the limit, a second or two later.
         used = resource.getrusage(resource.RUSAGE_SELF)
-        soft = int(used.ru_utime + used.ru_stime) + cpu_s
+        soft = int(used.ru_utime + used.ru_stime + cpu_s) + 2
         resource.setrlimit(resource.RLIMIT_CPU, (soft, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
         # No score depends on the samples before it, nor on when it is asked for.
         random.seed(0)
         score = float(grade(asked["sample"], asked["item"]))
         return {"score": score} if math.isfinite(score) else {"failure": f"grade() returned {score}"}
     except BaseException as error:
         return {"failure": f"{type(error).__name__}: {error}"[:500]}
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _refuse(event: str, _: object) -> None:
