@@ -1,6 +1,7 @@
 """What can be wrong with an RL run is made wrong on purpose, in the real thing, and must be found and named."""
 
 import copy
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,14 @@ import pytest
 from torch import nn
 
 from assay.base.config import LoadedConfig
+from assay.base.errors import AssayError
 from assay.launch.bookkeeping import rebuild_run
 from assay.launch.run import new_run
 from assay.reporting.views.run import RunView, run_view
 from assay.store.home import Home
+from assay.store.metrics.recorded import recorded_steps
 from assay.training.methods.grpo.method import GrpoMethod
+from integration.conftest import PlantedAssay
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
 
@@ -92,3 +96,51 @@ def test_a_sampler_that_is_the_model_is_not_flagged(precision: str, dataset: Pat
         method={"updates_per_rollout": 3, "sampling": {"max_tokens": 6, "temperature": 0.7}},
     )
     assert flags(trained(tree)) == [[]] * 4
+
+
+@pytest.mark.slow
+def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot_check_sees_it(
+    dataset: Path, tmp_path: Path
+) -> None:
+    trainer = {"max_steps": 6, "commit_every": 2, "spot_check_every": 4}
+    tree = grpo_recipe(dataset, tmp_path / "base", trainer=trainer)
+    assay = PlantedAssay(tmp_path, tree)
+    undisturbed = assay.train("undisturbed", 1)["weights_digest"]
+    assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "flipped"))
+    shown = assay.train("flipped", 2)
+    assert (tmp_path / "flipped").exists()
+    [first, second] = shown["attempts"]
+    [suspect] = first["suspects"]
+    assert (suspect["rank"], suspect["step"], suspect["lane"], suspect["is_certain"]) == (1, 4, 2, True)
+    assert f"wrong arithmetic at step 4: rank 1 on node {socket.gethostname()}" in first["reason"]
+    assert (second["start_step"], second["suspects"], shown["weights_digest"]) == (0, [], undisturbed)
+    # Without the check the same bits are learned, and nobody is named.
+    assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "again"))
+    shown = assay.train("unseen", 2, spot_check_every=None)
+    assert (tmp_path / "again").exists() and shown["weights_digest"] != undisturbed
+    assert [each["suspects"] for each in shown["attempts"]] == [[]] and shown["warnings"] == []
+
+
+def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_and_stops_what_allows_less(
+    dataset: Path, tmp_path: Path
+) -> None:
+    """Those answers leave their groups: what is learned is as many fewer."""
+    source = f"def grade(sample, item):\n    assert {FAILS}\n    return float('t1' in sample['output_text'])"
+    rewards = [{"grader": {"type": "python", "name": "breaks", "source": source}}]
+    method: dict[str, Any] = {"rewards": rewards, "max_reward_failures": 0.5}
+    view = trained(grpo_recipe(dataset, tmp_path / "base", trainer={"max_steps": 8}, method=method))
+    said = [each.text for each in view.warnings if each.rule == "graders fail"]
+    share = view.metrics["failed_grades_python_grader_runtime_error"]
+    steps = recorded_steps(Path(view.run_dir))
+    failed = [each.values["failed_grades"] for each in steps.values()]
+    assert 0.02 < sum(failed) / len(failed) < 0.1 and share.num_points == 8
+    assert said and "python_grader_runtime_error" in said[0]
+    strict = grpo_recipe(dataset, tmp_path / "base", method={**method, "max_reward_failures": 0.01})
+    with pytest.raises(
+        AssayError, match=r"of the rollouts got no reward \(\d.*% python_grader_runtime_error\)"
+    ):
+        trained(strict, "strict")
+
+
+FAILS = "sum(map(ord, sample['output_text'])) % 20"
+"""0 for about every twentieth answer."""
