@@ -157,6 +157,10 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("benchmarks=[{type: suite, name: likelihood, suite: no.yaml}]", "no.yaml: no such file"),
         ("benchmarks=[{type: suite, name: likelihood, suite: suite.yaml}]", "has no benchmark 'likelihood'"),
         ("candidates=[{name: a, patch: {trainer.epochs: 1}}]", "its patch changes nothing"),
+        (
+            "benchmarks=[{type: predictions, name: likelihood, score: log_likelyhood}]",
+            "score: log_likelyhood is not among the scores of rows of arm 'baseline'. Use score: correct, ",
+        ),
         ("candidates=[{name: a, patch: {data.split.validation_fraction: 0.3}}]", "another dataset or split"),
         (
             "candidates=[{name: a, patch: {trainer.optimizer.schedule.warmup_steps: 500}}]",

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from integration.test_language_export import MODEL, conversations, preferences, recipe
+from prompt_rows import grpo_recipe, prompt_dataset
 
 __all__ = ["conversations", "preferences"]
 TEXT = "".join(
@@ -134,3 +135,32 @@ def test_candidates_of_methods_of_pairs_end_in_a_memo(
         assert (own["unit"], margin["unit"]) == ("share", "rewards") and own["higher_is_better"]
         assert decision["sentence"] and "less is better" not in decision["sentence"]
     assert "points" in memo
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_length_and_distance_of_held_out_answers_guard_a_campaign_of_rewards(tmp_path: Path) -> None:
+    assay = Assay(tmp_path)
+    tree = grpo_recipe(
+        prompt_dataset(tmp_path / "rows"),
+        tmp_path / "base",
+        method={"kl": 0.01},
+        trainer={"max_steps": 6, "commit_every": 6, "optimizer": {"learning_rate": 1e-4}},
+    )
+    benchmarks = [
+        {"type": "predictions", "name": name, "score": score}
+        for name, score in {"held-out": "own", "length": "length", "distance": "kl"}.items()
+    ]
+    guardrails = [{"benchmark": "length", "margin": 3.0}, {"benchmark": "distance", "margin": 0.01}]
+    decisions, memo = campaign(
+        assay,
+        tree,
+        candidates=[{"name": "far", "patch": {"trainer.optimizer.learning_rate": 0.03}}],
+        benchmarks=benchmarks,
+        rule={"primary": ["held-out"], "least_effect": 0.05, "guardrails": guardrails},
+    )
+    [far] = decisions
+    units = {each["benchmark"]: (each["unit"], each["higher_is_better"]) for each in far["effects"]}
+    assert units["length"] == ("tokens", False) and units["distance"] == ("nats per token", False)
+    assert far["recommendation"] == "stop" and "distance" in far["decided_by"], far["sentence"]
+    assert "nats per token" in memo

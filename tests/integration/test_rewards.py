@@ -4,12 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import AssayError
 from assay.cli.main import main
+from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.launch.folders import refuse_changed
 from assay.launch.run import new_run
 from assay.records.run import Run
@@ -249,3 +251,22 @@ def test_a_grader_that_leaks_is_flagged_within_a_hundred_steps(digits: Path) -> 
     exact = yaml.safe_load((DIGITS / "grpo.yaml").read_text())["method"]["rewards"]
     view = learn(digits, "leaky", f"method.rewards={leaky}", f"method.held_out={json.dumps(exact)}")
     assert "reward leaks" in [each.rule for each in view.warnings]
+
+
+def test_held_out_answers_say_how_long_and_how_far_from_the_reference_they_are(
+    prompts: Path, base: Path
+) -> None:
+    tree = grpo_recipe(
+        prompts,
+        base,
+        method={"kl": 0.01, "updates_per_rollout": 2},
+        trainer={"max_steps": 3, "commit_every": 3, "optimizer": {"learning_rate": 1e-2}},
+    )
+    train_here(held := begun(tree, "held"))
+    rows = {}
+    for step in (0, 3):
+        folder = evaluation_folder(Path(held.run_dir), step=step, split="validation")
+        if (folder / PREDICTIONS_FILE).exists():
+            rows[step] = pq.read_table(folder / PREDICTIONS_FILE)
+    assert all(1 <= length <= 6 for length in rows[3]["length"].to_pylist())
+    assert all(far > 0.0 for far in rows[3]["kl"].to_pylist()), "it has learned, and the reference has not"

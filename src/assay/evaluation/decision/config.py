@@ -59,11 +59,12 @@ class PredictionsBenchmark(FrozenConfig):
     name: Name
     """For the rule, the gates and the memo."""
 
-    score: Literal["correct", "ranking", "log_likelihood", "own"] = "correct"
+    score: str = "correct"
     """What a row scores. Of a classifier, `correct`: 1 where the class is right at 0.5; `ranking`: the row's
     DeLong influence value, whose mean is the AUC; `log_likelihood`: of the true class, in nats; of several
     classes, `correct` and `log_likelihood` likewise. `own`: what runs of any other kind are compared by, with
-    its unit and its direction, e.g. an absolute error."""
+    its unit and its direction, e.g. an absolute error; or the name of another of these runs' metrics, e.g.
+    `length` or `kl` of answers to held-out prompts."""
 
     where: dict[str, str | int | None] = Field(default_factory=dict)
     """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""

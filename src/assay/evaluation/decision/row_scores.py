@@ -138,14 +138,14 @@ def _own_score(
     benchmark: PredictionsBenchmark, chosen: Any, evaluation: ScoreEvaluation
 ) -> tuple[Metric, npt.NDArray[np.float64]]:
     """The score that runs are compared by; of classes also whether the row is right, and its log-likelihood."""
-    names = [each.metric.name for each in evaluation.overall.measured]
-    if benchmark.score == "correct" and ACCURACY.name in names:
+    named = {each.metric.name: each.metric for each in evaluation.overall.measured}
+    if benchmark.score == "correct" and ACCURACY.name in named:
         return METRICS["correct"], _column_of_scores(chosen, ACCURACY.name)
-    if benchmark.score == "log_likelihood" and LOG_LOSS.name in names:
+    if benchmark.score == "log_likelihood" and LOG_LOSS.name in named:
         return METRICS["log_likelihood"], -_column_of_scores(chosen, LOG_LOSS.name)
-    if benchmark.score != "own":
-        raise ConfigError(_no_such_score(benchmark, evaluation, "Use score: own."))
-    metric = evaluation.headline.metric
+    metric = evaluation.headline.metric if benchmark.score == "own" else named.get(benchmark.score)
+    if metric is None:
+        raise ConfigError(_no_such_score(benchmark, evaluation, f"Use score: own, {', '.join(named)}."))
     return metric, _column_of_scores(chosen, metric.name)
 
 

@@ -14,12 +14,14 @@ from assay.data.dataset.dataset import Dataset
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.decision.candidate import known_good_recipe, patched
 from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
+from assay.evaluation.decision.row_scores import METRICS
 from assay.evaluation.suite.config import read_suite
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.run import check_length, checked, existing_run, new_run, steps_of
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
+from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, Predictions
 
 
 def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
@@ -37,6 +39,7 @@ def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
                 check_length(found[0], steps_of(*found).planned)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
+        _check_scores(name, config, found[0].method.predictions)
         return found
 
     baseline = arm(config.baseline, {})
@@ -64,6 +67,24 @@ def _check_candidate(
             f"which benchmark '{scored[0]}' scores, are not the same. Compare the two on a suite of their own "
             "(type: suite)."
         )
+
+
+def _check_scores(arm: str, config: CampaignConfig, predictions: Predictions) -> None:
+    """The rows that the arm predicts have the scores that the campaign asks for."""
+    known = _scores_of(predictions)
+    for benchmark in config.benchmarks:
+        if isinstance(benchmark, PredictionsBenchmark) and benchmark.score not in known:
+            raise ConfigError(
+                f"benchmark '{benchmark.name}': score: {benchmark.score} is not among the scores of rows of "
+                f"arm '{arm}'. Use score: {', '.join(known)}."
+            )
+
+
+def _scores_of(predictions: Predictions) -> list[str]:
+    if isinstance(predictions, BinaryPredictions):
+        return [*METRICS]
+    of_classes = ["correct", "log_likelihood"] if isinstance(predictions, ClassPredictions) else []
+    return ["own", *of_classes, *(each.name for each in predictions.metrics)]
 
 
 def check_suite(benchmark: SuiteBenchmark, path: Path) -> None:

@@ -133,6 +133,9 @@ def test_rows_with_a_score_of_their_own_bring_its_unit_and_direction(tmp_path):
     result = result_of_predictions(config, table, evaluation, arm="a", seed=7, evaluated_s=0.0, folder=tmp_path)
     assert (result.unit, result.higher_is_better, result.score.value) == ("squares", False, 2.5)
     assert read_items(tmp_path, result)["score"].to_pylist() == [4.0, 1.0]
+    by_name = config.model_copy(update={"score": "squared_error"})
+    again = result_of_predictions(by_name, table, evaluation, arm="a", seed=7, evaluated_s=0.0, folder=tmp_path)
+    assert (again.unit, again.score) == (result.unit, result.score)
     with pytest.raises(ConfigError, match="Use score: own"):
         result_of_predictions(
             config.model_copy(update={"score": "correct"}), table, evaluation, arm="a", seed=7,

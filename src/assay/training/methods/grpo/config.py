@@ -29,6 +29,8 @@ from assay.training.trainer.method_config import MethodConfig, RowScores
 
 REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)
 TRUNCATED = Metric(name="truncated", unit="share", higher_is_better=False)
+LENGTH = Metric(name="length", unit="tokens", higher_is_better=False)
+KL = Metric(name="kl", unit="nats per token", higher_is_better=False)
 
 
 class RolloutSampling(FrozenConfig):
@@ -295,7 +297,8 @@ class GrpoConfig(MethodConfig):
     @property
     def predictions(self) -> RowScores:
         """See `MethodConfig`: of one answer to each prompt."""
-        return RowScores((REWARD, TRUNCATED), is_sampled=True)
+        apart = (KL,) if self.kl else ()
+        return RowScores((REWARD, TRUNCATED, LENGTH, *apart), is_sampled=True)
 
     @property
     def answers_per_prompt(self) -> int:

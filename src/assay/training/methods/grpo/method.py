@@ -29,14 +29,16 @@ from assay.training.generation.remote_config import LogProbGap, RemoteSampler
 from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
 from assay.training.methods.grpo.batch import (
     PromptRow,
+    TaughtAnswer,
     answer_arrays,
     is_of_answers,
+    micro_batches,
     num_answer_tokens,
     prompt_arrays,
     rows_behind,
     rows_of,
 )
-from assay.training.methods.grpo.config import REWARD, TRUNCATED, GrpoConfig
+from assay.training.methods.grpo.config import KL, LENGTH, REWARD, TRUNCATED, GrpoConfig
 from assay.training.methods.grpo.judging import JudgedGroups
 from assay.training.methods.grpo.loss import TOKEN_MEANS, divergences, policy_loss, summed, truncated_weights
 from assay.training.methods.grpo.remote import RemoteAnswers
@@ -106,8 +108,7 @@ class GrpoMethod:
         """The reference, if it is asked and is not the model below its adapters; and reward models."""
         helpers = dict(self._rewards.networks())
         if self.config.kl and not self._is_base:
-            path = self.config.reference.path or self.config.model.path
-            helpers[REFERENCE] = CausalNetwork(PretrainedCausalConfig(type="pretrained", path=path))
+            helpers[REFERENCE] = self._reference
         return helpers
 
     def rollouts(
@@ -263,7 +264,8 @@ class GrpoMethod:
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
     ) -> Mapping[str, Float64[Tensor, "row"]]:
-        """What one answer to each prompt earns, and whether it was cut; nothing of a blank."""
+        """What one answer to each prompt earns, how long it is, and how far from what the reference would say;
+        nothing of a blank."""
         if "items" not in tensors:
             return {}
         rows, judges = rows_behind(tensors), self._judges
@@ -273,7 +275,9 @@ class GrpoMethod:
         helpers = {name: each.to(tensors["input_ids"].device) for name, each in judges.networks().items()}
         earned = _numbers(self._graded(judges, rows, answers, helpers))
         cut = torch.tensor([answer.reason == "length" for answer in answers], dtype=torch.float64)
-        return {REWARD.name: torch.from_numpy(earned), TRUNCATED.name: cut}
+        lengths = torch.tensor([len(answer.tokens) for answer in answers], dtype=torch.float64)
+        found = {REWARD.name: torch.from_numpy(earned), TRUNCATED.name: cut, LENGTH.name: lengths}
+        return found | ({KL.name: self._apart(model, rows, answers)} if self.config.kl else {})
 
     def save_portable(self, model: nn.Module, folder: Path, leaving: Leaving) -> None:
         """See `ExportableMethod`."""
@@ -284,6 +288,11 @@ class GrpoMethod:
     def _is_base(self) -> bool:
         """The reference is the model with its adapters switched off."""
         return self.config.reference.path is None and self.config.model.lora is not None
+
+    @cached_property
+    def _reference(self) -> nn.Module:
+        path = self.config.reference.path or self.config.model.path
+        return CausalNetwork(PretrainedCausalConfig(type="pretrained", path=path))
 
     @cached_property
     def _rewards(self) -> Rewards:
@@ -380,6 +389,20 @@ class GrpoMethod:
         return self._remote.of(
             model, rows, step=step, seed=seed, book=book, is_stopping=is_stopping, give_sign=give_sign
         )
+
+    def _apart(
+        self, model: nn.Module, rows: Sequence[PromptRow], answers: Sequence[Rollout]
+    ) -> Float64[Tensor, "row"]:
+        """The divergence from the reference that each answer shows, per token."""
+        taught = [TaughtAnswer(row, each, 0.0) for row, each in zip(rows, answers, strict=True)]
+        [batch] = micro_batches(taught, None)
+        tensors = self.tensors(batch, next(model.parameters()).device)
+        own, learned = self._scores(model, tensors).log_probs, tensors["learned"]
+        with adapters_off(model) if self._is_base else nullcontext():
+            asked = model if self._is_base else self._reference.to(own.device).eval()
+            said = self._scores(asked, tensors).log_probs
+        of_tokens = (divergences(own, own, said) * learned).double()
+        return (of_tokens.sum(dim=1) / learned.sum(dim=1)).cpu()
 
     def _answered(
         self,
