@@ -1,0 +1,237 @@
+"""Answers that a judge pays as it likes, on a store that loses power: who is asked, and what is accounted for.
+
+Trainer, saver, log of commits, grade book and journal are real. Made up are the arithmetic and the judge: the
+weights remember what each row was paid, an answer's digest follows from the weights, and the judge draws its
+mark anew whenever it is asked, or fails. One seed decides all; a failure prints it, and it is the reproduction.
+"""
+
+import io
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from assay.base.clock import SystemClock
+from assay.base.seeds import derive_key
+from assay.data.loader.batch import LaneShare, StepShare
+from assay.records.commit import Commit, FileDigest
+from assay.records.cursor import Cursor
+from assay.records.journal import JournaledAnswer, JournaledGroup, JudgedGroup
+from assay.scoring.grade import Grade
+from assay.scoring.item_failure import ItemFailure
+from assay.store.commit_log import JOURNAL_NAME, CommitLog
+from assay.store.objects import ObjectStore, open_store
+from assay.training.audit import effective_commits
+from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.checkpoint.journal import journal_file
+from assay.training.checkpoint.parts import training_parts
+from assay.training.checkpoint.retention import RetentionConfig
+from assay.training.checkpoint.saver import LaneReceipts, Saver
+from assay.training.methods.grpo.judging import JudgedGroups, judged_grades
+from assay.training.methods.grpo.reward_config import GraderReward
+from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.step import StepTotals
+from assay.training.trainer.trainer import TrainingPosition
+from judging import JUDGE
+from power_cut_store import PowerCutStore
+from simulation.test_power_cuts import MAX_RESTARTS, NUM_ROWS, CursorAhead, CursorApart, trainer_of, was_cut
+from simulation.test_power_cuts import many_summaries as many_summaries
+from simulation.test_power_cuts import ranks as ranks
+
+SIZE = 2
+MOST_WRITES = (20, 90)
+"""Of an attempt; a step puts twelve words of the judge, a commit about ten objects."""
+REWARD = GraderReward.model_validate({"grader": JUDGE})
+
+
+class Paid(nn.Module):
+    """Weights that remember how often each row was learned, and what it was paid in all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times_learned = nn.Parameter(torch.zeros(NUM_ROWS))
+        self.paid = nn.Parameter(torch.zeros(NUM_ROWS, dtype=torch.float64))
+
+
+class Judge:
+    """Marks at random, fails now and then, and knows what is durable when it is asked."""
+
+    def __init__(self, store: ObjectStore, rng: random.Random) -> None:
+        self._store = store
+        self._rng = rng
+        self.asked_twice: list[tuple[int, int, int, str]] = []
+
+    def grade(self, step: int, row: int, samples: list[tuple[int, str]]) -> list[Grade]:
+        marked = self._marked(step, row)
+        self.asked_twice += [(step, row, *each) for each in samples if each in marked]
+        broken = Grade(None, ItemFailure("model_grader_server_error", "silent"))
+        return [broken if self._rng.random() < 0.05 else Grade(self._rng.random()) for _ in samples]
+
+    def _marked(self, step: int, row: int) -> set[tuple[int, str]]:
+        """What has a score in the store, by its bytes alone."""
+        keys = [item.key for item in self._store.list(f"judged/{step:08d}/{row:016x}-")]
+        groups = [JudgedGroup.from_json(self._store.get(key), source=key) for key in keys]
+        return {(each.sample, each.rollout) for one in groups for each in one.answers if each.score is not None}
+
+
+class JudgedStepper:
+    """Learns each row by what a judge paid for two answers to it."""
+
+    def __init__(self, weights: Paid, book: GradeBook, judge: Judge, rng: random.Random) -> None:
+        self._weights = weights
+        self._book = book
+        self._judge = judge
+        self._rng = rng
+
+    @torch.no_grad()
+    def step(self, share: StepShare, *, step: int, stop_asked: bool, commit_asked: bool = False) -> StepTotals:
+        groups = [group for lane in share.lanes for group in self._groups(lane, step)]
+        for group in groups:
+            self._weights.times_learned[group.row_id] += 1
+            self._weights.paid[group.row_id] += sum(each.reward or 0.0 for each in group.answers)
+        told: dict[str, Any] = dict.fromkeys(set(StepTotals._fields) - StepTotals._field_defaults.keys(), 0)
+        told |= {"num_rows": len(groups), "stop_asked": self._rng.random() < 0.03, "bad_lanes": ()}
+        return StepTotals(**told, journal=tuple(groups))
+
+    def _groups(self, lane: LaneShare, step: int) -> list[JournaledGroup]:
+        rows = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
+        version = float(self._weights.paid.sum())
+        digests = [derive_key(step, row, sample, str(version)) for row in rows for sample in range(SIZE)]
+
+        def ask(places: list[int]) -> list[Grade]:
+            return self._judge.grade(
+                step, rows[places[0] // SIZE], [(place % SIZE, f"{digests[place]:016x}") for place in places]
+            )
+
+        asked = JudgedGroups(step, rows, digests, self._book)
+        grades = judged_grades(asked, REWARD, index=0, ask=ask, at_once=1) if rows else []
+        return [
+            JournaledGroup(
+                step, lane.lane, row, "learned", "[]",
+                tuple(
+                    JournaledAnswer(
+                        digests[place], 1, False, grades[place].score, (grades[place].score,), 0.0,
+                        failure_kind="" if (failure := grades[place].failure) is None else failure.kind,
+                    )
+                    for place in range(number * SIZE, (number + 1) * SIZE)
+                ),
+            )
+            for number, row in enumerate(rows)
+        ]  # fmt: skip
+
+
+class JournalAfter(Saver):
+    """Wrong on purpose: the journal is put when the commit is there."""
+
+    def _put_accounts(self, folder: str, parts: list[LaneReceipts]) -> list[FileDigest]:
+        bare = [LaneReceipts(part.rows, part.quarantined) for part in parts]
+        self._late = folder, journal_file([table for part in parts for table in part.journal])
+        return super()._put_accounts(folder, bare)
+
+    def _save(self, *arguments: Any) -> Commit | None:
+        commit = super()._save(*arguments)
+        folder, data = self._late
+        self._log.store.put(f"{folder}/{JOURNAL_NAME}", data)
+        return commit
+
+
+class Forgetful(GradeBook):
+    """Wrong on purpose: what judges say is kept with the commit only."""
+
+    def said(self, *_: Any, **__: Any) -> list[Any]:
+        return []
+
+
+def attempt(store: ObjectStore, wrong: type | None, ranks: Ranks, judge: Judge, rng: random.Random) -> bool:
+    """One life of the run; whether it is done."""
+    saver_type = wrong if wrong is not None and issubclass(wrong, Saver) else Saver
+    book_type = wrong if wrong is not None and issubclass(wrong, GradeBook) else GradeBook
+    log = CommitLog(store)
+    number = log.begin_attempt(world_size=1, now_s=0.0)
+    log.sweep_abandoned()
+    weights, clock = Paid(), SystemClock()
+    optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
+    saver = saver_type(training_parts(weights, optimizer), ranks, log, RetentionConfig(keep_last=2), clock)
+    place = TrainingPosition(0, Cursor())
+    if (commit := log.last_intact_commit()) is not None:
+        saver.restore(commit)
+        place = TrainingPosition(commit.step, commit.cursor)
+        if isinstance(saver, CursorApart):
+            place = saver.place_of(commit)
+    stepper = JudgedStepper(weights, book_type(store, attempt=number), judge, rng)
+    trainer = trainer_of(stepper, saver, clock, lambda step: rng.random())  # type: ignore[arg-type]
+    try:
+        return trainer.train(place) == "finished"
+    finally:
+        saver._thread.shutdown()
+
+
+def problems(seed: int, ranks: Ranks, wrong: type | None = None, *, only_cut: int | None = None) -> list[str]:
+    """Restart until done, cutting the power after some writes, or once after so many; what is wrong then."""
+    rng = random.Random(seed)
+    store = open_store("memory:")
+    judge = Judge(store, rng)
+    for life in range(MAX_RESTARTS):
+        writes = rng.randrange(10, rng.choice(MOST_WRITES))
+        if only_cut is not None:
+            writes = only_cut if life == 0 else sys.maxsize
+        faulty = PowerCutStore(store, writes_left=writes, rng=rng)
+        try:
+            if attempt(faulty, wrong, ranks, judge, rng):
+                return [*unaccounted(store, ranks), *(f"asked twice: {each}" for each in judge.asked_twice)]
+        except BaseException as error:
+            if not was_cut(error):
+                raise
+    raise AssertionError(f"seed {seed}: no end in {MAX_RESTARTS} restarts")
+
+
+def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
+    """Where the last weights and the journals, by their bytes alone, do not say the same of every prompt."""
+    log, weights = CommitLog(store), Paid()
+    commits = effective_commits(log)
+    optimizer = torch.optim.SGD(weights.parameters(), lr=0.0)
+    reader = Saver(training_parts(weights, optimizer), ranks, log, RetentionConfig(), SystemClock())
+    reader.restore(commits[-1])
+    reader.close()
+    lines = Counter[int]()
+    paid = np.zeros(NUM_ROWS)
+    for commit in commits:
+        key = f"{commit.folder}/{JOURNAL_NAME}"
+        if not store.exists(key):
+            return [f"{key} is missing"]
+        for line in pq.read_table(io.BytesIO(store.get(key))).to_pylist():
+            lines[line["row_id"]] += 1
+            paid[line["row_id"]] += line["reward"] or 0.0
+    found = [f"row {row} has {lines[row]} lines" for row in range(NUM_ROWS) if lines[row] != SIZE]
+    if not np.allclose(paid, weights.paid.detach().numpy()):
+        found.append("the weights learned by other rewards than the journal has")
+    times = weights.times_learned.tolist()
+    return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
+
+
+def slow(values: Iterable[Any]) -> list[Any]:
+    """For `make test-slow`."""
+    return [pytest.param(each, marks=pytest.mark.slow) for each in values]
+
+
+@pytest.mark.parametrize("seed", [1, 2, *slow([0, *range(3, 24)])])
+def test_no_prompt_is_lost_and_no_judge_asked_twice_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
+    assert problems(seed, ranks) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_writes", range(70))
+def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Ranks) -> None:
+    assert problems(num_writes, ranks, only_cut=num_writes) == []
+
+
+@pytest.mark.parametrize("wrong", [JournalAfter, Forgetful, *slow([CursorApart, CursorAhead])])
+def test_the_simulation_finds_a_program_that_accounts_or_asks_wrongly(wrong: type, ranks: Ranks) -> None:
+    assert any(problems(seed, ranks, wrong) for seed in range(6))
