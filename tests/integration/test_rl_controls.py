@@ -60,8 +60,8 @@ def sample_with_the_weights_of_the_step_before(monkeypatch: pytest.MonkeyPatch) 
 def sample_at_temperature(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
     right = GrpoMethod._answered
 
-    def answered(self: GrpoMethod, model: nn.Module, prompts: Any, sampling: Any) -> Any:
-        return right(self, model, prompts, sampling.model_copy(update={"temperature": temperature}))
+    def answered(self: GrpoMethod, model: nn.Module, prompts: Any, sampling: Any, *more: Any) -> Any:
+        return right(self, model, prompts, sampling.model_copy(update={"temperature": temperature}), *more)
 
     monkeypatch.setattr(GrpoMethod, "_answered", answered)
 
