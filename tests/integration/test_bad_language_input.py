@@ -208,12 +208,20 @@ def test_recipes_that_cannot_be_trained_leave_no_run(
     assert not (home / "refused").exists()
 
 
-def test_packed_prompts_leave_no_run(tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base")
-    tree["loader"]["layout"] = {"type": "packed", "sequence_tokens": 64}
+@pytest.mark.parametrize(
+    ("section", "changes", "said"),
+    [
+        ("loader", {"layout": {"type": "packed", "sequence_tokens": 64}}, "method 'grpo' takes one row a line"),
+        ("method", {"sampling": {"max_tokens": 60}}, "with the longest prompt of dataset"),
+    ],
+)
+def test_prompts_that_cannot_be_asked_leave_no_run(
+    section: str, changes: Any, said: str, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base", **{section: changes})
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused") == 2
-    assert "method 'grpo' takes one row a line" in capfd.readouterr().err
+    assert said in capfd.readouterr().err
     assert not (home / "refused").exists()
 
 
