@@ -258,3 +258,14 @@ def test_adopted_pairs_with_a_number_that_is_none_are_refused(
     error = capfd.readouterr().err
     assert f"1.parquet: row group 0: row 1: {column}" in error, error
     assert not (tmp_path / "out").exists()
+
+
+def test_shards_of_gradients_that_are_summed_otherwise_leave_no_run(
+    language: Path, tmp_path: Path, home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was found out by the launch, and left a run that could never be trained so."""
+    tree = sft_recipe(language, trainer={"gradient_sum": "all_reduce"})
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert run("train", tmp_path / "recipe.yaml", "--run-id", "refused", "--parallel", "fsdp2") == 2
+    assert "--parallel fsdp2 sums gradients as a tree" in capfd.readouterr().err
+    assert not (home / "refused").exists()
