@@ -40,7 +40,7 @@ class Limits(NamedTuple):
     memory_bytes: int = 2 << 30
     """Address space."""
     seconds: float = 120.0
-    """Of processor time for one sample: however busy the machine is, the same samples take too long."""
+    """Processor time for one sample: however busy the machine is, the same samples take too long."""
     clock_s: float = 480.0
     """For one sample by the clock, for graders that wait."""
 

@@ -372,6 +372,16 @@ class CampaignConfig(FrozenConfig):
         found = [each for each in self.benchmarks if sealed is not None and each.name == sealed.benchmark]
         return found[0] if found and isinstance(found[0], SuiteBenchmark) else None
 
+    def differing_clusters(self) -> dict[str, str | None]:
+        """What primary benchmarks on different rows of a split count by; none where they ask the same rows."""
+        primary = [
+            each
+            for each in self.benchmarks
+            if isinstance(each, PredictionsBenchmark) and each.name in self.rule.primary
+        ]
+        is_alike = all(each.where == primary[0].where for each in primary)
+        return {} if is_alike else {each.name: each.cluster for each in primary}
+
     def look_plan(self) -> LookPlan:
         """How the error is spent over the looks."""
         return LookPlan(

@@ -24,7 +24,7 @@ from assay.evaluation.decision.words import (
 )
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
-from assay.evaluation.evidence.warnings import RULES, warnings_of_guardrail
+from assay.evaluation.evidence.warnings import RULES, warnings_of_clusters, warnings_of_guardrail
 from assay.records.campaign import Campaign, CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, MoreEvidence, Recommendation
 
@@ -81,6 +81,7 @@ def _warnings(config: CampaignConfig, facts: Facts) -> Iterator[str]:
     guardrails = [facts.benchmarks[each.benchmark] for each in config.rule.guardrails]
     for found in [each for each in guardrails if each.unit == "share"]:
         yield from (each.text for each in warnings_of_guardrail(found.name, found.baseline, found.candidate))
+    yield from (each.text for each in warnings_of_clusters(config.differing_clusters()))
     yield from _warned_runs(facts.runs)
 
 

@@ -63,6 +63,7 @@ RuleName = Literal[
     "look cannot decide",
     "campaign cannot answer",
     "guardrail cannot pass",
+    "clusters differ",
     "several changes",
 ]
 
@@ -207,6 +208,11 @@ RULES: Mapping[str, Rule] = {
         "failure among them",
         "more items, more seeds, or a wider margin: the warning says how many",
     ),
+    "clusters differ": Rule(
+        "primary benchmarks ask different rows and count them by different columns",
+        "give them one `cluster`: luck that rows share by one column and not by the other counts as if it were "
+        "that benchmark's alone, and the interval of their mean may be too narrow",
+    ),
     "several changes": Rule(
         "a candidate's patch has more than one key",
         "make a candidate of each",
@@ -286,6 +292,15 @@ def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> lis
             f"{name} is 0 on every item for both sides: it cannot get worse, so it guards nothing.",
         )
     ]
+
+
+def warnings_of_clusters(columns: Mapping[str, str | None]) -> list[Warned]:
+    """Benchmarks on other rows of one split, and by what column each counts."""
+    if len({*columns.values()}) < 2:
+        return []
+    listed = ", ".join(f"{name} by {column or 'row'}" for name, column in columns.items())
+    said = f"{listed}: only the luck of rows that they both ask counts as shared."
+    return [Warned("clusters differ", said)]
 
 
 def warnings_of_leaks(leaking: int, num_validation: int) -> list[Warned]:

@@ -15,7 +15,7 @@ from assay.evaluation.decision.words import bound_text, chance_text, effect_text
 from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, power_of_looks
 from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
 from assay.evaluation.evidence.power import POWER, minimum_detectable_effect, power, seeds_needed
-from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned
+from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
 from assay.launch.campaign.paired_noise import NoiseBeforehand, PairedNoise
 from assay.store.home import Home
 
@@ -71,9 +71,9 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     ]
     safety = [SafetyPower(each, beforehand.num_items(each.benchmark)) for each in config.rule.safety]
     warnings = _of_looks(config, noise, looks) if noise is not None else []
-    return StatedPower(
-        noise, looks, guardrails, safety, [*warnings, *_of_guards(guardrails, safety, config.seeds)]
-    )
+    warnings += _of_guards(guardrails, safety, config.seeds)
+    warnings += warnings_of_clusters(config.differing_clusters())
+    return StatedPower(noise, looks, guardrails, safety, warnings)
 
 
 def power_lines(found: StatedPower) -> list[str]:

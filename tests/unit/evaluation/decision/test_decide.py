@@ -122,3 +122,18 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
         "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
         f"3 of 3 runs of treated {constant}",
     ]
+
+
+def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of(config_of, facts_of):
+    def counted(**code: object) -> CampaignConfig:
+        rows = {"type": "predictions", "score": "correct"}
+        primary = [{**rows, "name": "code", "cluster": "author", **code}, {**rows, "name": "prose"}]
+        others = [{"type": "suite", "name": name} for name in ("refusals", "secrets")]
+        return config_of(benchmarks=[*primary, *others])
+
+    differing, same = counted(where={"kind": "code"}), counted()
+    facts = facts_of(same, UNSURE)
+    said, silent = (decide(each, campaign_of(each), facts).warnings for each in (differing, same))
+    assert {*said} - {*silent} == {
+        "code by author, prose by split_cluster: only the luck of rows that they both ask counts as shared."
+    }

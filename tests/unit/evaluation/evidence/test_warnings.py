@@ -13,6 +13,7 @@ from assay.evaluation.evidence.warnings import (
     ModelNumbers,
     RuleName,
     StepSeries,
+    warnings_of_clusters,
     warnings_of_cuts,
     warnings_of_guardrail,
     warnings_of_leaks,
@@ -148,6 +149,14 @@ def test_a_split_that_holds_out_another_share_than_was_asked_is_named():
     assert found.rule == "uneven split" and "12.1% of the rows are held out, 20% of the groups" in found.text
     assert warnings_of_split(190, 1000, asked=0.2) == warnings_of_split(235, 1000, asked=0.2) == []
     assert [each.rule for each in warnings_of_split(250, 1000, asked=0.2)] == ["uneven split"]
+
+
+def test_benchmarks_that_count_by_different_columns_are_named():
+    (found,) = warnings_of_clusters({"right": "author", "sure": None})
+    assert found.rule == "clusters differ" and found.text.startswith(
+        "right by author, sure by row: only the luck"
+    )
+    assert warnings_of_clusters({"right": "author", "sure": "author"}) == warnings_of_clusters({}) == []
 
 
 def test_the_table_in_the_documents_holds_every_warning_with_its_rule():
