@@ -237,6 +237,9 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     assert "its tokenizer is not that of dataset" in said(
         changed(stages, 3, patch={**grpo, "data.dataset": str(other)})
     )
+    (tmp_path / "items.jsonl").rename(tmp_path / "gone.jsonl")
+    assert "names items.jsonl, which is not there" in said(stages)
+    (tmp_path / "gone.jsonl").rename(tmp_path / "items.jsonl")
     assert "--run-id is of a single run" in said(stages, "--run-id", "mine")
     unmeasured = changed(stages, 1, patch={**stages["stages"][1]["patch"], "trainer.evaluate_every": None})
     unmeasured["stages"][0]["patch"] = {"trainer.evaluate_every": None}

@@ -64,7 +64,7 @@ class _RunOrPipeline(_Run):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The name, or the run's whole id."""
-        if given_home().pipeline_file(value).is_file():
+        if given_home().has_pipeline(value):
             return str(value)
         return super().convert(value, param, ctx)
 

@@ -24,7 +24,7 @@ def show(run_id: str | None, as_json: bool, keys: bool) -> None:
     if run_id is None:
         raise ConfigError("show which RUN? 'assay runs' lists them.")
     home = given_home()
-    if home.pipeline_file(run_id).is_file():
+    if home.has_pipeline(run_id):
         from assay.cli.train_pipeline import print_pipeline
 
         print_pipeline(run_id, as_json=as_json)

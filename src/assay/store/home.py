@@ -163,15 +163,15 @@ class Home:
             )
         return folder
 
-    def pipeline_file(self, name: str) -> Path:
-        """Where a pipeline is declared; it need not be there."""
-        return self.campaigns / checked_name(name, of="the pipeline's name") / PIPELINE_FILE
+    def has_pipeline(self, name: str) -> bool:
+        """Whether a pipeline of this name was declared."""
+        return (self.campaigns / name / PIPELINE_FILE).is_file()
 
     def pipeline(self, name: str) -> "Pipeline":
         """A pipeline that was declared."""
         from assay.records.pipeline import Pipeline
 
-        path = self.pipeline_file(name)
+        path = self.campaigns / name / PIPELINE_FILE
         return Pipeline.from_json(path.read_bytes(), source=path)
 
     def settings(self) -> "Settings":

@@ -92,6 +92,8 @@ def declare_pipeline(home: Home, given: GivenPipeline, clock: Clock) -> OpenPipe
         created_s=clock.now_s(),
     )
     folder = home.campaigns / given.config.name
+    if not home.has_pipeline(record.name) and record.name in home.campaign_names():
+        raise ConfigError(f"'{record.name}' is a campaign in {home.folder}. Give the pipeline another name.")
     if not open_store(str(folder)).put_if_absent(PIPELINE_FILE, record.to_json().encode()):
         _refuse_another(home.pipeline(record.name), record)
     campaign = None

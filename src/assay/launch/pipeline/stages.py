@@ -20,6 +20,7 @@ from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.decision.candidate import patched
 from assay.evaluation.decision.config import SuiteBenchmark
 from assay.launch.campaign.arms import Arms, check_suite, made_once, run_id_of
+from assay.launch.campaign.suites import sealed_suites
 from assay.launch.models.export import export_run, write_outline
 from assay.launch.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
 from assay.launch.pipeline.folder import MODELS, GivenPipeline, OpenPipeline
@@ -76,6 +77,7 @@ def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
         for benchmark in compared.benchmarks:
             if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
                 check_suite(benchmark, given.file.parent / benchmark.suite)
+        sealed_suites(compared, beside=given.file.parent)
         if wordless := [each for each in given.config.compared() if forms[each] != "language_model"]:
             raise ConfigError(
                 f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it."

@@ -85,6 +85,10 @@ def test_what_is_declared_is_declared_once(tmp_path: Path) -> None:
     finally:
         GRPO["name"] = "rollouts"
     assert declared(STAGES) == runs
+    (home.campaigns / "tiny" / "pipeline.json").rename(home.campaigns / "tiny" / "campaign.json")
+    with pytest.raises(ConfigError, match="is a campaign in"):
+        declared(STAGES)
+    assert not home.has_pipeline("tiny")
 
 
 @pytest.mark.parametrize(
