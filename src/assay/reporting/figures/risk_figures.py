@@ -148,7 +148,8 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
     ahead = {day: index for index, day in enumerate(burn.ahead)}
 
     def row(day: float) -> tuple[str, ...]:
-        planned = f"{burn.planned[int(day)]:,.0f}" if day == int(day) else "—"
+        is_planned = day == int(day) and 0 <= day < len(burn.planned)
+        planned = f"{burn.planned[int(day)]:,.0f}" if is_planned else "—"
         is_known, at = day in done, ahead.get(day)
         forecast = "—"
         if at is not None and day > today:

@@ -11,6 +11,7 @@ from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.schedule import schedule
 from assay.reporting.figures.plan_figures import capacity_profile, gantt, stand_alone
+from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -65,3 +66,20 @@ def test_a_drawing_stands_alone(program: Program, plan: Plan) -> None:
     root = ET.fromstring(stand_alone(gantt(program, plan)))
     assert root.get("width")
     assert root.find(f"{SVG}style") is not None
+
+
+@pytest.mark.parametrize("today", [-98.0, -1.0, 3.0, 7.5, 30.0])
+def test_a_burn_down_is_drawn_on_any_day_before_the_plan_in_its_midst_and_behind_it(today: float) -> None:
+    burn = BurnDown(
+        planned=[10.0 - day for day in range(10)],
+        actual=[(today, 6.0)],
+        ahead=[today, today + 7.0],
+        low=[5.0, 1.0],
+        middle=[6.0, 2.0],
+        high=[7.0, 3.0],
+        budget=10.0,
+    )
+    rows = {row[0]: row for row in burn_down_figure(burn, caption="").table.rows}
+    planned = {day: row[1] for day, row in rows.items()}
+    assert planned["0"] == "10" and planned["7"] == "3"
+    assert planned[f"{today:.3g} (today)"] == ("7" if today == 3 else "—")
