@@ -22,10 +22,9 @@ from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import clear_missed
 from assay.store.objects import open_store
 from assay.store.place import original_of
-from assay.training.checkpoint.made_groups import MADE_PREFIX
 
 _OURS = (
-    *UNLEARNED_PREFIXES, MADE_PREFIX, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
+    *UNLEARNED_PREFIXES, CHECKPOINT_PREFIX, CAPSULE_PREFIX, BENCHMARKS, SUMMARY_PREFIX, LOG_PREFIX,
 )  # fmt: skip
 """What a run leaves in its store; the log, which names the rest, goes last."""
 

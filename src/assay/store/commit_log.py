@@ -37,7 +37,8 @@ LOG_PREFIX = "log/"
 SUMMARY_PREFIX = "log-summaries/"
 CHECKPOINT_PREFIX = "checkpoints/"
 JUDGED_PREFIX = "judged/"
-UNLEARNED_PREFIXES = (JUDGED_PREFIX,)
+MADE_PREFIX = "made/"
+UNLEARNED_PREFIXES = (JUDGED_PREFIX, MADE_PREFIX)
 """Folders STEP/ of what cannot be made again, kept until a commit holds the step."""
 SUMMARY_EVERY = 32
 """Entries between two summaries: what a reader reads at most, as long as they can be written."""

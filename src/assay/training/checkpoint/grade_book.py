@@ -67,27 +67,30 @@ class GradeBook:
             return group
         return JudgedGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
 
-    def _committed(self, step: int, rows: set[int], reward: int) -> Iterator[JudgesWord]:
-        """From the journals of commits that hold the step: of a run that went back behind them, or is looked
-        at."""
+    def journaled(self, step: int, row_ids: Collection[int]) -> Iterator[JournaledGroup]:
+        """From the journals of commits that hold the step, the oldest first: of a run that went back behind
+        them, or is looked at."""
         if step > max(self._log.summary().last_steps.values(), default=0):
             return
+        rows = set(row_ids)
         for commit in self._log.entries():
-            if not isinstance(commit, Commit) or not commit.receipts_from_step < step <= commit.step:
-                continue
-            for group in self._journal(commit):
-                if group.step == step and group.row_id in rows:
-                    for sample, answer in enumerate(group.answers):
-                        rollout, score = f"{answer.digest:016x}", answer.scores[reward]
-                        why = ("", "") if score is not None else (answer.failure_kind, answer.failure)
-                        yield JudgesWord(
-                            0,
-                            group.row_id,
-                            JudgedAnswer(
-                                sample=sample, rollout=rollout, score=score,
-                                failure_kind=why[0], failure=why[1],
-                            ),
-                        )  # fmt: skip
+            if isinstance(commit, Commit) and commit.receipts_from_step < step <= commit.step:
+                for group in self._journal(commit):
+                    if group.step == step and group.row_id in rows:
+                        yield group
+
+    def _committed(self, step: int, rows: set[int], reward: int) -> Iterator[JudgesWord]:
+        for group in self.journaled(step, rows):
+            for sample, answer in enumerate(group.answers):
+                rollout, score = f"{answer.digest:016x}", answer.scores[reward]
+                why = ("", "") if score is not None else (answer.failure_kind, answer.failure)
+                yield JudgesWord(
+                    0,
+                    group.row_id,
+                    JudgedAnswer(
+                        sample=sample, rollout=rollout, score=score, failure_kind=why[0], failure=why[1]
+                    ),
+                )
 
     def _journal(self, commit: Commit) -> list[JournaledGroup]:
         """None of one that is damaged: whoever trains can ask again, and the audit names it."""

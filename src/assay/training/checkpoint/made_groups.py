@@ -1,6 +1,9 @@
 """Keeps what a remote engine answered from the moment that it is there until a commit holds it.
 
-    made/STEP/ROW-ATTEMPT.json   a `MadeGroup`, put by the rank that asked; gone with the commit of its step
+    made/STEP/ROW-ATTEMPT.json    a `MadeGroup`, put by the rank that asked
+                |  a commit holds STEP
+                v
+    checkpoints/STEP-ATTEMPT/journal.parquet      tokens and log-probabilities stand there; these are deleted
 
 A step that is made again takes them, and so does who checks another rank's lane.
 """
@@ -9,9 +12,8 @@ from collections.abc import Collection
 
 from assay.base.errors import DataError
 from assay.records.made_group import MadeGroup
+from assay.store.commit_log import MADE_PREFIX
 from assay.store.objects import ObjectStore
-
-MADE_PREFIX = "made/"
 
 
 def keep_group(store: ObjectStore, group: MadeGroup) -> None:

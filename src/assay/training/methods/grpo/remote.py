@@ -79,7 +79,10 @@ class RemoteAnswers:
         """
         kept, self._last = found_groups(book.store, step, [row.row_id for row in rows]), (book, step)
         answers = {row_id: _rollouts(group) for row_id, group in kept.items()}
-        if not book.is_read_only:
+        if book.is_read_only:
+            lacking = [row.row_id for row in rows if row.row_id not in answers]
+            answers |= _committed(book, step, lacking) if lacking else {}
+        else:
             network = _as_handed_over(network)
             policy = weights_digest(network.state_dict())
             of_others = [row_id for row_id, group in kept.items() if group.policy != policy]
@@ -98,7 +101,7 @@ class RemoteAnswers:
         if lost := [row.row_id for row in rows if len(answers.get(row.row_id, ())) != self._size]:
             raise DataError(
                 f"step {step}, row {lost[0]}: what {self._sampler.url} answered is not kept any more, and "
-                "nobody can make it again. Restore the folder made/ of the run's store."
+                "nobody can make it again. Restore the commit that holds the step (journal.parquet)."
             )
         return [answer for row in rows for answer in answers[row.row_id]]
 
@@ -221,6 +224,22 @@ def _made(group: AskedGroup, rollouts: Sequence[Rollout], policy: str, step: int
         for each in rollouts
     )
     return MadeGroup(step=step, row_id=group.row_id, attempt=attempt, policy=policy, answers=answers)
+
+
+def _committed(book: GradeBook, step: int, row_ids: Sequence[int]) -> dict[int, list[Rollout]]:
+    """What is in a commit's journal: of the last, where several held the step."""
+    return {
+        group.row_id: [
+            Rollout(
+                np.array(each.tokens, np.int64),
+                np.array(each.log_probs, np.float32),
+                "length" if each.is_cut else "stop",
+            )
+            for each in group.answers
+            if each.tokens is not None
+        ]
+        for group in book.journaled(step, row_ids)
+    }
 
 
 def _rollouts(group: MadeGroup) -> list[Rollout]:
