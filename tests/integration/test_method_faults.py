@@ -82,7 +82,7 @@ def replayed(run: Run, request: ReplayRequest) -> ReplayReport:
     return replay(run, CommitLog(open_store(run.store_url)), request)
 
 
-@pytest.mark.parametrize("method", [*slow("sft", "reward"), "dpo"])
+@pytest.mark.parametrize("method", slow("sft", "reward", "dpo"))
 def test_rows_that_teach_the_contrary_are_bad_data_and_named(method: str, pairs: Path, tmp_path: Path) -> None:
     trainer = {"epochs": 2, "max_steps": None, "commit_every": 20, "optimizer": {"learning_rate": 1e-2}}
     tree, folder = recipe(method, pairs, tmp_path, trainer=trainer), tmp_path / "run"
