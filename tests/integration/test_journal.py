@@ -129,19 +129,21 @@ def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: 
 
 
 @pytest.mark.slow
-def test_killed_and_resized_with_a_judge_that_answers_at_random_nothing_is_asked_twice(
+def test_killed_and_resized_with_a_judge_that_answers_at_random_no_kept_word_is_asked_for(
     dataset: Path, tmp_path: Path
 ) -> None:
     kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 2), (2, 5), (3, 6))]
     faults = FaultPlan.model_validate({"faults": kills})
     policy = RestartPolicy(world_sizes=(2, 4, 1), faults=faults, parallel=("ddp", "fsdp2", "ddp"))
     with moody_judge() as judge:
-        tree = recipe(dataset, tmp_path, **PAID_BY_A_JUDGE, judge={"url": judge.url})
+        tree = recipe(dataset, tmp_path, **PAID_BY_A_JUDGE, judge={"url": judge.url, "concurrency": 4})
         digest(tree, "judged", policy)
     run = Home.from_environment().run("judged")
     log = CommitLog(open_store(run.store_url))
     groups = [group for commit in log.commits() for group in read_journal(log.store, commit)]
     assert len(groups) == 48
     answered = sum(len(group.answers) for group in groups)
-    assert sum(judge.asked.values()) == answered
+    # What a rank that dies has asked and not yet kept may be asked again: a group on each of 2, 4 and 1 ranks.
+    # Who forgot what was said would ask of four whole steps again, 128 answers.
+    assert 0 <= sum(judge.asked.values()) - answered <= 4 * (2 + 4 + 1)
     assert audit_run(run, log).verdict in ("pass", "incomplete")

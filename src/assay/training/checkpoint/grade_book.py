@@ -55,7 +55,10 @@ class GradeBook:
             row, of_reward, _ = key.removeprefix(folder).split("-")
             if int(row, 16) not in rows or int(of_reward) != reward:
                 continue
-            group = JudgedGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
+            try:
+                group = JudgedGroup.from_json(self.store.get(key), source=f"{self.store.url}/{key}")
+            except DataError:  # damaged, and no commit rests on it: it can be asked for again
+                continue
             found += [JudgesWord(group.attempt, group.row_id, answer) for answer in group.answers]
         return found
 
