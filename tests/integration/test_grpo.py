@@ -12,15 +12,18 @@ import pytest
 import yaml
 
 from assay.base.clock import SystemClock
+from assay.cli.main import main
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
 from assay.launch.replay import replay
+from assay.launch.rollout import rollout_again
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_steps
 from assay.store.objects import open_store
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.replay.request import ReplayRequest
+from assay.training.replay.request import ReplayRequest, RolloutRequest
 from method_runs import digest, eventful
+from one_rank import rows_of_steps
 from prompt_rows import grpo_recipe, prompt_dataset
 from slurm_cluster import wait_until
 
@@ -42,6 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
             "sampling": {"max_tokens": 6, "temperature": 1.3, "stop": ("t7",)},
         }
     },
+    "said two steps ahead, several updates": {"method": {"staleness": 2, "updates_per_rollout": 4}},
 }
 
 
@@ -153,3 +157,32 @@ def test_sigterm_amid_a_generation_commits_the_last_whole_step_and_the_next_is_s
     finished = log.finished()
     assert finished is not None and finished.weights_digest == undisturbed
     assert said("left") == said("undisturbed")
+
+
+@pytest.mark.slow
+def test_steps_said_ahead_are_replayed_and_drawn_again_and_a_fork_says_its_own(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = recipe(dataset, tmp_path, method={"staleness": 2})
+    digest(tree, "run", RestartPolicy(), 2)
+    run = Home.from_environment().run("run")
+    log = CommitLog(open_store(run.store_url))
+    for step in (1, 3, 8, 11):
+        again = replay(run, log, ReplayRequest(step=step))
+        assert again.verdict == "equal" and again.from_step <= max(0, step - 3)
+        row = rows_of_steps(tree, 12)[step - 1][0][0]
+        alone = rollout_again(run, log, RolloutRequest(step, row, 3))
+        assert (alone.verdict, alone.policy_step) == ("equal", max(0, step - 3))
+    steps = said("run")
+    assert len({step["rollout_digest"] for step in steps}) == 12
+
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--from", "run@8", "--run-id", "fork", "trainer.max_steps=14"])
+    assert not ended.value.code
+    fork = Home.from_environment().run("fork")
+    forked = CommitLog(open_store(fork.store_url))
+    for step in (9, 11, 14):
+        assert replay(fork, forked, ReplayRequest(step=step)).verdict == "equal"
+    flip_a_bit(monkeypatch, times=1)
+    found = replay(run, log, ReplayRequest(step=8)).first_difference
+    assert found is not None and found.quantity == "rollout_digest"

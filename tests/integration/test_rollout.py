@@ -50,7 +50,11 @@ def test_an_answer_is_drawn_again_and_what_cannot_be_is_named(
     assert assay(*asked, "--json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report["verdict"] == "equal" and (report["policy_step"], report["from_step"]) == (2, 2)
-    assert [each["quantity"] for each in report["compared"]] == ["rollout alone", "rollout_digest"]
+    assert [each["quantity"] for each in report["compared"]] == [
+        "rollout alone",
+        "journaled digest",
+        "rollout_digest",
+    ]
     assert len(report["tokens"]) == len(report["log_probs"]) and report["answer"].startswith("t")
     assert len(report["group_rewards"]) == 4 and report["group_rewards"][1] == report["reward"]
     assert assay(*asked) == 0

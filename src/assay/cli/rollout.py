@@ -90,4 +90,4 @@ def _text(report: "RolloutReport") -> str:
     return "\n".join(lines)
 
 
-_OTHER = {"rollout alone": "beside the others", "rollout_digest": "on record"}
+_OTHER = {"rollout alone": "beside the others", "journaled digest": "there", "rollout_digest": "on record"}

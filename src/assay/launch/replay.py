@@ -62,9 +62,11 @@ def replay(
     )
     steps = recorded_steps(Path(run.run_dir), attempt=request.attempt)
     request.check_attempt(steps)
-    commit = nearest_commit(log, request.step)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
         found = _Replay(replayer, dataset, request, steps, _weights(log))
+        # One that holds nothing of what the step learned from: so it is said again, and not only read.
+        first = run.parent.step if run.parent else 0
+        commit = nearest_commit(log, max(first + 1, request.step - replayer.forward.steps_ahead))
         found.run(commit, progress)
     return found.report(run, commit)
 

@@ -16,11 +16,14 @@ from assay.data.loader.loader import Loader
 from assay.launch.capsules import nearest_commit
 from assay.launch.folders import refuse_changed
 from assay.launch.replay import Progress, compared_number
+from assay.records.commit import Commit
+from assay.records.journal import JournaledAnswer
 from assay.records.replay import Compared
 from assay.records.rollout import RolloutReport
 from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.metrics.recorded import recorded_steps
+from assay.training.checkpoint.journal import read_journal
 from assay.training.methods.registry import method_of
 from assay.training.recipe import recipe_of
 from assay.training.replay.replayer import Replayer
@@ -46,9 +49,10 @@ def rollout_again(
     request.check(
         run, recipe.trainer, recipe.method, num_lanes=recipe.loader.lanes, last_step=last_step, steps=steps
     )
-    policy_step = step - 1
-    commit = nearest_commit(log, policy_step + 1)
     with Replayer.opened(method, loader, log, recipe.trainer, seed=recipe.seed) as replayer:
+        first = run.parent.step if run.parent else 0
+        policy_step = max(first, step - 1 - replayer.forward.steps_ahead)
+        commit = nearest_commit(log, policy_step + 1)
         [share] = replayer.shares(step, step)
         lane = _lane_of(request.row, share, step=step)
         if commit is not None:
@@ -59,6 +63,8 @@ def rollout_again(
         )
         said = combined_digest(each.digest for each in replayer.learned(share, step=step))
     compared = [_alone(made, step)]
+    if (journaled := _journaled(log, request)) is not None:
+        compared.append(_of_digests(step, "journaled digest", journaled.digest, made.digest))
     recorded = steps[step].values.get("rollout_digest") if step in steps else None
     if recorded is not None:
         compared.append(compared_number(step, "rollout_digest", recorded, float(said)))
@@ -112,7 +118,19 @@ def _go_to(replayer: Replayer, step: int, progress: Progress) -> None:
 
 
 def _alone(made: RolloutAlone, step: int) -> Compared:
-    beside, alone = f"{made.digest_beside:016x}", f"{made.digest:016x}"
-    return Compared(
-        step=step, quantity="rollout alone", recorded=beside, replayed=alone, is_equal=beside == alone
-    )
+    return _of_digests(step, "rollout alone", made.digest_beside, made.digest)
+
+
+def _of_digests(step: int, quantity: str, recorded: int, replayed: int) -> Compared:
+    then, now = f"{recorded:016x}", f"{replayed:016x}"
+    return Compared(step=step, quantity=quantity, recorded=then, replayed=now, is_equal=then == now)
+
+
+def _journaled(log: CommitLog, request: RolloutRequest) -> JournaledAnswer | None:
+    """The journal's line of the answer; None where no commit has one."""
+    commits = [entry for entry in log.entries() if isinstance(entry, Commit) and not entry.is_inherited]
+    holding = [each for each in commits if each.receipts_from_step < request.step <= each.step]
+    for group in read_journal(log.store, holding[-1]) if holding else ():
+        if (group.step, group.row_id) == (request.step, request.row):
+            return group.answers[request.sample]
+    return None

@@ -28,8 +28,8 @@ class RolloutReport(Record):
     code_version: str
     verdict: Verdict
     compared: tuple[Compared, ...]
-    """`rollout alone`: its digest, made here beside the others and by itself; `rollout_digest`: that of the
-    whole step, as the run wrote it down and made here."""
+    """`rollout alone`: its digest, made here beside the others and by itself; `journaled digest`: as the run's
+    journal has it; `rollout_digest`: that of the whole step, as the run wrote it down and made here."""
     prompt: str
     answer: str
     """What graders read."""

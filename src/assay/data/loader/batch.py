@@ -134,3 +134,5 @@ class StepShare:
 
     cursor: Cursor
     lanes: tuple[LaneShare, ...]
+    ahead: tuple[tuple[LaneShare, ...], ...] = ()
+    """The lanes of the next steps, where what they are to learn from is made before."""

@@ -29,7 +29,7 @@ from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.home import Home
 from assay.store.metrics.segment import SegmentWriter, segment_path
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.parts import training_parts
 from assay.training.checkpoint.saver import Saver
@@ -63,20 +63,19 @@ def train_rank(
     recorder = _recorder(task, faults)
     recorder.phase("startup")
     moments = [clock.monotonic_s()]
-    keep_freed_memory()
     ranks = _ranks(task, recipe)
     began(str(ranks.device))
     moments.append(clock.monotonic_s())
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
     model = initial_model(method, seed=recipe.seed, device=ranks.device)
-    forward = _lane_forward(recipe, method, ranks, GradeBook(store, attempt=task.orders.attempt.attempt), stop)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
-    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
+    lanes = _lanes(recipe, ranks, lane_sum)
+    forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.orders.attempt.attempt)
     saver = Saver(
-        training_parts(model, optimizer),
+        {**training_parts(model, optimizer), **forward.parts},
         ranks,
         log,
         recipe.retention,
@@ -102,7 +101,8 @@ def train_rank(
         stepper=stepper,
         loader=loader,
         saver=saver,
-        lanes=shares.of_rank(ranks.rank),
+        lanes=lanes,
+        steps_ahead=forward.steps_ahead,
         recorder=recorder,
         clock=clock,
         config=recipe.trainer,
@@ -151,6 +151,7 @@ def _startup(task: RankTask, clock: Clock, moments: Sequence[float]) -> str:
 
 
 def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
+    keep_freed_memory()
     return Ranks.join(
         rank=task.rank,
         world_size=task.orders.attempt.world_size,
@@ -174,11 +175,13 @@ def _faults(task: RankTask) -> RankFaults:
 
 
 def _lane_forward(
+    task: RankTask,
     recipe: Recipe,
     method: PredictingMethod,
     ranks: Ranks,
-    book: GradeBook,
+    store: ObjectStore,
     stop: StopFlag,
+    lanes: range,
 ) -> LaneForward:
     return LaneForward(
         method,
@@ -186,8 +189,9 @@ def _lane_forward(
         precision=recipe.trainer.precision,
         seed=recipe.seed,
         max_micro_batch_tokens=recipe.loader.max_micro_batch_tokens,
-        book=book,
+        book=GradeBook(store, attempt=task.orders.attempt.attempt),
         is_stopping=lambda: stop.is_set,
+        lanes=lanes,
     )
 
 
@@ -203,6 +207,12 @@ def _lane_sum(
         gathers=gathers,
         enter_phase=recorder.phase,
     )
+
+
+def _lanes(recipe: Recipe, ranks: Ranks, lane_sum: LaneSum | ShardedLaneSum) -> range:
+    """This rank's."""
+    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
+    return shares.of_rank(ranks.rank)
 
 
 def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPosition:

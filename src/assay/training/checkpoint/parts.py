@@ -2,7 +2,7 @@
 
     "model"      the weights, whose digest is the commit's
     "optimizer"  the moments
-    others       whatever a method must not lose at a restart
+    "rollouts"   what a model said and has not learned yet; a fork takes none of it over
 
 A part is asked for its state when a commit is made, and given one back, read at any world size, when a run goes
 on. Tensors of the state are read in place: a restore allocates nothing that a part has already.
@@ -23,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.optim import Optimizer
 
 MODEL = "model"
+ROLLOUTS = "rollouts"
 
 State = dict[str, Any]
 """Tensors, sharded ones too, and plain values, by name; nested."""

@@ -35,7 +35,7 @@ from assay.records.commit import Commit, FileDigest, Quarantined
 from assay.records.cursor import Cursor
 from assay.store.commit_log import JOURNAL_NAME, RECEIPTS_NAME, CommitLog, checkpoint_folder, first_problem
 from assay.training.checkpoint.journal import counted, journal_file
-from assay.training.checkpoint.parts import MODEL, StatefulPart
+from assay.training.checkpoint.parts import MODEL, ROLLOUTS, StatefulPart
 from assay.training.checkpoint.retention import RetentionConfig, folders_to_retire
 from assay.training.checkpoint.store_files import StoreWriter, cause_of, read_commit
 from assay.training.parallel.ranks import Ranks
@@ -133,9 +133,12 @@ class Saver:
 
     def restore(self, commit: Commit) -> None:
         """Load a commit, at any world size, into the parts in place."""
-        state = self._state()
+        taken = {
+            name: part for name, part in self._parts.items() if name != ROLLOUTS or not commit.is_inherited
+        }
+        state = {name: part.state() for name, part in taken.items()}
         read_commit(state, self._log.store, commit, self._ranks.saving)
-        for name, part in self._parts.items():
+        for name, part in taken.items():
             part.restore(state[name])
 
     def close(self) -> None:

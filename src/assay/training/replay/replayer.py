@@ -8,6 +8,7 @@ device, with as many threads per rank. Weights begin at a commit, or where the r
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Self
 
@@ -25,6 +26,7 @@ from assay.training.checkpoint.saver import Saver, weights_digest
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.method import Method, RolledOut
@@ -41,6 +43,7 @@ class Replayer:
         self, method: Method, loader: Loader, ranks: Ranks, log: CommitLog, config: TrainerConfig, *, seed: int
     ) -> None:
         self.loader = loader
+        self._num_steps = num_steps(config, loader)
         self._ranks = ranks
         self.model = initial_model(method, seed=seed, device=ranks.device)
         self.forward = LaneForward(
@@ -50,11 +53,18 @@ class Replayer:
             seed=seed,
             max_micro_batch_tokens=loader.config.max_micro_batch_tokens,
             book=GradeBook(log.store, attempt=log.attempt, is_read_only=True),
+            lanes=range(loader.config.lanes),
         )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)
         self._lane_sum = LaneSum(self.model, ranks, config.gradient_sum)
-        self._saver = Saver(training_parts(self.model, optimizer), ranks, log, RetentionConfig(), SystemClock())
+        self._saver = Saver(
+            {**training_parts(self.model, optimizer), **self.forward.parts},
+            ranks,
+            log,
+            RetentionConfig(),
+            SystemClock(),
+        )
         check = SpotCheck(self.lane_recomputer, self._lane_sum, ranks, is_due=config.is_spot_checked, seed=seed)
         self._stepper = Stepper(
             self.forward,
@@ -62,7 +72,7 @@ class Replayer:
             optimizer,
             ranks,
             config=config.optimizer,
-            num_steps=num_steps(config, loader),
+            num_steps=self._num_steps,
             spot_check=check,
         )
         self.step = 0
@@ -104,9 +114,9 @@ class Replayer:
         place = self._restored
         if first_step - 1 != place.step:
             place = TrainingPosition(first_step - 1, self.loader.cursor_at(first_step - 1))
-        num_steps = last_step - first_step + 1
-        with closing(self.loader.shares(place.cursor, lanes, num_steps, place.skipped)) as shares:
-            yield from shares
+        steps, further = last_step - first_step + 1, min(self.forward.steps_ahead, self._num_steps - last_step)
+        with closing(self.loader.shares(place.cursor, lanes, steps + further, place.skipped)) as shares:
+            yield from islice(looking_ahead(shares, self.forward.steps_ahead), steps)
 
     def make(self, share: StepShare) -> StepTotals:
         """Make the next step from its rows. Where it is not finite, the weights stay as they were."""

@@ -7,6 +7,7 @@ begin with the same bits. So do the rollouts of methods whose rows are prompts:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import torch
@@ -14,9 +15,12 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import LaneShare, MicroBatch
+from assay.data.loader.batch import LaneShare, MicroBatch, StepShare
 from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.checkpoint.parts import ROLLOUTS, StatefulPart
+from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.trainer.config import Precision
+from assay.training.trainer.in_flight import AnsweredLane, InFlight
 from assay.training.trainer.method import (
     EnterPhase,
     Helpers,
@@ -43,10 +47,11 @@ class LaneForward:
         max_micro_batch_tokens: int | None = None,
         book: GradeBook | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
+        lanes: Sequence[int] = (),
     ) -> None:
         """`max_micro_batch_tokens`: what `LoaderConfig` says; rollouts are cut by it, too. `book`: see
         `RolloutMethod`. `is_stopping`: whether this rank was asked to leave, so that no more rollouts are worth
-        while."""
+        while. `lanes`: this rank's."""
         self._method = method
         self._rollout_method = method if isinstance(method, RolloutMethod) else None
         self.helpers = _frozen(method.build_helpers(), device)
@@ -59,6 +64,9 @@ class LaneForward:
         self._is_stopping = is_stopping
         self.updates_per_step = self._rollout_method.updates_per_rollout if self._rollout_method else 1
         """From the rows of one step."""
+        self.steps_ahead = self._rollout_method.staleness if self._rollout_method else 0
+        """By which rollouts are made before they are learned."""
+        self._in_flight = InFlight(lanes)
         self._kept: dict[tuple[int, int], Mapping[str, Shaped[Tensor, "..."]]] = {}
         """Lane, micro-batch -> what the step's first update found there, for the later ones."""
         self._settled: tuple[int, Mapping[str, float]] = (0, {})
@@ -77,6 +85,7 @@ class LaneForward:
         lanes: Sequence[LaneShare],
         *,
         step: int,
+        ahead: Sequence[Sequence[LaneShare]] = (),
         may_abandon: bool = False,
         is_again: bool = False,
         enter_phase: EnterPhase = lambda phase: None,
@@ -86,14 +95,89 @@ class LaneForward:
         `whole_model` is asked for the model, not wrapped and with all of its weights, where anything is made;
         `enter_phase` is told how far that is. If it `may_abandon` that, a `GenerationAbandonedError` comes
         where this rank is asked to stop meanwhile. `is_again`: somebody has made them in this step, and what
-        cannot be made twice is in the book.
+        cannot be made twice is in the book. Of a method that makes rollouts `steps_ahead`, those are made that
+        are not there, of this step and of those `ahead`.
         """
         if self._rollout_method is None:
             return [RolledOut(lane) for lane in lanes]
+        if not self.steps_ahead:
+            return self._rolled_out(
+                whole_model(),
+                lanes,
+                step=step,
+                may_abandon=may_abandon,
+                is_again=is_again,
+                enter_phase=enter_phase,
+            )
+        if all(isinstance(lane, AnsweredLane) for lane in lanes):
+            return [RolledOut(lane) for lane in lanes]
+        missing = [
+            (to_come, of_step)
+            for to_come, of_step in enumerate([lanes, *ahead], step)
+            if not all(self._in_flight.has(to_come, lane.lane) for lane in of_step)
+        ]
+        model = whole_model() if missing else None
+        for to_come, of_step in missing:
+            assert model is not None
+            try:
+                made = self._rolled_out(
+                    model, of_step, step=to_come, may_abandon=may_abandon, enter_phase=enter_phase
+                )
+            except GenerationAbandonedError:
+                self._in_flight.forget_said_by(step - 1)
+                raise
+            self._in_flight.put(to_come, of_step, made, policy_step=step - 1)
+        return [self._in_flight.of(step, lane) for lane in lanes]
+
+    def said_again(self, whole_model: Callable[[], nn.Module], lane: LaneShare) -> list[int]:
+        """Digests of what a lane said ahead in this step, made again."""
+        ahead = lane.ahead if isinstance(lane, AnsweredLane) else ()
+        model = whole_model() if ahead else None
+        return [
+            self._rolled_out(model, [prompts], step=to_come, is_again=True)[0].digest
+            for to_come, prompts in ahead
+            if model is not None
+        ]
+
+    def as_checked(self, share: StepShare, *, step: int) -> StepShare:
+        """Its lanes as another rank needs them to do their work of update number `step` again."""
+        if not self.steps_ahead:
+            return share
+        steps = list(enumerate([share.lanes, *share.ahead], step))
+        lanes = [
+            self._in_flight.as_checked(step, lane, {to_come: of_step[place] for to_come, of_step in steps})
+            for place, lane in enumerate(share.lanes)
+        ]
+        return replace(share, lanes=tuple(lanes))
+
+    def abandon(self, *, step: int) -> None:
+        """Leave nothing of update number `step`."""
+        self._in_flight.forget_said_by(step - 1)
+
+    def is_made(self, *, step: int) -> None:
+        """What update number `step` learned from is not held any longer."""
+        self._in_flight.forget(learned=step)
+
+    @property
+    def parts(self) -> Mapping[str, StatefulPart]:
+        """What a commit must hold of what was made and not learned."""
+        return {ROLLOUTS: self._in_flight} if self.steps_ahead else {}
+
+    def _rolled_out(
+        self,
+        model: nn.Module,
+        lanes: Sequence[LaneShare],
+        *,
+        step: int,
+        may_abandon: bool = False,
+        is_again: bool = False,
+        enter_phase: EnterPhase = lambda phase: None,
+    ) -> list[RolledOut]:
+        assert self._rollout_method is not None
         seed, book = derive_key(self._seed, "rollout", step), self._book
         with torch.no_grad(), self._autocast:
             return self._rollout_method.rollouts(
-                whole_model(),
+                model,
                 lanes,
                 self.helpers,
                 step=step,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from assay.data.loader.batch import LaneShare
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
+from assay.training.trainer.in_flight import with_said
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.numerics import GradientDigest, digest_of_tensors
 
@@ -57,8 +58,9 @@ class LaneRecomputer:
         return LaneGradient(loss_sum, self._forward.weight(lane), gradients)
 
     def digest(self, lane: LaneShare, *, step: int) -> int:
-        """The digest of the lane's gradient."""
-        return digest_of_tensors(self.of(lane, step=step).gradients)
+        """The digest of the lane's gradient, and of what it said ahead."""
+        digest = digest_of_tensors(self.of(lane, step=step).gradients)
+        return with_said(digest, self._forward.said_again(lambda: self._model, lane))
 
 
 class ShardedLaneRecomputer:
@@ -80,4 +82,4 @@ class ShardedLaneRecomputer:
         for index in range(self._lane_sum.most_passes(own)):
             with self._lane_sum.apart(index, digest.take if index < own else None):
                 self._forward.loss(self._lane_sum.module, learned, index, step=step).sum.backward()  # type: ignore[no-untyped-call]
-        return digest.combined()
+        return with_said(digest.combined(), self._forward.said_again(self._lane_sum.whole_model, lane))

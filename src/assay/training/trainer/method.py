@@ -136,6 +136,11 @@ class RolloutMethod(PredictingMethod, Protocol):
         """Updates that are made from what was said once."""
         ...
 
+    @property
+    def staleness(self) -> int:
+        """Steps by which what is learned was said earlier than it could have been."""
+        ...
+
     def rollouts(
         self,
         model: nn.Module,

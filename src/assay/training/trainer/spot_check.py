@@ -29,6 +29,7 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.records.suspect import Suspect, WrongArithmeticError
 from assay.training.parallel.lane_sum import OnOwnGradients
 from assay.training.parallel.ranks import Ranks
+from assay.training.trainer.in_flight import AnsweredLane, with_said
 from assay.training.trainer.numerics import GradientDigest
 
 
@@ -117,7 +118,8 @@ class SpotCheck:
         rank, world_size = self._ranks.rank, self._ranks.world_size
         own = self._own.combined()
         lane = share.lanes[self._position]
-        witnesses = self._gathered(_Witness(lane, own, socket.gethostname(), str(self._ranks.device)))
+        shown = with_said(own, lane.said) if isinstance(lane, AnsweredLane) else own
+        witnesses = self._gathered(_Witness(lane, shown, socket.gethostname(), str(self._ranks.device)))
         distance = _distance(self._seed, step, world_size)
         owner = (rank - distance) % world_size
         digests = self._gathered(self._recomputer.digest(witnesses[owner].lane, step=step))

@@ -178,6 +178,8 @@ class Stepper:
             if totals.is_made:
                 again = self._made(share, learned, None, asked, step=step, update=update)
                 totals = again._replace(is_verified=totals.is_verified, digests=totals.digests)
+        if totals.is_made:
+            self._forward.is_made(step=step)
         if self._forward.makes_rollouts:
             totals = totals._replace(journal=tuple(group for each in learned for group in each.journal))
         return totals if costs is None else totals._replace(costs={**costs, **self._spent_s})
@@ -196,6 +198,7 @@ class Stepper:
                 self._whole_model,
                 share.lanes,
                 step=step,
+                ahead=share.ahead,
                 may_abandon=True,
                 enter_phase=self._lane_sum.enter_phase,
             )
@@ -204,6 +207,7 @@ class Stepper:
         if self._forward.makes_rollouts:
             self._lane_sum.enter_phase("communication")
             if any(asked for [asked] in self._ranks.everyones([is_abandoned])):
+                self._forward.abandon(step=step)
                 raise StepAbandonedError
         return learned
 
@@ -246,7 +250,9 @@ class Stepper:
         self._forward.check_step(totals.metrics, step=step)
         if check:
             num_passes = [num_backwards(each.lane) for each in learned]
-            digests = self._digests(check.finish(share, num_passes, step=step))
+            digests = self._digests(
+                check.finish(self._forward.as_checked(share, step=step), num_passes, step=step)
+            )
             totals = totals._replace(is_verified=True, digests={**totals.digests, **digests})
         norm = self._update(totals.weight, rate)
         return totals._replace(gradient_norm=norm)

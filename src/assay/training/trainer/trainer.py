@@ -20,6 +20,7 @@ from assay.training.checkpoint.journal import journal_table
 from assay.training.checkpoint.saver import LaneReceipts, Saver
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
+from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals
 
 
@@ -78,6 +79,7 @@ class Trainer:
         schedule: CommitSchedule,
         evaluate: Evaluate,
         stop_asked: Callable[[], bool],
+        steps_ahead: int = 0,
     ) -> None:
         self._stepper = stepper
         self._loader = loader
@@ -89,6 +91,7 @@ class Trainer:
         self._evaluate = evaluate
         self._stop_asked = stop_asked
         self._lanes = lanes
+        self._steps_ahead = steps_ahead
 
     def train(self, place: TrainingPosition) -> Outcome:
         """Go on from `place`; every step up to the returned outcome is in a commit.
@@ -98,7 +101,8 @@ class Trainer:
         committed_step, receipts = place.step, LaneReceipts()
         with closing(
             self._loader.shares(place.cursor, self._lanes, last_step - place.step, place.skipped)
-        ) as shares:
+        ) as read:
+            shares = looking_ahead(read, self._steps_ahead)
             while place.step < last_step:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")

@@ -4,7 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
@@ -199,6 +207,8 @@ class GrpoConfig(MethodConfig):
         "epsilon": "loss",
         "epsilon_high": "loss",
         "num_iterations": "updates_per_rollout",
+        "off_policy_steps": "staleness",
+        "max_staleness": "staleness",
         "scale_rewards": "advantage_scale",
         "mask_truncated_completions": "overlong",
         "reward_funcs": "rewards",
@@ -211,7 +221,7 @@ class GrpoConfig(MethodConfig):
         "encoder": "model",
     }
 
-    added: ClassVar[frozenset[str]] = frozenset({"judge", "sampler"})
+    added: ClassVar[frozenset[str]] = frozenset({"judge", "sampler", "staleness"})
 
     type: Literal["grpo"] = "grpo"
 
@@ -266,6 +276,14 @@ class GrpoConfig(MethodConfig):
     updates_per_rollout: PositiveInt = 1
     """Updates that are made from a step's answers, of all of them each time, one after the other. The first has
     ratios of exactly 1, so clipping matters from the second on. Commits stand between steps."""
+
+    staleness: NonNegativeInt = 0
+    """Steps by which a step's answers were drawn earlier than they could have been: those of step s with the
+    weights after step s - 1 - this, of the first steps with the first weights, whatever the clock says. For a
+    sampler that works while others learn; the numbers are the same where nobody does. Ratios are to what drew
+    them, clipped from the first update on (PPO, Schulman et al. 2017, arXiv:1707.06347; some steps off policy,
+    Noukhovitch et al. 2024, arXiv:2410.18252; without the proximal policy of AReaL, Fu et al. 2025,
+    arXiv:2505.24298, section 5.2)."""
 
     kl: NonNegativeFloat = 0.0
     """Weight of the divergence from the reference, per token, in the loss (k3, with the ratio); 0 asks no
@@ -354,6 +372,11 @@ class GrpoConfig(MethodConfig):
                 f"method.sampling.max_tokens={self.sampling.max_tokens}"
             )
         sampler = self.sampler
+        if self.staleness and isinstance(sampler, RemoteSampler):
+            raise ValueError(
+                "method.staleness: not with a remote sampler yet; every step waits for its answers. Leave it "
+                "out"
+            )
         truncates = isinstance(sampler, RemoteSampler) and sampler.log_prob_gap.on_excess == "truncate"
         if truncates and isinstance(self.loss, GspoLoss):
             raise ValueError(

@@ -2,8 +2,8 @@
 
 A step begins with answers of the policy as it is (see `rollouts`; `remote` where another process draws them),
 and makes one update from them, or several. In the first what drew them is what learns, and the ratio of the two
-is 1; later ones are held against the log-probabilities that the first one computed. Nothing is in
-flight between steps.
+is 1; later ones are held against the log-probabilities that the first one computed. With
+`staleness` answers were drawn some steps before, and every update is held against what drew them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +69,8 @@ from assay.training.trainer.method import EnterPhase, Helpers, Loss, MetricSum, 
 from assay.training.trainer.numerics import combined_digest
 
 REFERENCE, OLD, LOG_PROB_GAP = "reference", "old_log_probs", "log_prob_gap"
+DRIFT = "drift"
+"""The same with `staleness`: then it is how far the model has moved since, and no fault of the sampler."""
 
 
 class GrpoMethod:
@@ -84,10 +86,10 @@ class GrpoMethod:
     @property
     def metrics(self) -> Sequence[str]:
         """What is written down with every step, beside the loss."""
-        of_loss = ["entropy", LOG_PROB_GAP]
+        of_loss = ["entropy", self._gap_name]
         of_loss += ["weighed"] if self._truncated else []
         of_loss += ["kl"] if self.config.kl else []
-        of_loss += ["clipped"] if self.updates_per_rollout > 1 else []
+        of_loss += ["clipped"] if self._may_clip else []
         return (*self._rewards.metrics, *NAMES, *self.settled_by, *of_loss)
 
     @property
@@ -99,6 +101,11 @@ class GrpoMethod:
     def updates_per_rollout(self) -> int:
         """See `RolloutMethod`."""
         return self.config.updates_per_rollout
+
+    @property
+    def staleness(self) -> int:
+        """See `RolloutMethod`."""
+        return self.config.staleness
 
     def build_model(self) -> nn.Module:
         """The network, as its folder has it."""
@@ -238,15 +245,16 @@ class GrpoMethod:
         """The loss of the answers."""
         learned, scores = tensors["learned"], self._scores(model, tensors)
         log_probs, num_tokens = scores.log_probs, learned.sum()
-        old = tensors.get(OLD, log_probs.detach())
+        first, drawn = tensors.get(OLD, log_probs.detach()), tensors["sampler_log_probs"]
+        old = drawn if self.staleness else first
         policy = policy_loss(log_probs, old, tensors["advantages"], learned, self.config.loss)
         of_tokens = policy.of_tokens
-        gaps = old - tensors["sampler_log_probs"]
+        gaps = first - drawn
         metrics = {
             "entropy": MetricSum(scores.entropies.detach().sum(), num_tokens),
-            LOG_PROB_GAP: MetricSum((gaps.abs() * learned).sum(), num_tokens),
+            self._gap_name: MetricSum((gaps.abs() * learned).sum(), num_tokens),
         }
-        if self.updates_per_rollout > 1:
+        if self._may_clip:
             metrics["clipped"] = MetricSum((policy.is_clipped & learned).sum(), num_tokens)
         if self.config.kl:
             with torch.no_grad(), adapters_off(model) if self._is_base else nullcontext():
@@ -259,7 +267,7 @@ class GrpoMethod:
             of_tokens = of_tokens * weights
             metrics["weighed"] = MetricSum(((weights != 1) & learned).sum(), num_tokens)
         longest = self.config.sampling.max_tokens
-        return Loss(summed(of_tokens, learned, self.config.loss, max_tokens=longest), metrics, {OLD: old})
+        return Loss(summed(of_tokens, learned, self.config.loss, max_tokens=longest), metrics, {OLD: first})
 
     def predictions(
         self, model: nn.Module, tensors: Mapping[str, Shaped[Tensor, "..."]]
@@ -283,6 +291,15 @@ class GrpoMethod:
         """See `ExportableMethod`."""
         assert isinstance(model, CausalNetwork), type(model)
         save_model(model.network, self.config.model, folder, leaving)
+
+    @property
+    def _gap_name(self) -> str:
+        return DRIFT if self.staleness else LOG_PROB_GAP
+
+    @property
+    def _may_clip(self) -> bool:
+        """What learns may differ from what it is held against."""
+        return self.updates_per_rollout > 1 or self.staleness > 0
 
     @property
     def _is_base(self) -> bool:

@@ -11,12 +11,13 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.cursor import Cursor
 from assay.records.suspect import WrongArithmeticError
-from assay.training.checkpoint.parts import model_state
+from assay.training.checkpoint.parts import ROLLOUTS, model_state
 from assay.training.methods.grpo.method import GrpoMethod
 from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.config import OptimizerConfig
+from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.lane_forward import LaneForward
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.optimizer import build_optimizer, whole_tensor
@@ -46,23 +47,42 @@ class SaysATokenOtherwise(GrpoMethod):
         return answers
 
 
-def steps_on(ranks: Ranks, base: Path, *, wrong_rank: int | None = None, **keys: Any) -> Any:
-    """Two steps, all spot-checked: what was said and learned, or who is suspected."""
+def steps_on(
+    ranks: Ranks,
+    base: Path,
+    *,
+    wrong_rank: int | None = None,
+    num_steps: int = 2,
+    resumes_before: int | None = None,
+    **keys: Any,
+) -> Any:
+    """Some steps, all spot-checked: what was said and learned, or who is suspected.
+
+    What waits to be learned is handed on before step `resumes_before` as a commit has it.
+    """
     method = (SaysATokenOtherwise if ranks.rank == wrong_rank else GrpoMethod)(grpo_config(base, **keys))
     model = initial_model(method, seed=SEED, device=ranks.device)
-    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
     is_sharded = ranks.inner is not None
+    lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, lanes=lanes)
     lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
     recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
     check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
-    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=2, spot_check=check)
-    lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
+    stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=num_steps, spot_check=check)
     found = []
     try:
-        for step in (1, 2):
-            rows = [prompt_lane(lane, [10 * step + 2 * lane, 10 * step + 2 * lane + 1]) for lane in lanes]
-            totals = stepper.step(StepShare(Cursor(), tuple(rows)), step=step, stop_asked=False)
+        shares = (
+            tuple(prompt_lane(lane, [10 * step + 2 * lane, 10 * step + 2 * lane + 1]) for lane in lanes)
+            for step in range(1, num_steps + 1)
+        )
+        steps = looking_ahead((StepShare(Cursor(), of_step) for of_step in shares), forward.steps_ahead)
+        for step, share in enumerate(steps, 1):
+            if step == resumes_before:
+                waiting = forward.parts[ROLLOUTS]
+                kept = waiting.state()
+                waiting.restore(kept)
+            totals = stepper.step(share, step=step, stop_asked=False)
             assert totals.is_verified
             kept = {name: totals.digests[name] for name in ("rollout_digest", "gradient_digest")}
             found.append(
@@ -166,3 +186,35 @@ def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     entered: list[str] = []
     lane_sum.enter_phase = entered.append
     return entered, dict(stepper.step(share, step=1, stop_asked=False).costs)
+
+
+@each_parallel
+def test_what_is_said_ahead_is_the_same_on_ranks_and_behind_a_commit(
+    shards_weights: bool, base: Path, tmp_path: Path
+) -> None:
+    keys = {"staleness": 2, "updates_per_rollout": 2, "num_steps": 5}
+    [alone] = on_ranks(1, lambda ranks: steps_on(ranks, base, **keys), tmp_path / "1")
+    of_ranks = on_ranks(
+        2,
+        lambda ranks: steps_on(ranks, base, resumes_before=3, **keys),
+        tmp_path / "2",
+        shards_weights=shards_weights,
+    )
+    assert of_ranks == [alone] * 2
+    [at_once] = on_ranks(1, lambda ranks: steps_on(ranks, base, **keys | {"staleness": 0}), tmp_path / "0")
+    ahead, fresh = ([step[5]["rollout_digest"] for step in steps] for steps, _ in (alone, at_once))
+    assert ahead[0] == fresh[0] and not set(ahead[1:]) & set(fresh[1:]), "by the weights of before"
+
+
+@each_parallel
+def test_a_rank_that_said_another_token_ahead_is_named_at_once(
+    shards_weights: bool, base: Path, tmp_path: Path
+) -> None:
+    of_ranks = on_ranks(
+        2,
+        lambda ranks: steps_on(ranks, base, wrong_rank=1, staleness=1),
+        tmp_path,
+        shards_weights=shards_weights,
+    )
+    [(rank, _, is_certain)] = of_ranks[0]
+    assert (rank, is_certain) == (1, True) and of_ranks[0] == of_ranks[1]
