@@ -1,6 +1,7 @@
 """What pays rollouts, with real runs: commits of reward models, graders that leak; and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a group of one": ({"group_size": 1}, "method.group_size"),
     "nothing that pays": ({"rewards": []}, "method.rewards"),
+    "a stop that every answer has": ({"sampling": {"max_tokens": 6, "stop": [""]}}, "method.sampling.stop.0"),
+    "prompt and answer beyond the reference": (
+        {"kl": 0.1, "reference": {"path": "SHORT"}, "sampling": {"max_tokens": 40}},
+        "it takes 32 tokens, but the longest prompt with an answer of method.sampling.max_tokens has 4",
+    ),
     "prompt and answer beyond the model": ({"sampling": {"max_tokens": 60}}, "method.sampling.max_tokens=60"),
     "a judge behind an endpoint": (
         {
@@ -111,12 +117,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def of_fewer_tokens(base: Path, folder: Path) -> Path:
+    """The same model, that says it takes 32 tokens."""
+    shutil.copytree(base, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32}))
+    return folder
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_rewards_that_cannot_be_paid_leave_no_run(
     name: str, prompts: Path, base: Path, home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     changes, said = REFUSED[name]
     tree = grpo_recipe(prompts, base, method=changes)
+    if changes.get("reference"):
+        tree["method"]["reference"] = {"path": str(of_fewer_tokens(base, tmp_path / "short"))}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     capfd.readouterr()
     for words in (["--check", "--check-seconds", "0"], ["--run-id", "refused"]):

@@ -57,7 +57,7 @@ class RolloutSampling(FrozenConfig):
     max_tokens: PositiveInt = 256
     """Longest answer; a longer one is cut there, and counts as truncated."""
 
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """An answer ends with the first of these, too."""
 
     @model_validator(mode="before")
@@ -189,6 +189,24 @@ class FrozenPolicy(FrozenConfig):
 def _with_type(tree: Any, *, usual: str) -> Any:
     """`method.loss.clip_high=0.3` need not say which loss."""
     return {"type": usual, **tree} if isinstance(tree, Mapping) else tree
+
+
+def _check_reference(reference: PretrainedCausalConfig, *, longest: int, vocab_size: int | None) -> None:
+    """Refuse one that could not be asked about all that the model may write."""
+    if (shape := reference.shape()) is None:
+        return
+    where = f"method.reference.path={reference.path}"
+    if longest > shape.max_tokens:
+        raise ConfigError(
+            f"{where}: it takes {shape.max_tokens} tokens, but the longest prompt with an answer of "
+            f"method.sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or another "
+            "reference."
+        )
+    if vocab_size is not None and vocab_size > shape.vocab_size:
+        raise ConfigError(
+            f"{where}: its vocabulary has {shape.vocab_size} tokens, and that of method.model {vocab_size}. "
+            "Use a reference of the model's own family."
+        )
 
 
 class GrpoConfig(MethodConfig):
@@ -326,11 +344,12 @@ class GrpoConfig(MethodConfig):
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")
+        shape, needed = self.model.shape(), manifest.lengths.max + self.sampling.max_tokens
+        size = None if shape is None else shape.vocab_size
         if self.reference.path is not None:
             reference = PretrainedCausalConfig(type="pretrained", path=self.reference.path)
             check_rows(reference, manifest, "method.reference")
-        shape, needed = self.model.shape(), manifest.lengths.max + self.sampling.max_tokens
-        size = None if shape is None else shape.vocab_size
+            _check_reference(reference, longest=needed, vocab_size=size)
         check_rewards(self.rewards, manifest, key="method.rewards", longest=needed, vocab_size=size)
         check_rewards(self.held_out, manifest, key="method.held_out", longest=needed, vocab_size=size)
         tools_at(
