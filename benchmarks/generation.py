@@ -44,11 +44,27 @@ class Turn(NamedTuple):
     cpu_s: float
 
 
-def hazards() -> torch.Tensor:
-    """[tokens before]: the chance that an answer that is so long ends here; log-normal lengths."""
+def hazards(*, is_mixed: bool) -> torch.Tensor:
+    """[tokens before]: the chance that an answer so long ends here; log-normal lengths, or none ends."""
+    if not is_mixed:
+        return torch.zeros(LONGEST + 1)
     edges = (np.log(np.arange(1, LONGEST + 2)) - math.log(MEDIAN)) / SPREAD
     beyond = np.array([0.5 * math.erfc(edge / math.sqrt(2)) for edge in edges])
     return torch.from_numpy(1 - beyond[1:] / beyond[:-1]).float()
+
+
+def end_as_planned(network: Any, chances: torch.Tensor) -> None:
+    """Whoever draws with it, behind `PROMPT_TOKENS`: an answer ends with these chances, by its length."""
+
+    def hook(_: Any, __: Any, given: dict[str, Any], output: Any) -> None:
+        if given.get("past_key_values") is None or torch.is_grad_enabled():
+            return  # nobody draws from these
+        logits = output.logits[:, -1]
+        drawn = (given["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=len(chances) - 1)
+        logits[:, END] = -torch.inf
+        logits[:, END] = torch.logsumexp(logits, dim=-1) + torch.logit(chances[drawn])
+
+    network.register_forward_hook(hook, with_kwargs=True)
 
 
 def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool) -> Any:
@@ -59,15 +75,7 @@ def new_network(hidden_size: int, num_layers: int, *, is_mixed: bool) -> Any:
         intermediate_size=3 * hidden_size, max_tokens=512,
     )  # fmt: skip
     network = build_causal(config).eval()
-    chances = hazards() if is_mixed else torch.zeros(LONGEST + 1)
-
-    def end_as_planned(_: Any, __: Any, given: dict[str, Any], output: Any) -> None:
-        logits = output.logits[:, -1]
-        drawn = (given["position_ids"][:, -1] - PROMPT_TOKENS + 1).clamp(min=0, max=LONGEST)
-        logits[:, END] = -torch.inf
-        logits[:, END] = torch.logsumexp(logits, dim=-1) + torch.logit(chances[drawn])
-
-    network.register_forward_hook(end_as_planned, with_kwargs=True)
+    end_as_planned(network, hazards(is_mixed=is_mixed))
     return network
 
 
@@ -140,19 +148,23 @@ def compared(size: str, *, is_mixed: bool, rounds: int) -> dict[str, float]:
     return {key: wall / their_wall, f"{key}_cpu": cpu / their_cpu}
 
 
+def generate_vs_hf(*, rounds: int, sizes: int) -> dict[str, float]:
+    """Everything, of the smallest so many models."""
+    figures: dict[str, float] = {}
+    for size in list(SIZES)[:sizes]:
+        for is_mixed in (True, False):
+            figures |= compared(size, is_mixed=is_mixed, rounds=rounds)
+    figures["generate_vs_hf"] = min(figures[f"generate_vs_hf_{size}"] for size in list(SIZES)[:sizes])
+    return figures
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one round of the smaller model")
     given = parser.parse_args()
     torch.set_num_threads(1)
     describe_machine()
-    figures: dict[str, float] = {}
-    for size in list(SIZES)[: 1 if given.quick else None]:
-        for is_mixed in (True, False):
-            figures |= compared(size, is_mixed=is_mixed, rounds=1 if given.quick else 5)
-    figures["generate_vs_hf"] = min(
-        figures[f"generate_vs_hf_{size}"] for size in SIZES if f"generate_vs_hf_{size}" in figures
-    )
+    figures = generate_vs_hf(rounds=1 if given.quick else 5, sizes=1 if given.quick else 2)
     print("\nTarget:")
     print(Target("generate_vs_hf", 3.0, at_most=False).line(figures["generate_vs_hf"]))
     print(json.dumps({name: round(value, 4) for name, value in figures.items()}))

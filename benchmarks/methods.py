@@ -1,4 +1,4 @@
-"""SFT, DPO and reward models beside TRL's: `python benchmarks/methods.py [--quick]`.
+"""SFT, DPO, reward models and GRPO beside TRL's: `python benchmarks/methods.py [--quick] [--only PART...]`.
 
 Ours and TRL 1.16 learn the same rows with the same model in processes that take turns (see `methods_process`),
 so that a change of the machine's mood meets everybody. Lengths are spread as in life. Two settings of TRL:
@@ -8,6 +8,11 @@ so that a change of the machine's mood meets everybody. Lengths are spread as in
 
 beside ours as it is, and ours with the reference's answers in columns. With a vocabulary of 50,000 the same for
 a few rows, where memory counts. Figures are useful tokens a second, and each process's largest resident set.
+
+Of GRPO a step has 256 answers to 32 prompts, drawn, paid by one and the same rule and learned, once each. How
+long answers are is the model's own affair, as in `benchmarks/generation.py`: log-normal, or all of 8 tokens
+(`grpo-short`); figures are tokens of answers a second, so luck in lengths favours nobody. `generate` is that
+benchmark, of the engine alone beside `transformers.generate`.
 
 The last line printed is one JSON object: ratios, ours / TRL's, above 1 where ours is faster; of memory, the
 largest ratio of any pair that is compared, below 1 where ours holds less.
@@ -29,8 +34,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from methods_process import BATCH_ROWS, MARK, MICRO_BATCH_ROWS, Method, Task, Turn
-from methods_rows import num_tokens, pair_rows, text_rows, with_reference, write_model, write_rows
+import torch
+
+from generation import EVEN, LONGEST, generate_vs_hf
+from methods_process import BATCH_ROWS, LANES, MARK, MICRO_BATCH_ROWS, Method, Task, Turn
+from methods_rows import (
+    WANTED,
+    num_tokens,
+    pair_rows,
+    prompt_rows,
+    text_rows,
+    with_reference,
+    write_model,
+    write_rows,
+)
 from trainer import Target, describe_machine
 
 PROCESS = Path(__file__).with_name("methods_process.py")
@@ -53,6 +70,8 @@ class Plan:
     num_pairs: int
     wide_rows: int
     """Where the vocabulary is large; so for `wide_rounds`."""
+    grpo_steps: int
+    """In each turn."""
     wide_pairs: int
     hidden_size: int = 128
     num_layers: int = 2
@@ -60,10 +79,19 @@ class Plan:
     wide_vocab_size: int = 50_000
 
 
-FULL = Plan(rounds=3, wide_rounds=2, num_rows=512, num_pairs=256, wide_rows=64, wide_pairs=32)
+FULL = Plan(rounds=3, wide_rounds=2, num_rows=512, num_pairs=256, wide_rows=64, wide_pairs=32, grpo_steps=2)
 QUICK = replace(
-    FULL, rounds=1, wide_rounds=1, num_rows=128, num_pairs=64, wide_rows=32, wide_pairs=32, wide_vocab_size=8192
+    FULL,
+    rounds=1,
+    wide_rounds=1,
+    num_rows=128,
+    num_pairs=64,
+    wide_rows=32,
+    wide_pairs=32,
+    grpo_steps=1,
+    wide_vocab_size=8192,
 )
+PROMPTS = 256
 WARM_UP_STEPS = 2
 """The first allocate; nobody's are counted."""
 
@@ -90,12 +118,38 @@ DPO = (
     TRL,
     Contender("TRL, grouped, precomputed", False, {**BY_LENGTH_OF_PAIRS, "precompute_ref_log_probs": True}),
 )
+ANSWERS_PER_PROMPT = 8
+PAID = {"type": "string_check", "name": "wanted", "input": "{{ sample.output_text }}", "operation": "like"}
+PAID |= {"reference": f"{{{{ item.{WANTED} }}}}"}
+
+
+def grpo_contenders(longest: int) -> tuple[Contender, ...]:
+    """Ours, and TRL as it is and with activations kept; answers of at most so many tokens."""
+    usual = {
+        "num_generations": ANSWERS_PER_PROMPT, "max_completion_length": longest, "temperature": 1.0, "top_k": 0,
+        "gradient_accumulation_steps": LANES * ANSWERS_PER_PROMPT,
+    }  # fmt: skip
+    settings = {
+        "group_size": ANSWERS_PER_PROMPT, "sampling": {"max_tokens": longest}, "rewards": [{"grader": PAID}],
+    }  # fmt: skip
+    return (
+        Contender("ours", True, settings),
+        Contender(DEFAULTS, False, usual),
+        Contender("TRL, activations kept", False, {**usual, "gradient_checkpointing": False}),
+    )
+
+
 REWARD = (
     Contender("ours", True, {}),
     TRL,
     Contender("TRL, grouped by length", False, BY_LENGTH_OF_PAIRS),
 )
-CONTENDERS: dict[Method, tuple[Contender, ...]] = {"sft": SFT, "dpo": DPO, "reward": REWARD}
+CONTENDERS = {
+    "sft": SFT, "dpo": DPO, "reward": REWARD, "sft-wide": SFT, "dpo-wide": DPO,
+    "grpo": grpo_contenders(LONGEST), "grpo-short": grpo_contenders(EVEN),
+}  # fmt: skip
+"""Of each part that is measured."""
+PARTS = (*CONTENDERS, "generate")
 
 
 class Measured(NamedTuple):
@@ -109,22 +163,27 @@ class Measured(NamedTuple):
 class Comparison:
     """The contenders of one method on one vocabulary."""
 
-    def __init__(self, folder: Path, plan: Plan, method: Method, *, is_wide: bool) -> None:
+    def __init__(self, folder: Path, plan: Plan, method: Method, kind: str) -> None:
         folder.mkdir()
+        is_wide, self._is_mixed = kind == "wide", kind != "short"
         vocab_size = plan.wide_vocab_size if is_wide else plan.vocab_size
         num_rows, num_pairs = (plan.wide_rows, plan.wide_pairs) if is_wide else (plan.num_rows, plan.num_pairs)
         self._folder, self._method = folder, method
         self._model = write_model(
             folder / "model", vocab_size=vocab_size, hidden_size=plan.hidden_size, num_layers=plan.num_layers
         )
-        rows = text_rows(num_rows, vocab_size) if method == "sft" else pair_rows(num_pairs, vocab_size)
+        if method == "grpo":
+            rows = prompt_rows(PROMPTS, vocab_size)
+        else:
+            rows = text_rows(num_rows, vocab_size) if method == "sft" else pair_rows(num_pairs, vocab_size)
         mean = sum(map(num_tokens, rows)) / len(rows)
-        what = "rows" if method == "sft" else "pairs"
+        what = {"sft": "rows", "grpo": "prompts"}.get(method, "pairs")
         print(f"\n{method}, vocabulary of {vocab_size:,}: {len(rows)} {what}, {mean:.0f} tokens each:")
         (folder / "rows.json").write_text(json.dumps(rows))
         self._dataset = write_rows(folder, with_reference(rows, self._model) if method == "dpo" else rows)
         rounds = plan.wide_rounds if is_wide else plan.rounds
-        self._turns = (WARM_UP_STEPS, *[len(rows) // BATCH_ROWS] * rounds)
+        steps = plan.grpo_steps if method == "grpo" else len(rows) // BATCH_ROWS
+        self._turns = (WARM_UP_STEPS, *[steps] * rounds)
 
     def of(self, contenders: Sequence[Contender]) -> dict[str, Measured]:
         """Everybody starts at once and then takes turns, in the other order every other time."""
@@ -148,6 +207,7 @@ class Comparison:
             model=str(self._model),
             folder=str(folder),
             turns=self._turns,
+            is_mixed=self._is_mixed,
         )
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         return subprocess.Popen(
@@ -207,6 +267,9 @@ TARGETS = (
     Target("sft_vs_trl_best", 1.0, at_most=False),
     Target("dpo_vs_trl", 2.0, at_most=False),
     Target("dpo_vs_trl_best", 1.0, at_most=False),
+    Target("grpo_vs_trl", 3.0, at_most=False),
+    Target("grpo_short_vs_trl", 1.5, at_most=False),
+    Target("generate_vs_hf", 3.0, at_most=False),
     Target("memory_vs_trl", 1.0, at_most=True),
 )
 
@@ -214,11 +277,12 @@ TARGETS = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a minute or so; shows that it runs, no more")
-    parser.add_argument("--only", nargs="+", choices=["sft", "dpo", "reward", "sft-wide", "dpo-wide"])
+    parser.add_argument("--only", nargs="+", choices=PARTS)
     given = parser.parse_args()
     plan = QUICK if given.quick else FULL
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("trl is not installed here: 'make bench' installs it, in .venv-bench-trl")
+    torch.set_num_threads(1)
     began_s = time.monotonic()
     describe_machine()
     print(
@@ -228,15 +292,21 @@ def main() -> None:
     figures: dict[str, float] = {}
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
     try:
-        for part in given.only or ("sft", "dpo", "reward", "sft-wide", "dpo-wide"):
-            name, _, width = part.partition("-")
+        for part in given.only or PARTS:
+            if part == "generate":
+                figures |= generate_vs_hf(rounds=plan.rounds, sizes=1 if given.quick else 2)
+                continue
+            name, _, kind = part.partition("-")
             method: Method = name  # type: ignore[assignment]
-            comparison = Comparison(folder / part, plan, method, is_wide=bool(width))
-            key = f"{method}_vs_trl" + ("_50k" if width else "")
-            figures |= ratios(comparison.of(CONTENDERS[method]), key)
+            comparison = Comparison(folder / part, plan, method, kind)
+            key = {"wide": f"{method}_vs_trl_50k", "short": f"{method}_short_vs_trl"}.get(
+                kind, f"{method}_vs_trl"
+            )
+            figures |= ratios(comparison.of(CONTENDERS[part]), key)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    figures["memory_vs_trl"] = max(value for name, value in figures.items() if name.endswith("_memory"))
+    if memory := [value for name, value in figures.items() if name.endswith("_memory")]:
+        figures["memory_vs_trl"] = max(memory)
     print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")
     for target in TARGETS:
         if target.name in figures:

@@ -14,11 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import wraps
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from assay.base.clock import SystemClock
 from assay.data.dataset.dataset import Dataset
@@ -32,8 +34,11 @@ from assay.records.run import Attempt, Run
 from assay.store.commit_log import CommitLog
 from assay.store.heartbeat import Heartbeats
 from assay.store.objects import open_store
+from assay.training.generation.generator import Generator
 from assay.training.recipe import Recipe, recipe_sha256
-from methods_rows import SPLIT, Row, num_tokens, words
+from assay.training.trainer.step import Stepper, StepTotals
+from generation import end_as_planned, hazards
+from methods_rows import SPLIT, WANTED, Row, num_tokens, words
 
 LANES = 4
 MICRO_BATCH_ROWS = 8
@@ -45,7 +50,10 @@ COMMIT_EVERY = 32
 MARK = "@ "
 """Begins a line that is a report; trainers print lines of their own."""
 
-Method = Literal["sft", "dpo", "reward"]
+GENERATE = Generator.generate
+NUM_DRAWN = [0]
+
+Method = Literal["sft", "dpo", "reward", "grpo"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,8 @@ class Task:
     """An empty one."""
     turns: tuple[int, ...]
     """How many steps each turn has."""
+    is_mixed: bool = True
+    """Of answers that are drawn: log-normal lengths, or all of one."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -112,11 +122,17 @@ class Turns:
     def _now(self) -> tuple[float, float, int]:
         return time.monotonic(), time.process_time(), self._learned(self._num_begun)
 
-    @property
-    def is_set(self) -> bool:
-        """What ours asks before each step: whether to stop."""
-        self.step_begins()
-        return False
+    is_set = False
+    """What ours asks now and then: whether to stop."""
+
+    def before_each(self, step: Callable[..., StepTotals]) -> Callable[..., StepTotals]:
+        """The trainer's step, once it is this process's turn."""
+
+        def in_turn(*arguments: Any, **keys: Any) -> StepTotals:
+            self.step_begins()
+            return step(*arguments, **keys)
+
+        return in_turn
 
 
 def peak_mb() -> float:
@@ -128,7 +144,22 @@ def peak_mb() -> float:
 def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
     torch.set_num_threads(1)
+    if task.method == "grpo":
+        every_answer_ends_as_planned(is_mixed=task.is_mixed)
+        Generator.generate = count_drawn  # type: ignore[method-assign, assignment]
     (ours if task.is_ours else trl)(task)
+
+
+def every_answer_ends_as_planned(*, is_mixed: bool) -> None:
+    """Of every Llama that this process makes, ours or TRL's."""
+    made, chances = LlamaForCausalLM.__init__, hazards(is_mixed=is_mixed)
+
+    @wraps(made)
+    def make(network: LlamaForCausalLM, *arguments: Any, **keys: Any) -> None:
+        made(network, *arguments, **keys)
+        end_as_planned(network, chances)
+
+    LlamaForCausalLM.__init__ = make
 
 
 def ours(task: Task) -> None:
@@ -155,7 +186,7 @@ def ours(task: Task) -> None:
     )  # fmt: skip
     CommitLog(open_store(task.folder)).begin_attempt(world_size=1, now_s=now_s)
     Heartbeats.create(folder / "heartbeats", 1).close()
-    learned = _learned_after(recipe, sum(task.turns))
+    learned = drawn_so_far if task.method == "grpo" else _learned_after(recipe, sum(task.turns)).__getitem__
     orders = Orders(
         attempt=Attempt(run_id=run.run_id, attempt=1, world_size=1, start_step=0, started_s=now_s),
         commit=None, faults=NO_FAULTS, parallel="ddp", failure_s=3600.0,
@@ -164,7 +195,21 @@ def ours(task: Task) -> None:
         run=run, orders=orders, rank=0, rendezvous=f"file://{folder}/rendezvous", environment={},
         heartbeats=str(folder / "heartbeats"), supervisor_pid=0,
     )  # fmt: skip
-    train_rank(rank, Turns(task, learned.__getitem__))  # type: ignore[arg-type]
+    turns = Turns(task, learned)
+    Stepper.step = turns.before_each(Stepper.step)  # type: ignore[method-assign]
+    train_rank(rank, turns)  # type: ignore[arg-type]
+
+
+def drawn_so_far(_: int) -> int:
+    """Tokens of answers that this process drew, and learned from."""
+    return NUM_DRAWN[0]
+
+
+def count_drawn(generator: Generator, *asked: Any) -> Any:
+    """In place of `Generator.generate`."""
+    found = GENERATE(generator, *asked)
+    NUM_DRAWN[0] += sum(len(rollout.tokens) for rollout in found)
+    return found
 
 
 def _learned_after(recipe: Recipe, num_steps: int) -> list[int]:
@@ -180,7 +225,16 @@ def trl(task: Task) -> None:
     import datasets
     import transformers
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-    from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+    from trl import (
+        DPOConfig,
+        DPOTrainer,
+        GRPOConfig,
+        GRPOTrainer,
+        RewardConfig,
+        RewardTrainer,
+        SFTConfig,
+        SFTTrainer,
+    )
 
     logging.disable(logging.WARNING)
     datasets.disable_progress_bars()
@@ -188,6 +242,7 @@ def trl(task: Task) -> None:
         "sft": (SFTConfig, SFTTrainer),
         "dpo": (DPOConfig, DPOTrainer),
         "reward": (RewardConfig, RewardTrainer),
+        "grpo": (GRPOConfig, GRPOTrainer),
     }
     arguments, trainer_of = kinds[task.method]
     rows: list[Row] = json.loads(Path(task.dataset).read_text())
@@ -198,34 +253,50 @@ def trl(task: Task) -> None:
     )  # fmt: skip
     load = AutoModelForSequenceClassification if task.method == "reward" else AutoModelForCausalLM
     keys = {"num_labels": 1} if task.method == "reward" else {}
+    paid = {"reward_funcs": names_what_is_wanted} if task.method == "grpo" else {}
     trainer = trainer_of(
         model=load.from_pretrained(task.model, dtype=torch.float32, **keys),
         args=config,
         processing_class=AutoTokenizer.from_pretrained(task.model),
         train_dataset=datasets.Dataset.from_list([_for_trl(row, task.method) for row in rows]),
+        **paid,
     )
     counted = _Counted(trainer.data_collator)
-    trainer.data_collator = counted
-    turns = Turns(task, lambda _: counted.num_learned)
+    is_counted = task.method != "grpo"
+    if is_counted:
+        trainer.data_collator = counted
+    turns = Turns(task, (lambda _: counted.num_learned) if is_counted else drawn_so_far)
 
     class Turned(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, *_: object, **__: object) -> None:
             turns.step_begins()
 
         def on_substep_end(self, *_: object, **__: object) -> None:
-            counted.learned()
+            if is_counted:
+                counted.learned()
 
         def on_step_end(self, *_: object, **__: object) -> None:
-            counted.learned()
+            if is_counted:
+                counted.learned()
 
     trainer.add_callback(Turned())
     trainer.train()
+
+
+def names_what_is_wanted(
+    completions: list[str], completion_ids: list[list[int]], wanted: list[str], **_: object
+) -> list[float]:
+    """What our grader pays; counts tokens, too."""
+    NUM_DRAWN[0] += sum(map(len, completion_ids))
+    return [float(each in text) for text, each in zip(completions, wanted, strict=True)]
 
 
 def _for_trl(row: Row, method: Method) -> Row:
     """As its trainers want it: tokens, or texts that they make the same tokens of."""
     if method == "sft":
         return row
+    if method == "grpo":
+        return {"prompt": words(row["input_ids"]), WANTED: json.loads(row["item"])[WANTED]}
     whole = {"chosen": row["input_ids"], "rejected": row["rejected_ids"]}
     if method == "reward":
         return {name: words(tokens) for name, tokens in whole.items()} | {"length": num_tokens(row)}

@@ -5,6 +5,7 @@ one.
 Who wants texts gets the words `t1 t2 ...` of a tokenizer that makes the very same tokens of them.
 """
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,14 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from assay.data.dataset.index import index_dataset
 from assay.training.model.causal_config import PretrainedCausalConfig
 from assay.training.model.token_scores import CausalNetwork
+from generation import PROMPT_TOKENS
 
 SPREAD = 0.8
 MEDIAN_TOKENS, MEDIAN_PROMPT, MEDIAN_COMPLETION = 64, 24, 40
 SHORTEST, MAX_TOKENS = 4, 512
 PAD, END, FIRST = 0, 1, 2
+WANTED = "wanted"
+"""The field of a prompt's item that graders read."""
 ROWS_PER_GROUP = 32
 
 NUM_HELD_OUT = 4
@@ -61,6 +65,18 @@ def pair_rows(num_rows: int, vocab_size: int) -> list[Row]:
     return rows
 
 
+def prompt_rows(num_rows: int, vocab_size: int) -> list[Row]:
+    """Prompts of one length, and what an answer is paid for naming."""
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "input_ids": [int(token) for token in rng.integers(FIRST, vocab_size, PROMPT_TOKENS)],
+            "item": json.dumps({WANTED: f"t{10 + row % 90}"}),
+        }
+        for row in range(num_rows)
+    ]
+
+
 def _tokens(rng: np.random.Generator, median: int, longest: int, vocab_size: int) -> list[int]:
     length = int(np.clip(np.exp(rng.normal(np.log(median), SPREAD)), SHORTEST, longest))
     return [int(token) for token in rng.integers(FIRST, vocab_size, length)]
@@ -79,6 +95,7 @@ def write_rows(folder: Path, rows: list[Row]) -> Path:
         "input_ids": pa.list_(pa.int32()),
         "rejected_ids": pa.list_(pa.int32()),
         "prompt_tokens": pa.int32(),
+        "item": pa.string(),
     }
     columns = {name: pa.array([row[name] for row in rows], types.get(name, pa.float32())) for name in rows[0]}
     (folder / "rows").mkdir(parents=True)
