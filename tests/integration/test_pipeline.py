@@ -232,7 +232,10 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     lost = said(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))
     assert "stage 'grpo'" in lost and "lost" in lost
     (tmp_path / "prompts").mkdir()
-    rows = [{"messages": chat(index, "")[:1], **KEYS[index]} for index in range(len(PROMPTS))]
+    rows = [
+        {"messages": chat(index, "")[:1], "item": {"wanted": "1"}, **KEYS[index]}
+        for index in range(len(PROMPTS))
+    ]
     other = built(tmp_path / "prompts", "prompts", rows)
     assert "its tokenizer is not that of dataset" in said(
         changed(stages, 3, patch={**grpo, "data.dataset": str(other)})
