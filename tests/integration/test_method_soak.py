@@ -40,6 +40,7 @@ METHODS = ("sft", "reward", "dpo")
 GRPO_WAYS: dict[str, dict[str, Any]] = {
     "one update": {},
     "four updates, advantages by the step": {"updates_per_rollout": 4, "advantage_scale": "step"},
+    "two steps ahead, advantages by the step": {"staleness": 2, "advantage_scale": "step"},
     "held to a reference, masked": {"kl": 0.05, "overlong": {"type": "mask"}},
 }
 GRPO_PLANS = 53
