@@ -255,7 +255,8 @@ def learn(folder: Path, name: str, *changes: str) -> RunView:
 @pytest.mark.slow
 def test_an_honest_run_learns_and_raises_no_flag(digits: Path) -> None:
     view = learn(digits, "honest")
-    assert view.warnings == ()
+    assert view.warnings == () and view.prompts is not None
+    assert view.prompts.total() == sum(commit.rows_learned for commit in view.commits) > 0
     steps = recorded_steps(Path(Home.from_environment().run("honest").run_dir))
     rewards = [made.values["reward"] for made in steps.values()]
     assert sum(rewards[:20]) / 20 < 0.4 and sum(rewards[-20:]) > 1.5 * sum(rewards[:20])
