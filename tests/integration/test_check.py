@@ -11,16 +11,18 @@ import numpy as np
 import pytest
 import yaml
 
+from agreement.tiny_models import tiny_tokenizer
 from assay.base.config import LoadedConfig
 from assay.cli.main import main
 from assay.launch.calibration import calibrate
-from assay.launch.preview import preview
+from assay.launch.preview import machine_bytes, preview, refuse_ungathered
 from assay.launch.run import checked
 from assay.store.home import Home
 from assay.training.model.causal import build_causal
 from assay.training.model.causal_config import NewCausalConfig
 from assay.training.recipe import Recipe
 from preference_rows import preference_recipe, write_pairs
+from prompt_rows import grpo_recipe, prompt_dataset
 
 STATED_FACTOR = 2.0
 """Within which the formula for memory is, where the model is large beside Python and its libraries."""
@@ -166,3 +168,45 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
     said, taken = large[0] - small[0], large[1] - small[1]
     print(way, said, taken, small)
     assert taken / STATED_FACTOR < said < taken * STATED_FACTOR
+
+
+@pytest.mark.slow
+def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Path) -> None:
+    dataset = prompt_dataset(tmp_path / "prompts", num_rows=320, longest=64)
+
+    def said_and_taken(**sizes: int) -> tuple[int, int]:
+        folder = tmp_path / f"width-{sizes['hidden_size']}"
+        model = {"type": "new", "vocab_size": 2000, "max_tokens": 400, **sizes}
+        build_causal(NewCausalConfig.model_validate(model)).save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+        tree = grpo_recipe(dataset, folder)
+        tree["method"] |= {"group_size": 8, "sampling": {"max_tokens": 192}}
+        tree["loader"] |= {"lanes": 2, "global_batch_size": 16, "window_rows": 64}
+        tree["trainer"] |= {"max_steps": 20, "commit_every": 1}
+        values = LoadedConfig(tree, {})
+        memory = preview(*checked(values), world_size=1).memory
+        assert memory is not None
+        return sum(memory), calibrate(values, world_size=1, seconds=0.1).peak_bytes
+
+    small = said_and_taken(hidden_size=8, num_layers=1, num_heads=1, num_kv_heads=1, intermediate_size=8)
+    large = said_and_taken(**LANGUAGE_SIZES)
+    said, taken = large[0] - small[0], large[1] - small[1]
+    assert taken / STATED_FACTOR < said < taken * STATED_FACTOR
+
+
+def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = grpo_recipe(prompt_dataset(tmp_path / "prompts"), tmp_path / "base")
+    (recipe := tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    numbers = checked(LoadedConfig(tree, {}))[0].method.num_parameters()
+    assert numbers is not None
+    needed = 4 * numbers * 2 + 4 * numbers * 4
+    monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed - 1)
+    assert run("train", recipe, "--parallel", "fsdp2", "--workers", "2") == 2
+    assert "to answer prompts each worker gathers all weights" in capfd.readouterr().err
+    assert not list((tmp_path / "home").glob("runs/*"))
+    monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed)
+    refuse_ungathered(checked(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)
+    assert machine_bytes() > needed

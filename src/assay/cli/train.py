@@ -199,7 +199,7 @@ def train(
 
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
-    run = _asked_for(home, recipe, overrides, parallel, resume=resume, forked=forked, new=new)
+    run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
         return
@@ -297,6 +297,7 @@ def _asked_for(
     recipe: Path | None,
     overrides: tuple[str, ...],
     parallel: Any,
+    place: PlaceOptions,
     *,
     resume: str | None,
     forked: str | None,
@@ -306,6 +307,7 @@ def _asked_for(
     that."""
     from assay.base.config import read_config_file
     from assay.launch.fork import planned_fork
+    from assay.launch.preview import refuse_ungathered
     from assay.launch.run import check_length, check_parallel, existing_run, planned_run, planned_steps
     from assay.training.recipe import recipe_of
 
@@ -321,6 +323,8 @@ def _asked_for(
         run = planned_run(home, read_config_file(recipe, overrides), **new)
     check_length(recipe_of(run), planned_steps(run))
     check_parallel(recipe_of(run), (parallel,))
+    if place.on in ("here", "background"):
+        refuse_ungathered(recipe_of(run), parallel, world_size=new["world_size"])
     return run
 
 

@@ -37,6 +37,8 @@ class Calibration(NamedTuple):
     """From the beginning to the end of the first step."""
     seconds_per_token: float
     """Wall-clock, all ranks together."""
+    seconds_per_step: float
+    """Likewise."""
     commit_s: float
     """For which a rank was held up by the last commit, at the most."""
     peak_bytes: int
@@ -122,6 +124,7 @@ class _Stopwatch:
             num_steps=len(ended_at_s) - 1,
             startup_s=float(segment.header.wall_of(ended_at_s)[0]) - attempt.started_s,
             seconds_per_token=float(ended_at_s[-1] - ended_at_s[0]) / tokens,
+            seconds_per_step=float(ended_at_s[-1] - ended_at_s[0]) / (len(ended_at_s) - 1),
             commit_s=spent.seconds.get("checkpoint", 0.0),
             peak_bytes=self._peak_bytes,
         )

@@ -8,17 +8,20 @@ recipe + dataset's manifest ------> steps, tokens, commits, evaluations
 import math
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
-from assay.base.units import number_of
-from assay.data.dataset.columns import sequences_of
+from assay.base.errors import ConfigError
+from assay.base.units import bytes_text, number_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.config import PackedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.calibration import Calibration
 from assay.launch.run import check_length, steps_of
+from assay.launch.sinks.gpus import smallest_gpu_bytes
 from assay.training.recipe import Recipe
+from assay.training.trainer.method_config import MethodConfig, RowScores
 
 FLOAT_BYTES = 4
 MOMENTS = 2
@@ -43,6 +46,9 @@ class RankMemory(NamedTuple):
     """Parameters and moments again, while they are written."""
     activations: int
     """Bytes of the largest micro-batch."""
+    sampling: int
+    """Where prompts are answered: keys, values and logits, so far as they are more than `activations`, whose
+    memory they use."""
     rows: int
     """The window that is read from and the next."""
 
@@ -58,6 +64,8 @@ class Preview(NamedTuple):
     """Learned in all."""
     validation_tokens: float
     """In one evaluation."""
+    answers: int
+    """To each row, where rows are prompts: steps then take as long as what is drawn. Else 0."""
     parameters: int | None
     """None where nobody knows before the model is made."""
     frozen: int
@@ -88,6 +96,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
         num_rows=num_rows,
         num_tokens=learned * mean_tokens,
         validation_tokens=int(validation.num_rows.sum()) * mean_tokens,
+        answers=recipe.method.learned_from(1, 1)[0] if samples(recipe.method) else 0,
         parameters=size.parameters if size else recipe.method.num_parameters(),
         frozen=size.frozen if size else 0,
         memory=_memory(recipe, dataset, world_size) if size else None,
@@ -101,17 +110,21 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
 
 def expected_s(found: Preview, measured: Calibration) -> float:
     """Wall-clock seconds of the run, at the speed that was measured."""
-    tokens = found.num_tokens + FORWARD_SHARE * found.num_evaluations * found.validation_tokens
     commits_s = (found.num_commits or 0) * measured.commit_s
+    if found.answers:
+        # Held-out prompts are answered once, those of a step several times.
+        in_steps = found.validation_tokens / max(found.num_tokens / found.num_steps, 1) / found.answers
+        steps = found.num_steps + found.num_evaluations * in_steps
+        return measured.startup_s + steps * measured.seconds_per_step + commits_s
+    tokens = found.num_tokens + FORWARD_SHARE * found.num_evaluations * found.validation_tokens
     return measured.startup_s + tokens * measured.seconds_per_token + commits_s
 
 
 def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
     """Tokens, padding counted; where rows are packed, about as many."""
     loader, lengths = recipe.loader, dataset.manifest.lengths
-    # Both sequences of a pair are as wide as the longer one.
-    widest = int(lengths.max) * len(sequences_of(recipe.method.columns))
-    tokens = loader.rows_per_lane * widest
+    sequences, widest = recipe.method.learned_from(loader.rows_per_lane, int(lengths.max))
+    tokens = sequences * widest
     if isinstance(loader.layout, PackedLayout):
         widest = loader.layout.sequence_tokens
         one_by_one = -(-loader.rows_per_lane // max(1, widest // int(lengths.max)))
@@ -128,13 +141,18 @@ def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     num_sums = 1 + max(1, int(math.log2(lanes)))
     window_tokens = lanes * recipe.loader.window_rows * dataset.manifest.lengths.mean
     all_tokens = dataset.manifest.num_tokens / world_size
+    activations = FLOAT_BYTES * size.activations
+    sampled = recipe.method.sampling_numbers(
+        lanes * recipe.loader.rows_per_lane, int(dataset.manifest.lengths.max)
+    )
     return RankMemory(
         parameters=weights,
         frozen=FLOAT_BYTES * size.frozen,
         gradients=num_sums * weights,
         optimizer=MOMENTS * weights,
         commit=(1 + MOMENTS) * weights,
-        activations=FLOAT_BYTES * size.activations,
+        activations=activations,
+        sampling=max(0, FLOAT_BYTES * sampled - activations),
         rows=int(2 * FLOAT_BYTES * min(window_tokens, all_tokens)),
     )
 
@@ -165,3 +183,49 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
         yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end, a death costs all"
     if (threads := world_size * trainer.threads_per_rank) > (cpus := len(os.sched_getaffinity(0))):
         yield f"{threads} threads (--workers x trainer.threads_per_rank) share this machine's {cpus} processors"
+
+
+def refuse_ungathered(recipe: Recipe, parallel: str, *, world_size: int) -> None:
+    """Refuse to answer prompts with sharded weights that do not fit whole where a worker computes.
+
+    On this machine's GPUs each worker has one; else all share its memory.
+    """
+    size = recipe.method.size(1)
+    if parallel != "fsdp2" or world_size == 1 or size is None or not samples(recipe.method):
+        return
+    whole = FLOAT_BYTES * (size.parameters + size.frozen)
+    shards = FLOAT_BYTES * (2 + MOMENTS) * size.parameters  # weights and gradients, beside the moments
+    gpu = smallest_gpu_bytes()
+    if gpu is not None:
+        needed, there, where = whole + shards // world_size, gpu, "a GPU here"
+    else:
+        needed, there, where = world_size * whole + shards, machine_bytes(), "this machine"
+    if needed > there:
+        raise ConfigError(
+            f"--parallel fsdp2 --workers {world_size}: to answer prompts each worker gathers all weights, "
+            f"{bytes_text(whole)} with what is frozen; with their shards that is {bytes_text(needed)}, and "
+            f"{where} has {bytes_text(there)}. Use fewer workers on a machine, one with more memory, or a "
+            "smaller model."
+        )
+
+
+def machine_bytes() -> int:
+    """Memory of this machine, or of the control group that this process is in where that may have less."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    root = Path("/sys/fs/cgroup")
+    try:
+        own = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return found[0]
+    groups = [root / line.removeprefix("0::/") for line in own if line.startswith("0::")]
+    limits = [folder / "memory.max" for group in groups for folder in (group, *group.parents)]
+    limits = [path for path in limits if path.is_relative_to(root)]
+    limits.append(root / "memory" / "memory.limit_in_bytes")  # of the first version
+    said = [path.read_text().strip() for path in limits if path.is_file()]
+    found += [int(text) for text in said if text.isdecimal()]
+    return min(found)
+
+
+def samples(method: MethodConfig) -> bool:
+    """Whether its rows are prompts, which the model answers."""
+    return isinstance(method.predictions, RowScores) and method.predictions.is_sampled

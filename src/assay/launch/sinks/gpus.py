@@ -11,25 +11,34 @@ from collections.abc import Iterator
 
 from assay.launch.sinks.sink import Point
 
-_QUERY = "index,memory.used,utilization.gpu"
 _LIMIT_S = 10.0
 
 
 def gpu_points(step: int, at_s: float) -> list[Point]:
     """`gpu_0_memory_bytes`, `gpu_0_utilisation` (a share), and so on, at a step and a moment."""
+    return [point for line in _said("index,memory.used,utilization.gpu") for point in _points(line, step, at_s)]
+
+
+def smallest_gpu_bytes() -> int | None:
+    """Memory of the GPU that has least; None where there is none, or its driver cannot tell."""
+    sizes = [float(line) for line in _said("memory.total") if line.strip().replace(".", "", 1).isdecimal()]
+    return int(min(sizes) * 2.0**20) if sizes else None
+
+
+def _said(query: str) -> list[str]:
+    """A line for each GPU."""
     if (program := shutil.which("nvidia-smi")) is None:
         return []
     try:
-        said = subprocess.run(
-            [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"],
+        return subprocess.run(
+            [program, f"--query-gpu={query}", "--format=csv,noheader,nounits"],
             capture_output=True,
             text=True,
             timeout=_LIMIT_S,
             check=True,
-        ).stdout
+        ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    return [point for line in said.splitlines() for point in _points(line, step, at_s)]
 
 
 def _points(line: str, step: int, at_s: float) -> Iterator[Point]:

@@ -32,21 +32,18 @@ from assay.scoring.sampler import Sampling
 from assay.training.generation.draw import Drawn, draw
 from assay.training.generation.ends import Ends, StopStrings
 from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout, uniforms
-from assay.training.generation.slot_cache import Prefix, SlotCache, padded
-from assay.training.generation.tile import (
-    SMALLEST_TILE,
-    DecodeTile,
-    Waiting,
-    groups_of,
+from assay.training.generation.room import (
+    PREFILL_TOKENS,
+    SLOTS,
+    affordable_slots,
+    padded,
     tile_rows,
     tile_sizes,
 )
+from assay.training.generation.slot_cache import Prefix, SlotCache
+from assay.training.generation.tile import DecodeTile, Waiting, groups_of
 from assay.training.model.causal import longest_sequence
 
-PREFILL_TOKENS = 16_384
-"""In one forward pass over prompts."""
-MAX_CACHE_BYTES = 4 << 30
-"""A cache that would be larger has fewer slots."""
 _TRIED_TOKENS = 3
 
 
@@ -81,7 +78,7 @@ class Generator:
         *,
         ends: Collection[int],
         tokenizer: Tokenizer | None = None,
-        slots: int = 64,
+        slots: int = SLOTS,
     ) -> None:
         """`network` is a transformers model; `ends` are tokens that end a completion.
 
@@ -201,8 +198,7 @@ class Generator:
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         of_one = 2 * config.num_hidden_layers * heads * width * padded(places) * self._network.dtype.itemsize
-        sizes = [size for size in tile_sizes(self._slots) if size * of_one <= MAX_CACHE_BYTES]
-        return max([SMALLEST_TILE, *sizes])
+        return affordable_slots(self._slots, of_one)
 
     def _step(self, tile: DecodeTile, cache: SlotCache, sampling: Sampling) -> Drawn:
         """One forward pass of the tile, and a token for each of its rows."""

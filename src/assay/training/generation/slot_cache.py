@@ -16,13 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache
 
-PLACES = 32
-"""Widths of caches and of prefilled prompts are multiples of this: the same bits whatever the width."""
-
-
-def padded(num_places: int) -> int:
-    """Rounded up to a multiple of `PLACES`, and one at least."""
-    return max(PLACES, -(-num_places // PLACES) * PLACES)
+from assay.training.generation.room import padded
 
 
 class Prefix(NamedTuple):

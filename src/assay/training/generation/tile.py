@@ -14,9 +14,9 @@ import torch
 from assay.training.generation.draw import Drawn
 from assay.training.generation.ends import Ends
 from assay.training.generation.rollout import Prompt, Rollout
+from assay.training.generation.room import tile_rows
 from assay.training.generation.slot_cache import Prefix, SlotCache
 
-SMALLEST_TILE = 16
 BLANK = -1
 Prefill = Callable[[Sequence[Prompt]], Iterator[tuple[list[int], Prefix]]]
 """Prompts -> which of them, and the prefix whose rows are theirs; prompts of a single token have none."""
@@ -161,16 +161,3 @@ def groups_of(prompts: Sequence[Prompt]) -> list[Sequence[Prompt]]:
     firsts = [index for index, (one, next_) in pairs if not np.array_equal(one.tokens, next_.tokens)]
     borders = [0, *firsts, len(prompts)] if prompts else [0]
     return [prompts[begin:end] for begin, end in pairwise(borders)]
-
-
-def tile_rows(num_rows: int) -> int:
-    """Rows of the smallest tile that has room."""
-    rows = SMALLEST_TILE
-    while rows < num_rows:
-        rows *= 2
-    return rows
-
-
-def tile_sizes(most: int) -> list[int]:
-    """Rows of every tile up to one of so many."""
-    return [SMALLEST_TILE << power for power in range((most // SMALLEST_TILE).bit_length())]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
+from assay.data.dataset.columns import sequences_of
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 from assay.records.journal import JournaledGroup
@@ -133,6 +134,15 @@ class MethodConfig(FrozenConfig, ABC):
     @abstractmethod
     def num_parameters(self) -> int | None:
         """Trained numbers of the model; None where only a folder of weights knows."""
+
+    def learned_from(self, rows: int, longest: int) -> tuple[int, int]:
+        """Sequences that so many rows of a lane, of at most `longest` tokens, become; tokens of the widest."""
+        # Both sequences of a pair are as wide as the longer one.
+        return rows, longest * len(sequences_of(self.columns))
+
+    def sampling_numbers(self, rows: int, longest: int) -> int:  # noqa: ARG002
+        """Numbers that are held while so many rows are answered before the losses; of most methods none."""
+        return 0
 
     def size(self, num_tokens: int) -> ModelSize | None:  # noqa: ARG002
         """For micro-batches of so many tokens, padding counted; None where nobody has said how it grows."""

@@ -23,6 +23,7 @@ from assay.records.journal import JournaledGroup
 from assay.scoring.sampler import Sampling
 from assay.training.checkpoint.named_commit import CommitName
 from assay.training.generation.remote_config import LocalSampler, RemoteSampler
+from assay.training.generation.room import sampling_numbers
 from assay.training.methods.grpo.outcomes import problems_of
 from assay.training.methods.grpo.reward_config import (
     AnyReward,
@@ -32,7 +33,8 @@ from assay.training.methods.grpo.reward_config import (
     runs_of,
     tools_at,
 )
-from assay.training.model.causal_config import PretrainedCausalConfig, check_rows
+from assay.training.model.causal_config import PretrainedCausalConfig, check_rows, numbers_held
+from assay.training.model.config import ModelSize
 from assay.training.trainer.method_config import MethodConfig, RowScores
 
 REWARD = Metric(name="reward", unit="rewards", higher_is_better=True)
@@ -379,6 +381,30 @@ class GrpoConfig(MethodConfig):
     def num_parameters(self) -> int | None:
         """See `MethodConfig`."""
         return self.model.num_parameters()
+
+    def learned_from(self, rows: int, longest: int) -> tuple[int, int]:
+        """See `MethodConfig`: the answers with their prompts."""
+        groups = rows if self.groups_per_lane is None else min(rows, self.groups_per_lane)
+        return groups * self.group_size, longest + self.sampling.max_tokens
+
+    def size(self, num_tokens: int) -> ModelSize | None:
+        """See `MethodConfig`; beside a reference, unless it is the model without its adapters."""
+        is_held = self.kl > 0 and (self.reference.path is not None or self.model.lora is None)
+        return numbers_held(self.model, num_tokens, copies=int(is_held))
+
+    def sampling_numbers(self, rows: int, longest: int) -> int:
+        """See `MethodConfig`."""
+        decoder, shape = self.model.decoder(), self.model.shape()
+        if decoder is None or shape is None:
+            return 0
+        return sampling_numbers(
+            decoder,
+            shape.vocab_size,
+            prompts=rows,
+            samples=self.group_size,
+            longest=longest,
+            max_tokens=self.sampling.max_tokens,
+        )
 
     @model_validator(mode="after")
     def _reference_is_asked(self) -> "GrpoConfig":
