@@ -226,7 +226,7 @@ def test_what_cannot_work_is_one_error_before_anything_is_written(
     assert "which pays no rewards" in said(
         changed(stages, 3, patch={**grpo, "method.rewards": [{"run": "stage:sft"}]})
     )
-    assert "longest prompt with a completion" in said(
+    assert "longest prompt with an answer" in said(
         changed(stages, 3, patch={**grpo, "method.sampling.max_tokens": 90})
     )
     lost = said(changed(stages, 3, patch={**grpo, "data.dataset": str(tmp_path / "lost")}))

@@ -195,9 +195,8 @@ def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> No
     if longest > shape.max_tokens:
         raise ConfigError(
             f"{where}.run={run.run_id}: its model takes {shape.max_tokens} tokens, but the longest prompt with "
-            "a "
-            f"completion of sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or a "
-            "reward model that takes more."
+            f"a completion of sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or "
+            "a reward model that takes more."
         )
 
 
