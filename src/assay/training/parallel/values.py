@@ -19,14 +19,14 @@ _OURS = ("assay.", "torch.distributed.checkpoint.")
 """Packages whose plain classes hold what is said."""
 
 _ADMITTED = {
-    "builtins": {"bytearray", "complex", "frozenset", "range", "set", "slice"},
+    "builtins": {"bytearray", "complex", "range", "slice"},
     "collections": {"OrderedDict"},
     "numpy": {"dtype", "ndarray"},
     "numpy._core.multiarray": {"_reconstruct", "scalar"},
     "pyarrow.lib": {
         "_reconstruct_table", "_restore_array", "chunked_array", "field", "py_buffer", "schema",
-        "binary", "decimal128", "decimal256", "dictionary", "duration", "large_list", "list_", "map_", "struct",
-        "time32", "time64", "timestamp", "type_for_alias",
+        "binary", "decimal128", "decimal256", "dictionary", "large_list", "list_", "map_", "struct",
+        "timestamp", "type_for_alias",
     },
     "torch": {"Size", "device"},
     "torch.serialization": {"_get_layout"},
