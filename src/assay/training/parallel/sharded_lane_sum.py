@@ -193,7 +193,7 @@ class ShardedLaneSum:
 
     def most_passes(self, num_passes: int) -> int:
         """The most that any rank asks for; all ranks call it together."""
-        return max(max(asked) for asked in self._ranks.everyones([num_passes])) if self._several_passes else 1
+        return max(asked for [asked] in self._ranks.everyones([num_passes])) if self._several_passes else 1
 
     @contextmanager
     def apart(self, index: int, told: OnGradients | None) -> Iterator[None]:

@@ -1,10 +1,16 @@
 """Who a rank is, in which groups it talks, and over which interface."""
 
 import os
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from assay.training.parallel import values
 from assay.training.parallel.ranks import Ranks
 from forked_ranks import on_ranks
 
@@ -39,3 +45,48 @@ def test_ranks_on_one_machine_talk_over_the_loopback_interface_unless_told_other
     assert on_ranks(1, interface, tmp_path / "found") == ["lo"]
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")
     assert on_ranks(1, interface, tmp_path / "told") == ["lo,eth0"]
+
+
+class Joining:
+    """What a rank asks of torch as it joins, without a peer."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.met: dict[str, Any] = {}
+        self.groups: list[dict[str, Any]] = []
+        self.num_threads: list[int] = []
+        patch.setattr(dist, "init_process_group", self._meet)
+        patch.setattr(dist, "new_group", self._group)
+        patch.setattr(torch, "set_num_threads", self.num_threads.append)
+        # What a rank takes in is set for the whole process, which is this test's.
+        patch.setattr(distributed_c10d, "_unpickler", distributed_c10d._unpickler)
+
+    def _meet(self, backend: str, **given: Any) -> None:
+        self.met = {"backend": backend, **given}
+
+    def _group(self, **given: Any) -> Any:
+        self.groups.append(given)
+        return object()
+
+
+@pytest.mark.parametrize(("given", "seconds"), [({}, 600), ({"timeout_s": 7.5}, 7.5)])
+def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, given, seconds) -> None:
+    joining = Joining(monkeypatch)
+    ranks = Ranks.join(rank=1, world_size=4, rendezvous="tcp://127.0.0.1:9999", num_threads=3, **given)
+    assert joining.met == {
+        "backend": "gloo", "init_method": "tcp://127.0.0.1:9999", "rank": 1, "world_size": 4,
+        "timeout": timedelta(seconds=seconds),
+    }  # fmt: skip
+    assert joining.num_threads == [3] and joining.groups == [{"backend": "gloo"}] * 2
+    assert (ranks.rank, ranks.world_size, ranks.device) == (1, 4, torch.device("cpu"))
+    assert ranks.control is not ranks.saving, "the checkpoint's thread has collectives of its own"
+    assert distributed_c10d._unpickler is values._ValueUnpickler
+
+
+def test_who_has_left_can_meet_others(tmp_path: Path) -> None:
+    def twice(ranks: Ranks) -> bool:
+        ranks.leave()
+        has_left = not dist.is_initialized()
+        Ranks.join(rank=0, world_size=1, rendezvous=f"file://{tmp_path}/again", num_threads=1)
+        return has_left
+
+    assert on_ranks(1, twice, tmp_path / "first") == [True]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel import lane_sum as lane_sum_module
 from assay.training.parallel.lane_sum import LaneSum, sum_over_ranks
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
@@ -323,3 +324,95 @@ def test_the_tree_sends_no_more_than_a_ring(world_size: int, tmp_path: Path) -> 
     numbers = 64
     found = on_ranks(world_size, partial(numbers_sent, numbers=numbers), tmp_path)
     assert found == [2 * numbers * (world_size - 1) // world_size] * world_size
+
+
+def gathered(ranks: Ranks) -> tuple[bool, bool, bool, bool]:
+    """Before and after a step's update: whether the copy is the whole model, and whether it is trained."""
+    lane_sum = ShardedLaneSum(Network(), ranks, gathers=True)
+    own, copies = dict(lane_sum.module.named_parameters()), []
+    for change in (0.0, 0.5):
+        with torch.no_grad():
+            for parameter in own.values():
+                parameter.add_(change)
+        copy = lane_sum.whole_model()
+        copies.append(
+            all(np.array_equal(whole(own[name].detach()), each) for name, each in copy.named_parameters())
+        )
+    is_trained = any(parameter.requires_grad for parameter in copy.parameters())
+    return *copies, copy is lane_sum.module, is_trained
+
+
+def test_the_whole_model_has_the_weights_of_all_ranks_as_they_are_now(tmp_path: Path) -> None:
+    assert on_ranks(2, gathered, tmp_path, shards_weights=True) == [(True, True, False, False)] * 2
+
+
+def test_the_room_of_all_weights_is_taken_only_where_they_are_gathered(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="nobody said that weights would be gathered"):
+        on_ranks(2, lambda ranks: ShardedLaneSum(Network(), ranks).whole_model(), tmp_path, shards_weights=True)
+
+
+def summed_whole(ranks: Ranks) -> tuple[bool, bool, list[int]]:
+    """Whether the model is the one that was given, whether gradients lie together, who is seen alone."""
+    model = Network()
+    lane_sum = LaneSum(model, ranks)
+    backward(lane_sum, range(4), (1,) * 4, 0)
+    lane_sum.step_is_done()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    places = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    lane_sum.close()
+    return lane_sum.whole_model() is model, len(places) == 1 < len(gradients), list(lane_sum.seen_alone(5))
+
+
+def test_whole_weights_have_their_gradients_in_the_buckets_that_are_sent(tmp_path: Path) -> None:
+    """A second copy of all gradients would take their room again."""
+    assert on_ranks(1, summed_whole, tmp_path) == [(True, True, [0, 2, 4])]
+
+
+def positions_told(ranks: Ranks) -> list[int]:
+    return [position for position, _ in told(ranks, LaneSum(Network(), ranks), ONE_PASS)]
+
+
+def test_of_whole_weights_a_lane_is_told_of_where_it_stands_alone_and_the_last(tmp_path: Path) -> None:
+    [positions] = on_ranks(1, positions_told, tmp_path)
+    assert sorted(set(positions)) == [0, 2, 4, 6, 7]
+
+
+def closed(ranks: Ranks) -> None:
+    lane_sum = LaneSum(Network(), ranks)
+    lane_sum.close()
+    backward(lane_sum, range(2), (1, 1), 0)
+
+
+def test_nothing_is_exchanged_once_it_is_closed(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="shutdown"):
+        on_ranks(2, closed, tmp_path)
+
+
+def broken_line(ranks: Ranks) -> None:
+    """The other rank is gone before the exchange."""
+    lane_sum = LaneSum(Network(), ranks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane_sum_module, "sum_over_ranks", unplugged)
+        backward(lane_sum, range(2), (1, 1), 0)
+
+
+def unplugged(*_: object) -> None:
+    raise ConnectionError("the cable is out")
+
+
+def test_an_exchange_that_fails_fails_the_step(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="the cable is out"):
+        on_ranks(2, broken_line, tmp_path)
+
+
+def summed(ranks: Ranks, numbers: int) -> list[float]:
+    buffer = torch.arange(numbers, dtype=torch.float32) + 10.0 ** (4 * ranks.rank)
+    sum_over_ranks(buffer, dist.group.WORLD)
+    return buffer.tolist()
+
+
+@pytest.mark.parametrize("numbers", [0, 1, 2, 3, 5, 9])
+def test_a_buffer_of_any_length_is_summed_as_a_tree(numbers: int, tmp_path: Path) -> None:
+    parts = [torch.arange(numbers, dtype=torch.float32) + 10.0 ** (4 * rank) for rank in range(4)]
+    tree = ((parts[0] + parts[1]) + (parts[2] + parts[3])).tolist()
+    assert on_ranks(4, partial(summed, numbers=numbers), tmp_path) == [tree] * 4
