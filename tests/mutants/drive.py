@@ -60,7 +60,9 @@ SLOWEST_TEST_S = 15.0
 PATIENCE_S = 10.0
 """Of tests in their clean time that a mutant may survive before we leave it."""
 MAX_PARAMETERS = 8
-"""Of one test: the hundredth seed of a simulation hardly kills what the first ones let live."""
+"""Of one test: the hundredth seed of a simulation hardly kills what the first ones let live. Lines of a table
+are quick, and each says something of its own: they all run."""
+QUICK_S = 0.05
 MEMORY_BYTES = 6 << 30
 KILLED = 3
 KEPT = ("mutants", "shapes")
@@ -297,8 +299,8 @@ class Driver:
         else:
             found = {node for nodes in lines.values() for node in nodes}
             found |= {node for node in clean.seconds if node.startswith("tests/docs")}
-            mirror = str(Path("tests/unit") / mutant.path.relative_to(SOURCE).parent)
-            found |= {node for node in clean.seconds if node.startswith(mirror)}
+            mirror = Path("tests/unit") / mutant.path.relative_to(SOURCE).parent
+            found |= {node for node in clean.seconds if _is_beside(node, mirror)}
             found &= clean.anew
         killers = self._killers[mutant.path, mutant.place.function]
         ordered = sorted(found, key=lambda node: (-killers[node], clean.seconds[node]))
@@ -306,7 +308,7 @@ class Driver:
         parameters: Counter[str] = Counter()
         for node in ordered:
             test = node.partition("[")[0]
-            parameters[test] += 1
+            parameters[test] += clean.seconds[node] > QUICK_S
             if parameters[test] <= MAX_PARAMETERS and (spent := spent + clean.seconds[node]) <= PATIENCE_S:
                 chosen.append(node)
         return chosen
@@ -359,6 +361,12 @@ class Driver:
             return Verdict("killed", node)
         killer = folder / "killer"
         return Verdict("killed", killer.read_text()) if killer.exists() else Verdict("survived")
+
+
+def _is_beside(node: str, mirror: Path) -> bool:
+    """In the folder that mirrors the module's, or around it: a recipe's tests stand above its sections'."""
+    folder = Path(node.partition("::")[0]).parent
+    return folder.is_relative_to(mirror) or mirror.is_relative_to(folder)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
