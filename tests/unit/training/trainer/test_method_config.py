@@ -1,5 +1,13 @@
-from assay.records.evaluation import Metric
-from assay.training.trainer.method_config import BinaryPredictions, MethodConfig, NumberPredictions, RowScores
+import pytest
+
+from assay.records.evaluation import ACCURACY, LOG_LOSS, Metric
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    MethodConfig,
+    NumberPredictions,
+    RowScores,
+)
 
 ERROR = Metric(name="error", unit="tokens", higher_is_better=False)
 BIAS = Metric(name="bias", unit="tokens", higher_is_better=False)
@@ -34,3 +42,35 @@ def test_runs_are_compared_by_the_first_metric_and_a_binary_one_by_its_auc() -> 
 
 def test_a_method_that_does_not_say_so_takes_no_packed_rows() -> None:
     assert not Plain().takes_packed_rows
+
+
+def test_what_a_method_does_not_say_is_what_most_methods_are() -> None:
+    plain = Plain()
+    assert plain.coded is None and plain.answers_per_prompt is None and plain.takes_packed_rows is False
+    assert plain.runs == {} and plain.size(100) is None and plain.sampling_numbers(3, 7) == 0
+    assert list(plain.problems_of_journal([])) == []
+    scores = RowScores((ERROR, BIAS))
+    assert scores.counted is None and scores.is_sampled is False
+
+
+@pytest.mark.parametrize(
+    ("columns", "tokens"),
+    [(("input_ids", "label"), 7), (("input_ids", "rejected_ids", "prompt_tokens"), 14), ((), 7)],
+)
+def test_a_row_is_learned_as_wide_as_all_of_its_sequences(columns: tuple[str, ...], tokens: int) -> None:
+    class Reads(Plain):
+        @property
+        def columns(self) -> tuple[str, ...]:
+            return columns
+
+    assert Reads().learned_from(3, 7) == (3, tokens)
+
+
+def test_classes_are_compared_by_accuracy_and_numbers_have_squared_units_beside_their_own() -> None:
+    classes = ClassPredictions(("a", "b"))
+    assert classes.metric == ACCURACY and classes.metrics == (ACCURACY, LOG_LOSS)
+    of_days, unnamed = NumberPredictions("days").metrics, NumberPredictions("").metrics
+    assert [(each.name, each.unit) for each in of_days] == [
+        ("absolute_error", "days"), ("squared_error", "days squared"),
+    ]  # fmt: skip
+    assert unnamed[1].unit == "units of the label squared"

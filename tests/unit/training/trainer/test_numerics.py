@@ -80,3 +80,11 @@ def test_digests_keep_as_many_bits_as_a_float64_holds() -> None:
 def test_a_gradient_is_taken_with_one_index_each() -> None:
     with pytest.raises(ValueError, match=r"shorter|longer"):
         GradientDigest().take([0, 1], [torch.zeros(1)])
+
+
+def test_digests_are_those_that_runs_have_written_down() -> None:
+    """A replay compares with them, and runs of before must go on being replayed."""
+    assert [combined_digest([each]) for each in (0, 1, 2)] == [
+        3160801448275161, 3475785580771630, 1906950747906627,
+    ]  # fmt: skip
+    assert digest_of_tensors([torch.arange(3.0), torch.ones(2, 2)]) == 3482526106344280

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
-from assay.training.trainer.optimizer import build_optimizer, gradient_norm, learning_rate
+from assay.training.trainer.optimizer import average_and_clip, build_optimizer, gradient_norm, learning_rate
 from forked_ranks import on_ranks
 
 
@@ -114,3 +114,31 @@ def test_a_norm_has_the_same_bits_however_the_rows_are_sharded(world_size: int, 
     assert set(norms) == {gradient_norm(gradients())}
     flat = torch.cat([gradient.double().flatten() for gradient in gradients()])
     assert norms[0] == pytest.approx(float(flat.norm()), rel=1e-6)
+
+
+def test_the_plain_kernels_update_what_is_not_on_a_gpu_all_tensors_at_once() -> None:
+    """The fused one rounds the tail of a tensor in its own way, so shards would have other bits."""
+    config = OptimizerConfig(learning_rate=0.5, betas=(0.5, 0.75), epsilon=0.125, weight_decay=0.25)
+    [group] = build_optimizer(nn.Linear(3, 2, bias=False), config).param_groups
+    chosen = {name: group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused", "foreach")}
+    assert chosen == {
+        "lr": 0.5, "betas": (0.5, 0.75), "eps": 0.125, "weight_decay": 0.25, "fused": False, "foreach": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gradient", "weight", "max_norm", "norm", "becomes"),
+    [
+        ([6.0, 8.0], 2, None, 5.0, [3.0, 4.0]),
+        ([6.0, 8.0], 2, 5.0, 5.0, [3.0, 4.0]),
+        ([6.0, 8.0], 2, 2.5, 5.0, [1.5, 2.0]),
+        ([6.0, 8.0], 1, 20.0, 10.0, [6.0, 8.0]),
+        ([math.inf, 8.0], 2, 1.0, math.inf, [math.inf, 8.0]),
+        ([math.nan, 8.0], 2, 1.0, math.nan, [math.nan, 8.0]),
+        ([0.0, 0.0], 4, 1.0, 0.0, [0.0, 0.0]),
+    ],
+)
+def test_a_sum_becomes_the_mean_no_longer_than_allowed(gradient, weight, max_norm, norm, becomes) -> None:
+    given = torch.tensor(gradient)
+    assert average_and_clip([given], weight=weight, max_norm=max_norm) == pytest.approx(norm, nan_ok=True)
+    torch.testing.assert_close(given, torch.tensor(becomes), equal_nan=True)

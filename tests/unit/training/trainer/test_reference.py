@@ -1,6 +1,8 @@
 """What a reference says of pairs is what plain transformers say of each sequence alone, in whatever batches."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from assay.base.errors import ConfigError
+from assay.records.dataset import DatasetManifest, LengthProfile
 from assay.training.checkpoint.parts import model_state
 from assay.training.checkpoint.saver import weights_digest
 from assay.training.model.causal_config import NewCausalConfig
+from assay.training.model.lora import BASE
 from assay.training.model.token_scores import CausalNetwork
+from assay.training.trainer import reference as reference_module
 from assay.training.trainer.reference import ReferenceModel, folder_digest
 from preference_rows import VOCABULARY, pair_row
 from tiny_causal import new_causal_network
@@ -88,3 +93,60 @@ def test_a_network_is_named_by_the_digest_of_its_weights() -> None:
 def test_what_says_nothing_of_tokens_is_no_reference() -> None:
     with pytest.raises(ConfigError, match="x: it says nothing of tokens"):
         ReferenceModel(nn.Linear(2, 2), name="x")
+
+
+def manifest(*, max_token_id: int = 1, longest: int = 1) -> DatasetManifest:
+    longest_row: dict[str, Any] = {"max": longest}
+    known: dict[str, Any] = {"name": "pairs", "max_token_id": max_token_id}
+    return DatasetManifest.model_construct(**known, lengths=LengthProfile.model_construct(**longest_row))
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"max_token_id": VOCABULARY - 1, "longest": 32}, None),
+        ({"max_token_id": VOCABULARY}, f"x: its vocabulary has {VOCABULARY} tokens.*'pairs' holds token 16"),
+        ({"longest": 33}, "x: it takes 32 tokens, but the longest row of dataset 'pairs' has 33"),
+    ],
+)
+def test_rows_that_the_model_cannot_take_are_refused(rows: dict[str, int], said: str | None) -> None:
+    reference = ReferenceModel(small(), name="x")
+    if said is None:
+        reference.check_rows(manifest(**rows))
+        return
+    with pytest.raises(ConfigError, match=said):
+        reference.check_rows(manifest(**rows))
+
+
+def test_a_model_that_sets_no_bound_takes_rows_of_any_length() -> None:
+    network = small()
+    network.network.config = SimpleNamespace()
+    ReferenceModel(network, name="x").check_rows(manifest(longest=10**6))
+
+
+def test_adapters_are_merged_before_the_weights_get_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that it is that of an export. The merge itself is PEFT's: here the base's digest goes, and no more."""
+    merged: list[nn.Module] = []
+
+    def merge(model: nn.Module) -> None:
+        merged.append(model)
+        del model.network._buffers[BASE]  # type: ignore[union-attr]
+
+    monkeypatch.setattr(reference_module, "merge_adapters", merge)
+    plain, adapted = small(), small().requires_grad_(False)
+    adapted.network.register_buffer(BASE, torch.zeros(32, dtype=torch.uint8))
+    assert ReferenceModel(adapted, name="x").digest == ReferenceModel(plain, name="x").digest
+    assert merged == [adapted]
+
+
+def test_a_reference_is_asked_in_evaluation_mode() -> None:
+    network = small().train()
+    ReferenceModel(network, name="x")
+    assert not any(module.training for module in network.modules())
+
+
+@given(widths=st.lists(st.integers(1, 3), min_size=1, max_size=80), tokens_at_once=st.integers(1, 60))
+def test_rows_are_taken_shortest_first_and_those_of_one_length_in_their_order(widths, tokens_at_once) -> None:
+    found = reference_module._batches(np.array(widths, np.int64), tokens_at_once)
+    taken = [int(row) for batch in found for row in batch]
+    assert taken == sorted(range(len(widths)), key=widths.__getitem__)

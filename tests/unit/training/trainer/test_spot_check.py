@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
 from assay.records.cursor import Cursor
-from assay.records.suspect import WrongArithmeticError
+from assay.records.suspect import Suspect, WrongArithmeticError
 from assay.training.parallel.ranks import Ranks
+from assay.training.trainer import spot_check
 from assay.training.trainer.numerics import digest_of_tensors
 from assay.training.trainer.spot_check import Checked, SpotCheck, outvoted
 from forked_ranks import on_ranks
@@ -175,3 +177,40 @@ def test_a_lane_has_a_digest_of_its_own_where_it_was_seen_whole(
 
     [digest] = on_ranks(1, check, tmp_path)
     assert digest == (digest_of_tensors([gradient_of(0)]) if has_digest else None)
+
+
+def test_who_checks_what_is_drawn_from_seed_step_and_rank(tmp_path: Path) -> None:
+    """So a replay knows the lane, and no rank has to tell another."""
+    of_ranks = on_ranks(4, lambda ranks: check_steps(ranks, range(4)), tmp_path)
+    for step in range(4):
+        distance = 1 + derive_key(7, "spot check partner", step) % 3
+        for rank, found in enumerate(of_ranks):
+            position = 2 * (derive_key(7, "spot check", step, rank) % 2)
+            assert found[step][0].lane == LANES_PER_RANK * rank + position
+            assert found[step][0].by_rank == (rank + distance) % 4
+
+
+def test_a_check_begins_with_nothing_of_the_one_before(tmp_path: Path) -> None:
+    """Not even where that was given up in its midst, with gradients of more parameters."""
+
+    def given_up(ranks: Ranks) -> int | None:
+        sums, share = Lanes(), StepShare(Cursor(), (LaneShare(0, ()),))
+        check = SpotCheck(Again(is_wrong=False), sums, ranks, is_due=lambda step: True, seed=7)
+        check.begin(share, step=1)
+        sums.on_own_gradients(0, [0, 1], [gradient_of(3), gradient_of(4)])
+        check.begin(share, step=1)
+        sums.on_own_gradients(0, [0], [gradient_of(0)])
+        return check.finish(share, [1], step=1).digest
+
+    assert on_ranks(1, given_up, tmp_path) == [digest_of_tensors([gradient_of(0)])]
+
+
+@pytest.mark.parametrize(
+    ("certain", "says"), [((True, True), "agree on"), ((True, False), "the vote was a tie")]
+)
+def test_nobody_is_named_for_sure_where_one_vote_was_a_tie(certain: tuple[bool, bool], says: str) -> None:
+    suspects = [
+        Suspect(rank=rank, node="n", device="cpu", step=3, lane=rank, is_certain=is_certain)
+        for rank, is_certain in enumerate(certain)
+    ]
+    assert says in spot_check._message(suspects, 3)

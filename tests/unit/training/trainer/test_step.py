@@ -1,19 +1,18 @@
 """One update, from a rank's share to the weights: what is seeded, weighed, summed, divided, reported, refused.
 
-The method is a regression with noise, whose rows weigh their tokens; the reference computes lane by lane.
+The method is a regression with noise; the reference computes lane by lane.
 """
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import LaneShare, MicroBatch, Ragged, StepShare
+from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.cursor import Cursor
 from assay.training.parallel.lane_sum import LaneSum
@@ -28,42 +27,13 @@ from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
+from noisy_regression import NoisyRegression, micro_batch
 
 CPU = torch.device("cpu")
 SEED, NUM_STEPS = 11, 10
 CONFIG = OptimizerConfig(learning_rate=0.05, max_gradient_norm=0.5, schedule=ScheduleConfig(warmup_steps=4))
 LANES = [[[1, 2], [3]], [], [[4, 5, 6]], [[7], [8], [9, 10]]]
 """[lane][micro-batch][row]; a row has as many tokens as its number modulo 3, and one more."""
-
-
-class NoisyRegression:
-    """Rows are points; the noise shows whether generators are seeded, a helper whether it is frozen."""
-
-    metrics = ("error", "seldom")
-
-    def build_model(self) -> nn.Module:
-        return nn.Linear(3, 1)
-
-    def build_helpers(self):
-        return {"offset": nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))}
-
-    def weight(self, micro_batch: MicroBatch) -> int:
-        return micro_batch.num_tokens
-
-    def tensors(self, micro_batch: MicroBatch, device: torch.device):
-        rows = torch.tensor(micro_batch.row_ids.astype(np.float32), device=device)
-        return {"points": torch.stack([rows / 10, rows.sin(), rows.cos()], dim=1)}
-
-    def blank(self, device: torch.device):
-        return {"points": torch.ones(1, 3, device=device)}
-
-    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
-        points = tensors["points"]
-        error = model(points) + torch.rand(len(points), 1) - 0.0 * helpers["offset"](points)
-        seldom = MetricSum(torch.tensor(1.0), 0.0)
-        return Loss(
-            error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom}
-        )
 
 
 class NotFinite(NoisyRegression):
@@ -73,13 +43,6 @@ class NotFinite(NoisyRegression):
         found = super().loss(model, tensors, helpers)
         is_wrong = (tensors["points"][:, 0] == 0.8).any()
         return found._replace(sum=found.sum * (math.nan if is_wrong else 1.0))
-
-
-def micro_batch(rows: Sequence[int]) -> MicroBatch:
-    lengths = np.array([row % 3 + 1 for row in rows], np.int32)
-    return MicroBatch(
-        np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {}
-    )
 
 
 def lane(number: int) -> LaneShare:
@@ -206,6 +169,12 @@ def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
         digests = of_rank[1][0].digests
         assert digests["gradient_digest"] == found[0][1][0].digests["gradient_digest"]
         assert ("spot_check_lane" in digests) == ("spot_check_digest" in digests)
+
+
+def test_lanes_of_unequal_lengths_are_checked_side_by_side(tmp_path: Path) -> None:
+    """A pass beyond the own last one is a blank, and in no digest."""
+    found = on_ranks(2, lambda ranks: steps_on(ranks, 6, every=1), tmp_path, shards_weights=True)
+    assert all(totals.is_verified for of_rank in found for totals, *_ in of_rank)
 
 
 def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path) -> None:

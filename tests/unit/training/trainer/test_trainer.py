@@ -5,7 +5,7 @@ The step and the saver are stand-ins that note what they are asked; the loader a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +19,14 @@ from assay.data.loader.batch import StepShare
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import receipt
+from assay.records.commit import Quarantined
 from assay.records.cursor import Cursor
+from assay.records.journal import JournaledGroup
 from assay.training.trainer.commit_schedule import CommitSchedule
 from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepAbandonedError, StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
+from noisy_regression import answer_of
 
 LANES = range(2, 4)
 """Of a rank that has the second half of four."""
@@ -97,17 +100,48 @@ class Rank:
         return step / 10
 
 
-def loader() -> Loader:
-    config = LoaderConfig(lanes=4, global_batch_size=8, window_rows=4, threads=1)
-    return Loader(Source(), config, ("input_ids",))
+LOST = Quarantined(row_group=3, shard="shard", num_rows=10, reason="digest")
+SIZES: dict[str, Any] = {"lanes": 4, "global_batch_size": 8, "window_rows": 4, "threads": 1}
 
 
-def trained(rank: Rank, place: TrainingPosition | None = None, **config: Any) -> str:
+class Reader(Loader):
+    """Notes what it is asked for."""
+
+    def __init__(self, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.asked: list[tuple[Any, ...]] = []
+
+    def shares(self, *asked: Any) -> Any:
+        self.asked.append(asked)
+        return super().shares(*asked)
+
+
+def loader(**config: Any) -> Reader:
+    return Reader(Source(), LoaderConfig(**SIZES, **config), ("input_ids",))
+
+
+class Damaged(Loader):
+    """Says with every lane that a row group was lost."""
+
+    def shares(self, *asked: Any) -> Any:
+        for share in super().shares(*asked):
+            yield replace(share, lanes=tuple(replace(lane, quarantined=(LOST,)) for lane in share.lanes))
+
+
+def trained(
+    rank: Rank,
+    place: TrainingPosition | None = None,
+    *,
+    reader: Loader | None = None,
+    steps_ahead: int | None = None,
+    **config: Any,
+) -> str:
     trainer_config = TrainerConfig.model_validate({"epochs": 2, "commit_every": 4} | config)
     schedule = CommitSchedule(trainer_config, rank, failure_s=1e9)  # type: ignore[arg-type]
     trainer = Trainer(
-        stepper=rank, loader=loader(), saver=rank, lanes=LANES, recorder=rank, clock=rank,
+        stepper=rank, loader=reader or loader(), saver=rank, lanes=LANES, recorder=rank, clock=rank,
         config=trainer_config, schedule=schedule, evaluate=rank.evaluate, stop_asked=lambda: rank.stops,
+        **({} if steps_ahead is None else {"steps_ahead": steps_ahead}),
     )  # type: ignore[arg-type]  # fmt: skip
     return trainer.train(place or TrainingPosition(0, Cursor()))
 
@@ -143,6 +177,16 @@ def test_receipts_are_of_the_rows_that_were_learned_since_the_last_commit() -> N
         assert found.quarantined == [] and commit["metric"] is None and not commit["is_verified"]
 
 
+def test_the_receipt_of_a_lane_is_that_of_its_rows_however_they_are_cut() -> None:
+    whole, cut = Rank(), Rank()
+    trained(whole)
+    trained(cut, reader=loader(max_micro_batch_tokens=2))
+    assert {len(lane.micro_batches) for share in cut.shares for lane in share.lanes} == {2}
+    assert [commit["receipts"].rows for commit in cut.commits] == [
+        commit["receipts"].rows for commit in whole.commits
+    ]
+
+
 def test_a_resume_goes_on_where_the_commit_says() -> None:
     whole, rest = Rank(), Rank()
     trained(whole)
@@ -160,6 +204,30 @@ def test_a_window_is_gone_on_with_as_it_was_dealt(step_in_epoch: int, skipped: s
     commit: Any = SimpleNamespace(step=9, cursor=cursor, quarantined=lost)
     loader: Any = SimpleNamespace(geometry=SimpleNamespace(window_steps=4))
     assert TrainingPosition.after(commit, loader) == (9, cursor, skipped)
+
+
+def test_no_more_is_read_than_is_learned() -> None:
+    reader, place = loader(), TrainingPosition(7, Cursor(epoch=1, step_in_epoch=2), frozenset({3}))
+    trained(Rank(), place, reader=reader)
+    assert reader.asked == [(place.cursor, LANES, 3, place.skipped)]
+
+
+@pytest.mark.parametrize("steps_ahead", [None, 0, 2])
+def test_a_step_is_given_the_prompts_of_those_that_it_answers_ahead(steps_ahead: int | None) -> None:
+    rank = Rank()
+    trained(rank, steps_ahead=steps_ahead, max_steps=5)
+    lanes = [share.lanes for share in rank.shares]
+    for step, share in enumerate(rank.shares):
+        assert share.ahead == tuple(lanes[step + 1 : step + 1 + (steps_ahead or 0)])
+
+
+def test_a_commit_has_the_journal_of_its_steps_and_what_was_quarantined() -> None:
+    group = JournaledGroup(1, 2, 9, "learned", "[]", (answer_of(7),))
+    rank = Rank(answers={step: {"journal": (group._replace(step=step),)} for step in (1, 2, 3, 5)})
+    trained(rank, reader=Damaged(Source(), LoaderConfig(**SIZES), ("input_ids",)), max_steps=6)
+    steps = [[table["step"].to_pylist() for table in commit["receipts"].journal] for commit in rank.commits]
+    assert steps == [[[1], [2], [3]], [[5]]]
+    assert [commit["receipts"].quarantined for commit in rank.commits] == [[LOST] * 4 * 2, [LOST] * 2 * 2]
 
 
 def test_nothing_is_left_to_do_after_the_last_step() -> None:

@@ -1,0 +1,141 @@
+"""A regression with noise that the trainer's tests train, small enough to be written down a second time.
+
+Rows are points, and weigh their tokens: as many as the row's number modulo 3, and one more. The noise shows
+whether generators are seeded, a helper whether it is frozen. Of `SaysRows`, rows are prompts: each becomes the
+row that the model answers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from assay.data.loader.batch import LaneShare, MicroBatch, Ragged
+from assay.records.journal import JournaledAnswer, JournaledGroup
+from assay.training.generation.rollout import GenerationAbandonedError
+from assay.training.trainer.method import Loss, MetricSum, RolledOut
+from assay.training.trainer.numerics import combined_digest, digest_of_tensors
+
+NUM_POINTS = 40
+"""That `SaysRows` can answer."""
+
+
+class NoisyRegression:
+    """Points to zero."""
+
+    metrics: tuple[str, ...] = ("error", "seldom")
+
+    def build_model(self) -> nn.Module:
+        return nn.Linear(3, 1)
+
+    def build_helpers(self) -> dict[str, nn.Module]:
+        return {"offset": nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))}
+
+    def weight(self, micro_batch: MicroBatch) -> int:
+        return micro_batch.num_tokens
+
+    def tensors(self, micro_batch: MicroBatch, device: torch.device) -> dict[str, torch.Tensor]:
+        rows = torch.tensor(micro_batch.row_ids.astype(np.float32), device=device)
+        return {"points": torch.stack([rows / 10, rows.sin(), rows.cos()], dim=1)}
+
+    def blank(self, device: torch.device) -> dict[str, torch.Tensor]:
+        return {"points": torch.ones(1, 3, device=device)}
+
+    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
+        points = tensors["points"]
+        error = model(points) + torch.rand(len(points), 1) - 0.0 * helpers["offset"](points)
+        seldom = MetricSum(torch.tensor(1.0), 0.0)
+        return Loss(
+            error.square().sum(), {"error": MetricSum(error.abs().sum(), len(points)), "seldom": seldom}
+        )
+
+
+class SaysRows(NoisyRegression):
+    """Later updates weigh a loss by what the first one found."""
+
+    metrics = (*NoisyRegression.metrics, "paid")
+    rollout_costs: Mapping[str, float] = MappingProxyType({"decode_s": 0.5})
+
+    def __init__(
+        self, *, updates_per_rollout: int = 1, staleness: int = 0, settled_by: tuple[str, ...] = ()
+    ) -> None:
+        self.updates_per_rollout = updates_per_rollout
+        self.staleness = staleness
+        self.settled_by = settled_by
+        self.asked: list[dict[str, Any]] = []
+        """What was given with each wish for answers."""
+        self.checked: list[tuple[int, dict[str, float]]] = []
+
+    def rollouts(
+        self,
+        model: nn.Module,
+        lanes: Sequence[LaneShare],
+        helpers: Any,
+        *,
+        is_stopping: Callable[[], bool],
+        enter_phase: Callable[[str], None],
+        **given: Any,
+    ) -> list[RolledOut]:
+        enter_phase("generation")
+        self._note(lanes=[lane.lane for lane in lanes], **given)
+        if is_stopping():
+            raise GenerationAbandonedError
+        return [self.rolled_out(model, lane, step=given["step"], seed=given["seed"]) for lane in lanes]
+
+    def rollout(self, model: nn.Module, lane: LaneShare, helpers: Any, **given: Any) -> Any:
+        self._note(lanes=[lane.lane], **given)
+        return self.said(model, given["row_id"], given["seed"])
+
+    def rolled_out(self, model: nn.Module, lane: LaneShare, *, step: int, seed: int) -> RolledOut:
+        """A function of weights, rows and seed."""
+        prompts = [int(row) for batch in lane.micro_batches for row in batch.row_ids]
+        rows = [self.said(model, row, seed) for row in prompts]
+        paid = MetricSum(torch.tensor(float(sum(rows)), dtype=torch.float64), len(rows))
+        journal = [
+            JournaledGroup(step, lane.lane, row, "learned", "[]", (answer_of(said),))
+            for row, said in zip(prompts, rows, strict=True)
+        ]
+        learned = LaneShare(lane.lane, (micro_batch(rows),) if rows else ())
+        return RolledOut(learned, {"paid": paid}, combined_digest(rows), tuple(journal))
+
+    def said(self, model: nn.Module, row: int, seed: int) -> int:
+        """The answer to one prompt."""
+        return (row + seed + digest_of_tensors(model.parameters())) % NUM_POINTS
+
+    def settled(self, lane: LaneShare, totals: Mapping[str, float]) -> LaneShare:
+        shift = round(totals["paid"])
+        moved = tuple(micro_batch([int(row) + shift for row in each.row_ids]) for each in lane.micro_batches)
+        return LaneShare(lane.lane, moved)
+
+    def check_step(self, metrics: Mapping[str, float], *, step: int) -> None:
+        self.checked.append((step, dict(metrics)))
+
+    def predictions(self, model: nn.Module, tensors: Any) -> Any:
+        raise AssertionError("nobody evaluates it")
+
+    def loss(self, model: nn.Module, tensors: Any, helpers: Any) -> Loss:
+        found = super().loss(model, tensors, helpers)
+        weight = 1 + tensors["first"] if "first" in tensors else 1.0
+        return found._replace(sum=found.sum * weight, kept={"first": found.sum.detach()})
+
+    def _note(self, **given: Any) -> None:
+        is_plain = not torch.is_grad_enabled()
+        self.asked.append({**given, "is_plain": is_plain, "is_mixed": torch.is_autocast_enabled("cpu")})
+
+
+def micro_batch(rows: Sequence[int]) -> MicroBatch:
+    """Tokens that are all alike."""
+    lengths = np.array([row % 3 + 1 for row in rows], np.int32)
+    return MicroBatch(
+        np.array(rows, np.uint64), {"input_ids": Ragged(np.ones((len(rows), 3), np.int64), lengths)}, {}
+    )
+
+
+def answer_of(row: int) -> JournaledAnswer:
+    """As the journal holds it."""
+    return JournaledAnswer(
+        digest=row, num_tokens=1, is_cut=False, reward=float(row), scores=(float(row),), advantage=0.5
+    )
