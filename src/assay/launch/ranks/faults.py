@@ -12,6 +12,7 @@ nothing was tested by it.
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,9 @@ class _At(FrozenConfig):
     """The update under way; of no account in phase `startup`, which an attempt has once."""
     phase: PhaseOfLoop = "compute"
     """Strikes when this phase begins."""
+    entry: PositiveInt = 1
+    """The how-manieth time that the update under way enters it: `compute` once before the passes, and again
+    after each exchange of gradients."""
 
 
 class _Within(_At):
@@ -172,7 +176,8 @@ def _why_not(fault: Fault, last_attempt: int) -> str:
 
 
 def _moment(fault: Fault) -> str:
-    return f"phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
+    entry = "" if fault.entry == 1 else f"entry {fault.entry} of "
+    return f"{entry}phase '{fault.phase}'" + ("" if fault.phase == "startup" else f" of step {fault.step}")
 
 
 def _note_path(run_dir: Path, fault: Fault) -> Path:
@@ -197,6 +202,8 @@ class RankFaults:
         """`store` and `clock` are the right ones."""
         self._run_dir = run_dir
         self._waiting = [fault for fault in plan.faults if (fault.attempt, fault.rank) == (attempt, rank)]
+        self._entered = Counter[tuple[int, Phase]]()
+        """How often each update has entered each phase, while faults are waited for."""
         self._supervisor_pid = supervisor_pid
         self._ledger_path = ledger_path
         self._log = CommitLog(store)
@@ -208,7 +215,11 @@ class RankFaults:
 
     def at_moment(self, step: int, phase: Phase) -> None:
         """The rank is about to enter `phase` of the update `step`."""
-        begins = [fault for fault in self._waiting if fault.phase == phase]
+        if not self._waiting:
+            return
+        entered = self._entered[step, phase] + 1
+        self._entered[step, phase] = entered
+        begins = [fault for fault in self._waiting if fault.phase == phase and entered >= fault.entry]
         for fault in [fault for fault in begins if phase == "startup" or step >= fault.step]:
             if self._strike(fault, step):
                 self._waiting.remove(fault)

@@ -167,8 +167,7 @@ class Stepper:
         """
         check = self._spot_check if self._spot_check and self._spot_check.is_due(step) else None
         learned = self._forward.settled(self._learned(share, step), step=step, everyones=self._everyones)
-        if self._forward.makes_rollouts:
-            self._lane_sum.enter_phase("compute")
+        self._lane_sum.enter_phase("compute")
         if check:
             check.begin(share, step=step)
         costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}

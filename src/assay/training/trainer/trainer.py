@@ -107,7 +107,6 @@ class Trainer:
                 started_s = self._clock.monotonic_s()
                 self._recorder.phase("data")
                 share = next(shares)
-                self._recorder.phase("compute")
                 try:
                     totals = self._stepper.step(
                         share,
