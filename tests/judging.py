@@ -2,9 +2,10 @@
 
 import json
 import random
+import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -22,22 +23,49 @@ class MoodyJudge(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, *, fails_every: int = 0) -> None:
+    def __init__(self, *, fails_every: int = 0, leaves_after: int = 0) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.fails_every = fails_every
-        self.is_away = False
+        self.leaves_after = leaves_after
+        """Answers; then it goes away (0: never)."""
+        self.is_away = threading.Event()
+        """Connections are refused."""
         self.rng = random.Random(7)
         self.lock = threading.Lock()
         self.asked = Counter[str]()
         """By what was asked: number of the prompt, and answer."""
+        self.is_kept: Callable[[int], bool] = lambda number: False
+        """Whether what was said of all answers to the prompt of that number is durable."""
+        self.asked_of_kept: list[str] = []
+        """Questions about answers to such a prompt: none may be asked."""
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}/v1"
 
+    def begin(self) -> None:
+        """Answer from now on."""
+        self.is_away.clear()
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def leave(self) -> None:
+        """Refuse connections; what was asked before is still answered."""
+        self.shutdown()
+        self.server_close()
+        self.is_away.set()
+
+    def come_back(self) -> None:
+        """Answer again at the same address."""
+        self.socket = socket.socket(self.address_family, self.socket_type)
+        self.server_bind()
+        self.server_activate()
+        self.begin()
+
     def said(self, question: str) -> str:
         with self.lock:
             self.asked[question] += 1
+            if self.asked.total() == self.leaves_after:
+                threading.Thread(target=self.leave).start()
             if self.fails_every and sum(self.asked.values()) % self.fails_every == 0:
                 return "I would rather not say"
             return json.dumps({"result": round(self.rng.random(), 3)})
@@ -48,15 +76,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.server.is_away:
-            self.send_error(400, "away")
-            return
-        said = self.server.said(body["messages"][0]["content"])
+        question = body["messages"][0]["content"]
+        if self.server.is_kept(int(question.partition("|")[0])):
+            if self._asker_is_gone():  # killed, and somebody else has asked and kept since
+                return
+            self.server.asked_of_kept.append(question)
+        said = self.server.said(question)
         answer = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+
+    def _asker_is_gone(self) -> bool:
+        try:
+            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -65,11 +103,9 @@ class _Handler(BaseHTTPRequestHandler):
 def moody_judge(**options: Any) -> Iterator[MoodyJudge]:
     """Answers until the block ends."""
     server = MoodyJudge(**options)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
+    server.begin()
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        if not server.is_away.is_set():
+            server.leave()

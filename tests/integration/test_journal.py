@@ -8,19 +8,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from assay.base.digest import sha256_of_bytes
-from assay.launch.ranks.faults import FaultPlan
-from assay.launch.ranks.supervisor import RestartPolicy
 from assay.launch.replay import replay
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.commit_log import JOURNAL_NAME, JUDGED_PREFIX, CommitLog
-from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.training.checkpoint.journal import journal_file, journal_table, read_journal
 from assay.training.replay.request import ReplayRequest
 from judging import JUDGE, moody_judge
-from method_runs import digest
 from one_rank import one_rank_run, train_here
 from prompt_rows import GRADER, grpo_recipe, prompt_dataset
 
@@ -126,24 +122,3 @@ def test_a_judge_is_asked_once_of_each_answer_and_a_replay_asks_nobody(dataset: 
     assert replay(run, log, ReplayRequest(step=5, search_rows=True)).verdict == "equal"
     lines = pq.read_table(Path(run.run_dir) / log.commits()[0].folder / JOURNAL_NAME)
     assert lines.column_names[:4] == ["step", "lane", "row_id", "outcome"]
-
-
-@pytest.mark.slow
-def test_killed_and_resized_with_a_judge_that_answers_at_random_no_kept_word_is_asked_for(
-    dataset: Path, tmp_path: Path
-) -> None:
-    kills = [{"type": "kill", "attempt": attempt, "step": step} for attempt, step in ((1, 2), (2, 5), (3, 6))]
-    faults = FaultPlan.model_validate({"faults": kills})
-    policy = RestartPolicy(world_sizes=(2, 4, 1), faults=faults, parallel=("ddp", "fsdp2", "ddp"))
-    with moody_judge() as judge:
-        tree = recipe(dataset, tmp_path, **PAID_BY_A_JUDGE, judge={"url": judge.url, "concurrency": 4})
-        digest(tree, "judged", policy)
-    run = Home.from_environment().run("judged")
-    log = CommitLog(open_store(run.store_url))
-    groups = [group for commit in log.commits() for group in read_journal(log.store, commit)]
-    assert len(groups) == 48
-    answered = sum(len(group.answers) for group in groups)
-    # What a rank that dies has asked and not yet kept may be asked again: a group on each of 2, 4 and 1 ranks.
-    # Who forgot what was said would ask of four whole steps again, 128 answers.
-    assert 0 <= sum(judge.asked.values()) - answered <= 4 * (2 + 4 + 1)
-    assert audit_run(run, log).verdict in ("pass", "incomplete")

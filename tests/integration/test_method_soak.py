@@ -1,8 +1,8 @@
 """Random deaths, at random moments, on 1, 2, 4 and 8 ranks by turns: every method, full and with adapters.
 
-A few in `make test-slow`, more than 160 in `make soak`, 100 of them of GRPO; adapters where PEFT is
-(`make test-lora`, `make soak`). What a program that moves its cursor before the update would come to is tried
-beside them, in forks of the test.
+A few in `make test-slow`, more than 160 in `make soak`, 100 of them of GRPO, where a judge that answers at
+random pays in every third run; adapters where PEFT is (`make test-lora`, `make soak`). Programs that move the
+cursor before the update, or forget what a judge said, are tried beside them, in forks of the test.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
-from assay.training.audit import audit_run
+from assay.training.checkpoint.grade_book import GradeBook, JudgesWord
 from assay.training.trainer.trainer import TrainingPosition
 from forked_run import train_in_forks
 from integration.test_soak import (
@@ -33,6 +33,8 @@ from integration.test_soak import (
     random_plan,
     seeds,
 )
+from judged_runs import Kept, paid_by, what_is_wrong
+from judging import MoodyJudge, moody_judge
 from method_runs import LORA, method_recipe
 from one_rank import train_one_rank
 
@@ -52,6 +54,14 @@ KILLED_BY_STEP = 9
 """A kill that is planned up to here strikes before the run can end, with its 12 steps."""
 
 
+def recipe_of(method: str, folder: Path, *, adapters: bool = False, way: str = "") -> dict[str, Any]:
+    tree = method_recipe(method, folder, **({"lora": LORA} if adapters else {}))
+    tree["loader"] |= {"lanes": 8}
+    tree["trainer"] |= {"commit_every": 2, "evaluate_every": 4}
+    tree["method"] |= GRPO_WAYS.get(way, {})
+    return tree
+
+
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[dict[str, Any], str]]:
     """The recipe of a method, and the digest of the weights with which it ends if nothing happens to it."""
@@ -60,10 +70,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple
     def of(method: str, *, adapters: bool, way: str = "") -> tuple[dict[str, Any], str]:
         if (method, adapters, way) not in made:
             folder = tmp_path_factory.mktemp(method)
-            tree = method_recipe(method, folder, **({"lora": LORA} if adapters else {}))
-            tree["loader"] |= {"lanes": 8}
-            tree["trainer"] |= {"commit_every": 2, "evaluate_every": 4}
-            tree["method"] |= GRPO_WAYS.get(way, {})
+            tree = recipe_of(method, folder, adapters=adapters, way=way)
             train_one_rank(tree, folder / "run")
             last = CommitLog(open_store(str(folder / "run"))).commits()[-1]
             made[method, adapters, way] = tree, last.weights_digest
@@ -98,14 +105,38 @@ def test_a_method_that_is_killed_and_resized_ends_with_the_undisturbed_weights(
     killed_and_resized(seed, *undisturbed(METHODS[seed % 3], adapters=False))
 
 
+def plans_of_rollouts(*, judged: bool) -> list[Any]:
+    """A judge pays in every third plan, so in each of the ways."""
+    marks = {seed: [pytest.mark.soak] if seed >= 3 else [] for seed in range(GRPO_PLANS)}
+    return [pytest.param(seed, marks=marks[seed]) for seed in marks if (seed % 3 == 2) == judged]
+
+
+def way_of(seed: int) -> str:
+    return [*GRPO_WAYS][seed % len(GRPO_WAYS)]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", seeds(short=3, soak=GRPO_PLANS - 3))
+@pytest.mark.parametrize("seed", plans_of_rollouts(judged=False))
 def test_rollouts_that_are_killed_and_resized_end_with_the_undisturbed_weights(
     seed: int, undisturbed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    way = [*GRPO_WAYS][seed % len(GRPO_WAYS)]
-    killed_and_resized(seed, *undisturbed("grpo", adapters=False, way=way), phases=GRPO_PHASES)
+    killed_and_resized(seed, *undisturbed("grpo", adapters=False, way=way_of(seed)), phases=GRPO_PHASES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", plans_of_rollouts(judged=True))
+def test_rollouts_that_a_judge_pays_at_random_are_killed_and_resized_and_no_kept_word_is_asked_for(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    sizes, plan, rng = planned(seed, GRPO_PHASES)
+    with moody_judge(fails_every=40) as judge:
+        tree = paid_by(judge, recipe_of("grpo", tmp_path, way=way_of(seed)))
+        run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=f"seed-{seed}")
+        judge.is_kept = Kept(run)
+        kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
+        assert what_is_wrong(run, judge, tmp_path / "beside") == []
 
 
 def test_the_plans_of_rollouts_have_a_hundred_kills_in_every_phase_on_every_size() -> None:
@@ -115,31 +146,29 @@ def test_the_plans_of_rollouts_have_a_hundred_kills_in_every_phase_on_every_size
     assert {size for sizes, _ in plans for size in sizes} == {1, 2, 4, 8}
 
 
-def short_run(tree: dict[str, Any], name: str, sizes: tuple[int, ...], **more: Any) -> tuple[str, str]:
-    """In forks, with a kill in each attempt but the last: the digest of its weights, what its audit found.
+def wrong_with(
+    name: str, judge: MoodyJudge, folder: Path, *, sizes: tuple[int, int], parallel: tuple[Any, ...] = ()
+) -> list[str]:
+    """With a short run in forks that is paid by the judge, and killed between two updates.
 
     Whoever commits step 4 has waited for the commit of step 2: there is one to go on from.
     """
-    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id=name)
-    kills = [
-        {"type": "kill", "attempt": place + 1, "rank": size - 1, "step": 5} for place, size in enumerate(sizes)
-    ]
-    plan = FaultPlan.model_validate({"faults": kills[:-1]})
-    assert train_in_forks(run, sizes, faults=plan, **more) == [False] * (len(sizes) - 1) + [True]
-    log = CommitLog(open_store(run.store_url))
-    return log.commits()[-1].weights_digest, audit_run(run, log).verdict
+    tree = recipe_of("grpo", folder / name)
+    tree["trainer"] |= {"max_steps": 6, "evaluate_every": None}
+    tree["method"] |= {"updates_per_rollout": 2}
+    run = new_run(Home.from_environment(), LoadedConfig(paid_by(judge, tree), {}), run_id=name)
+    judge.is_kept = Kept(run)
+    judge.asked_of_kept.clear()
+    kill = {"type": "kill", "rank": sizes[0] - 1, "step": 5, "phase": "compute", "entry": 3}
+    plan = FaultPlan.model_validate({"faults": [kill]})
+    assert train_in_forks(run, sizes, faults=plan, parallel=parallel) == [False, True]
+    return what_is_wrong(run, judge, folder / name / "beside")
 
 
-def test_rollouts_end_alike_whatever_dies_and_a_cursor_that_moves_before_the_update_is_caught(
+def test_judged_rollouts_end_alike_whatever_dies_and_a_cursor_that_moves_before_the_update_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
-    tree = method_recipe("grpo", tmp_path)
-    tree["trainer"] |= {"max_steps": 6, "commit_every": 2}
-    tree["method"] |= {"updates_per_rollout": 2}
-    alone, verdict = short_run(tree, "alone", (1,))
-    assert verdict == "pass"
-    assert short_run(tree, "killed", (2, 1), parallel=("fsdp2", "ddp")) == (alone, verdict)
     right = TrainingPosition.after
 
     def too_far(commit: Commit, loader: Loader) -> TrainingPosition:
@@ -147,9 +176,29 @@ def test_rollouts_end_alike_whatever_dies_and_a_cursor_that_moves_before_the_upd
         place = right(commit, loader)
         return place._replace(step=place.step + 1, cursor=loader.next_cursor(place.cursor))
 
-    monkeypatch.setattr(TrainingPosition, "after", staticmethod(too_far))
-    digest, verdict = short_run(tree, "wrong", (1, 1))
-    assert digest != alone and verdict == "fail"
+    with moody_judge() as judge:
+        assert wrong_with("right", judge, tmp_path, sizes=(2, 1), parallel=("fsdp2", "ddp")) == []
+        monkeypatch.setattr(TrainingPosition, "after", staticmethod(too_far))
+        found = wrong_with("wrong", judge, tmp_path, sizes=(1, 1))
+    assert any(each.startswith("audit: ") for each in found)
+    assert "an undisturbed run that is paid the same ends with other weights" in found
+
+
+@pytest.mark.slow
+def test_a_program_that_forgets_what_a_judge_said_is_caught(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    right = GradeBook.said
+
+    def forgetful(self: GradeBook, step: int, rows: Any, *, reward: int) -> list[JudgesWord]:
+        """Who makes a lane again beside its owner asks nobody, and would find nothing."""
+        return right(self, step, rows, reward=reward) if self.is_read_only else []
+
+    monkeypatch.setattr(GradeBook, "said", forgetful)
+    with moody_judge() as judge:
+        found = wrong_with("forgetful", judge, tmp_path, sizes=(1, 1))
+    assert any(each.startswith("asked though it was kept") for each in found)
 
 
 @pytest.mark.slow

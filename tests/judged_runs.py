@@ -1,0 +1,109 @@
+"""Runs that are paid by a judge who answers at random: which of its words are durable, and what is wrong with
+how such a run ended.
+
+The weights cannot be those of another run that asked the judge by itself. But rewards are journaled: a run that
+nothing happens to and that is paid by the same words must say, learn and journal the same, and ask nobody.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from assay.base.errors import StoreError
+from assay.records.journal import JournaledGroup, JudgedAnswer, JudgedGroup
+from assay.records.run import Run
+from assay.scoring.graders import grader_sha256
+from assay.store.commit_log import JUDGED_PREFIX, CommitLog
+from assay.store.objects import open_store
+from assay.training.audit import audit_run, effective_commits
+from assay.training.checkpoint.grade_book import GradeBook
+from assay.training.checkpoint.journal import read_journal
+from assay.training.recipe import Recipe
+from judging import JUDGE, MoodyJudge
+from one_rank import one_rank_run, rows_of_steps, train_here
+from prompt_rows import GRADER
+
+
+def paid_by(judge: MoodyJudge, tree: dict[str, Any]) -> dict[str, Any]:
+    """The recipe, with `judge` in the place of its grader; held-out answers are graded without one."""
+    keys = {
+        "rewards": [{"grader": JUDGE}],
+        "held_out": [{"grader": GRADER}],
+        "judge": {"url": judge.url},
+        "max_reward_failures": 0.3,
+    }
+    return {**tree, "method": {**tree["method"], **keys}}
+
+
+class Kept:
+    """What of a judge's words is durable in a run, by the bytes of its store."""
+
+    def __init__(self, run: Run) -> None:
+        trainer, self._store_url = run.recipe["trainer"], run.store_url
+        steps = rows_of_steps(run.recipe, trainer["max_steps"])
+        self._step_of = {row: step for step, lanes in enumerate(steps, 1) for lane in lanes for row in lane}
+        self._group_size = run.recipe["method"]["group_size"]
+
+    def __call__(self, row: int) -> bool:
+        """All answers to the prompt have a score, or a commit holds its step."""
+        store, step = open_store(self._store_url), self._step_of[row]
+        try:
+            keys = [item.key for item in store.list(f"{JUDGED_PREFIX}{step:08d}/{row:016x}-")]
+            groups = [JudgedGroup.from_json(store.get(key), source=key) for key in keys]
+        except StoreError:  # deleted since it was listed: a commit holds the step
+            return True
+        scored = {each.sample for group in groups for each in group.answers if each.score is not None}
+        committed = max((commit.step for commit in CommitLog(store).commits()), default=0)
+        return len(scored) == self._group_size or step <= committed
+
+
+def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
+    """With the end of a run whose words `judge` watched over by `Kept`; `folder`: for the run beside it."""
+    log = CommitLog(open_store(run.store_url))
+    found = [f"asked though it was kept: {question}" for question in judge.asked_of_kept]
+    audit = audit_run(run, log)
+    if audit.verdict != "pass":
+        found += [f"audit: {problem}" for problem in (audit.verdict, *audit.problems)]
+    groups, num_asked = journal_of(log), judge.asked.total()
+    beside = one_rank_run(run.recipe, folder)
+    _keep(groups, GradeBook(open_store(beside.store_url), attempt=0), run)
+    judge.is_kept = lambda row: False
+    train_here(beside)
+    again = CommitLog(open_store(beside.store_url))
+    if judge.asked.total() > num_asked:
+        found.append(f"{judge.asked.total() - num_asked} answers of an undisturbed run were not paid")
+    if journal_of(again) != groups:
+        found.append("an undisturbed run that is paid the same has another journal")
+    if again.commits()[-1].weights_digest != log.commits()[-1].weights_digest:
+        found.append("an undisturbed run that is paid the same ends with other weights")
+    return found
+
+
+def journal_of(log: CommitLog) -> list[JournaledGroup]:
+    """Of all steps that a run has learned."""
+    return [group for commit in effective_commits(log) for group in read_journal(log.store, commit)]
+
+
+def _keep(groups: Sequence[JournaledGroup], book: GradeBook, run: Run) -> None:
+    [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[union-attr]
+    for group in groups:
+        answers = tuple(
+            JudgedAnswer(
+                sample=sample,
+                rollout=f"{answer.digest:016x}",
+                score=answer.scores[0],
+                failure_kind=answer.failure_kind,
+                failure=answer.failure,
+            )
+            for sample, answer in enumerate(group.answers)
+        )
+        said = JudgedGroup(
+            step=group.step,
+            row_id=group.row_id,
+            # A score holds for every attempt, a failure for the one that met it: the run beside has but one.
+            attempt=int(any(each.score is None for each in answers)),
+            grader=reward.name,
+            grader_sha256=grader_sha256(reward.grader),
+            answers=answers,
+        )
+        book.keep(said, reward=0)
