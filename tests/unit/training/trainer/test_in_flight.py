@@ -26,6 +26,8 @@ ROWS = st.lists(
     st.tuples(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 99), max_size=5), st.floats(-9, 9)), max_size=4
 )
 
+TWO_ROWS_IN_ONE_LINE = np.ones((1, 4), np.int64), np.array([2, 2], np.int32)
+
 
 def answers(rows: list[tuple[int, list[int], float]]) -> MicroBatch:
     """Rows with tokens, a list of numbers for them, a number, and a word that some have."""
@@ -202,3 +204,13 @@ def test_a_share_knows_so_many_that_follow_and_no_more_are_read(num_steps: int) 
         assert (share.cursor, share.lanes) == (shares[place].cursor, shares[place].lanes)
         assert share.ahead == tuple(each.lanes for each in shares[place + 1 : place + 1 + num_steps])
     assert place == len(shares) - 1
+
+
+def test_every_lane_has_an_answer_and_every_row_a_line() -> None:
+    held = InFlight((2, 3))
+    with pytest.raises(ValueError, match="shorter"):
+        held.put(4, [prompts(2, 1), prompts(3, 2)], [became(2)], policy_step=1)
+    packed = MicroBatch(np.arange(2, dtype=np.uint64), {"input_ids": Ragged(*TWO_ROWS_IN_ONE_LINE)}, {})
+    held.put(4, [prompts(2, 1)], [became(2, 1, packed)], policy_step=1)
+    with pytest.raises(ValueError, match="longer"):
+        held.state()

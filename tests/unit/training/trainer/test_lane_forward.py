@@ -145,8 +145,10 @@ def test_the_weights_are_gathered_once_for_all_that_is_missing() -> None:
 
     method = SaysRows(staleness=2)
     forward = forward_of(method)
-    forward.learned(whole_model, [prompts(0, 1)], step=1, ahead=[[prompts(0, 2)], [prompts(0, 3)]])
-    assert len(gathered) == 1 and len(method.asked) == 3
+    entered: list[str] = []
+    ahead = [[prompts(0, 2)], [prompts(0, 3)]]
+    forward.learned(whole_model, [prompts(0, 1)], step=1, ahead=ahead, enter_phase=entered.append)
+    assert len(gathered) == 1 and len(method.asked) == 3 and entered == ["generation"] * 3
 
 
 def test_a_step_whose_lanes_were_answered_in_part_is_answered_anew() -> None:
