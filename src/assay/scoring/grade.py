@@ -7,7 +7,7 @@ score of 0: a broken grader and a bad model must not look alike.
 """
 
 import json
-import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from assay.scoring.graders import (
     single_graders,
 )
 from assay.scoring.item_failure import ItemFailure
+from assay.scoring.judge_answer import label_in, result_in
 from assay.scoring.python_process import Limits, PythonProcess
 from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
 from assay.scoring.template import UnknownVariableError, render
@@ -57,15 +58,19 @@ class Tools(NamedTuple):
 
 
 def sample_values(output_text: str, item: Mapping[str, Any]) -> dict[str, Any]:
-    """The namespaces of one completion: `sample.output_text`, `sample.output_json` where it is JSON, `item`."""
+    """The namespaces of one completion: `sample.output_text`, `sample.output_json` where it is JSON, `item`.
+
+    White space around a completion is no part of its `output_text`: a model that goes on from a prompt begins
+    with a space. `choices` hold it as it was drawn.
+    """
     sample: dict[str, Any] = {
-        "output_text": output_text,
+        "output_text": output_text.strip(),
         "choices": [{"message": {"role": "assistant", "content": output_text}}],
         "output_tools": [],
     }
     try:
         sample["output_json"] = json.loads(output_text)
-    except ValueError:
+    except (ValueError, RecursionError):
         sample["output_json"] = None
     return {"sample": sample, "item": dict(item)}
 
@@ -128,7 +133,10 @@ class GraderRunner:
 
     def _guarded_text(self, grader: StringCheck | TextSimilarity, values: Values) -> Grade:
         try:
-            text, reference = render(grader.input, values), render(grader.reference, values)
+            # One character can be written in several ways that nobody sees.
+            text, reference = (
+                unicodedata.normalize("NFC", render(each, values)) for each in (grader.input, grader.reference)
+            )
         except UnknownVariableError as error:
             return Grade(None, ItemFailure("invalid_variable_error", str(error)))
         if isinstance(grader, StringCheck):
@@ -138,9 +146,9 @@ class GraderRunner:
         assert self._tools.embedder is not None, "checked when the runner was made"
         try:
             first, second = self._tools.embedder.embed([text, reference])
-        except SamplerError as error:
+            return Grade(cosine_similarity(first, second))
+        except (SamplerError, ValueError) as error:
             return Grade(None, ItemFailure("model_grader_server_error", str(error)))
-        return Grade(cosine_similarity(first, second))
 
     def _python(self, grader: PythonGrader, values: Values) -> Grade:
         process = self._processes.get(grader.source)
@@ -160,16 +168,16 @@ class GraderRunner:
 
 
 def string_check(operation: str, text: str, reference: str) -> bool:
-    """The API's four comparisons."""
+    """The API's four comparisons, white space around aside; an empty text alone holds an empty reference."""
     match operation:
         case "eq":
-            return text == reference
+            return text.strip() == reference.strip()
         case "ne":
-            return text != reference
+            return text.strip() != reference.strip()
         case "like":
-            return reference in text
+            return reference in text if reference else not text
         case "ilike":
-            return reference.lower() in text.lower()
+            return string_check("like", text.casefold(), reference.casefold())
     raise AssertionError(f"unknown operation {operation!r}")
 
 
@@ -220,35 +228,6 @@ def judge_failure(error: SamplerError) -> ItemFailure:
     """The failure of an item whose judge did not answer."""
     is_refusal = error.kind == "refusal"
     return ItemFailure("model_grader_refusal_error" if is_refusal else "model_grader_server_error", str(error))
-
-
-def label_in(text: str, labels: Sequence[str]) -> str | None:
-    """The label of `{"label": ...}`, or the whole answer where it is a label; None otherwise."""
-    tree = _json_object_in(text)
-    said = tree.get("label", tree.get("result")) if tree is not None else text.strip().strip("\"'.")
-    return said if said in labels else None
-
-
-def result_in(text: str) -> float | None:
-    """The number of `{"result": ...}`, or the whole answer where it is a number; None otherwise."""
-    tree = _json_object_in(text)
-    said = tree.get("result") if tree is not None else text.strip()
-    try:
-        return None if isinstance(said, bool) or said is None else float(said)
-    except (TypeError, ValueError):
-        return None
-
-
-def _json_object_in(text: str) -> dict[str, Any] | None:
-    """The object that the text is, or that stands in it, in a code fence or between words."""
-    match = re.search(r"\{.*\}", text, re.DOTALL)
-    if match is None:
-        return None
-    try:
-        tree = json.loads(match.group())
-    except ValueError:
-        return None
-    return tree if isinstance(tree, dict) else None
 
 
 def _sampling(wanted: JudgeSampling) -> Sampling:

@@ -19,6 +19,9 @@ from assay.scoring.text_similarity import Measure
 
 CheckedT = TypeVar("CheckedT")
 
+RULES = 2
+"""Rises when graders come to judge answers otherwise than before: such scores are not comparable."""
+
 
 def _checked_template(value: Any) -> Any:
     return _as_value_error(check_template, value) if isinstance(value, str) else value
@@ -246,8 +249,8 @@ Grader = Annotated[
 
 
 def grader_sha256(grader: Grader) -> str:
-    """SHA-256 of the grader with all its values; its name is not part of it."""
-    return sha256_of_json(grader.model_dump(mode="json", exclude={"name"}))
+    """SHA-256 of the grader with all its values but its name, and of the rules by which it is applied."""
+    return sha256_of_json([RULES, grader.model_dump(mode="json", exclude={"name"})])
 
 
 def single_graders(grader: Grader) -> tuple[SingleGrader, ...]:

@@ -1,25 +1,27 @@
 """How alike two texts are, in [0, 1]: the measures of the API's `text_similarity` grader.
 
-Words are runs of letters and digits, and single punctuation marks, in lower case. METEOR matches equal words
-only (no stems, no WordNet), so that a score does not depend on which dictionaries a machine has.
+    no word in common -> 0 <= measure <= 1 <- the same words
+
+Words (`assay.base.words`) are compared in lower case; `fuzzy_match` compares characters. METEOR matches equal
+words only (no stems, no WordNet), so that a score does not depend on which dictionaries a machine has.
 """
 
 import itertools
 import math
-import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Literal
 
 from rapidfuzz import fuzz
 from rapidfuzz.distance import LCSseq
 
+from assay.base.words import words_of
+
 Measure = Literal[
     "fuzzy_match", "bleu", "gleu", "meteor", "cosine",
     "rouge_1", "rouge_2", "rouge_3", "rouge_4", "rouge_5", "rouge_l",
 ]  # fmt: skip
 MAX_ORDER = 4
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def similarity(measure: Measure, text: str, reference: str) -> float:
@@ -27,25 +29,33 @@ def similarity(measure: Measure, text: str, reference: str) -> float:
     if measure == "fuzzy_match":
         return fuzz.ratio(text, reference) / 100
     words, expected = split_words(text), split_words(reference)
-    if measure == "bleu":
-        return bleu(words, expected)
-    if measure == "gleu":
-        return gleu(words, expected)
-    if measure == "meteor":
-        return meteor(words, expected)
-    if measure == "rouge_l":
-        return _f1(LCSseq.similarity(words, expected), len(words), len(expected))
+    if not words or not expected or words == expected:
+        # Of what has no words, or too few for an n-gram, a quotient would say nothing.
+        return float(words == expected)
+    match measure:
+        case "bleu":
+            return bleu(words, expected)
+        case "gleu":
+            return gleu(words, expected)
+        case "meteor":
+            return meteor(words, expected)
+        case "rouge_l":
+            return _f1(LCSseq.similarity(words, expected), len(words), len(expected))
     assert measure.startswith("rouge_"), f"'{measure}' is not a measure of texts alone"
     return rouge(words, expected, int(measure.removeprefix("rouge_")))
 
 
 def split_words(text: str) -> list[str]:
     """Lower-case words and punctuation marks."""
-    return _WORD.findall(text.lower())
+    return words_of(text.lower())
 
 
 def rouge(words: Sequence[str], reference: Sequence[str], order: int) -> float:
-    """ROUGE-N (Lin 2004) as F1 of the n-grams."""
+    """ROUGE-N (Lin 2004) as F1 of the n-grams.
+
+    A reference of fewer than N words has none: it is compared by n-grams of its own length.
+    """
+    order = min(order, len(reference))
     found, expected = _ngrams(words, order), _ngrams(reference, order)
     return _f1((found & expected).total(), found.total(), expected.total())
 
@@ -55,8 +65,6 @@ def bleu(words: Sequence[str], reference: Sequence[str]) -> float:
 
     Orders longer than the text or the reference are left out, so that a short exact answer scores 1.
     """
-    if not words or not reference:
-        return float(list(words) == list(reference))
     logs = []
     for order in range(1, min(MAX_ORDER, len(words), len(reference)) + 1):
         found = _ngrams(words, order)
@@ -73,15 +81,17 @@ def gleu(words: Sequence[str], reference: Sequence[str]) -> float:
     orders = range(1, MAX_ORDER + 1)
     found = sum((_ngrams(words, order) for order in orders), Counter[tuple[str, ...]]())
     expected = sum((_ngrams(reference, order) for order in orders), Counter[tuple[str, ...]]())
-    longest = max(found.total(), expected.total())
-    return (found & expected).total() / longest if longest else 1.0
+    return (found & expected).total() / max(found.total(), expected.total())
 
 
 def meteor(words: Sequence[str], reference: Sequence[str]) -> float:
-    """METEOR (Banerjee & Lavie 2005) on equal words: F-mean, 9:1 to recall, less a penalty for chunks."""
+    """METEOR (Banerjee & Lavie 2005) on equal words: F-mean, 9:1 to recall, less a penalty for chunks.
+
+    As in its authors' program, a text that is its reference is one chunk without a penalty.
+    """
     aligned = _alignment(words, reference)
-    if not aligned:
-        return 0.0
+    if not aligned or words == reference:
+        return float(words == reference)
     precision, recall = len(aligned) / len(words), len(aligned) / len(reference)
     mean = 10 * precision * recall / (recall + 9 * precision)
     chunks = 1 + sum(b != (a[0] + 1, a[1] + 1) for a, b in itertools.pairwise(aligned))
@@ -89,9 +99,17 @@ def meteor(words: Sequence[str], reference: Sequence[str]) -> float:
 
 
 def cosine_similarity(first: Sequence[float], second: Sequence[float]) -> float:
-    """The cosine of two vectors; 0 where one of them is zero."""
-    norms = math.sqrt(sum(x * x for x in first) * sum(y * y for y in second))
-    return sum(x * y for x, y in zip(first, second, strict=True)) / norms if norms else 0.0
+    """The cosine of two vectors; 0 where one of them is zero.
+
+    `ValueError` where they are of unequal length or hold what is no number.
+    """
+    norms = math.hypot(*first), math.hypot(*second)
+    if not all(map(math.isfinite, norms)):
+        raise ValueError("an embedding holds what is no finite number")
+    if not all(norms):
+        return 0.0
+    cosine = sum(x / norms[0] * (y / norms[1]) for x, y in zip(first, second, strict=True))
+    return max(-1.0, min(1.0, cosine))
 
 
 def _ngrams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
@@ -99,22 +117,27 @@ def _ngrams(words: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
 
 
 def _f1(matches: int, num_found: int, num_expected: int) -> float:
-    if num_found == 0 or num_expected == 0:
-        return float(num_found == num_expected)
     return 2 * matches / (num_found + num_expected)
 
 
 def _alignment(words: Sequence[str], reference: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs of equal words, each word once; a word goes on from its neighbour's match where it can."""
-    free: dict[str, list[int]] = {}
+    free: dict[str, deque[int]] = {}
     for place, word in enumerate(reference):
-        free.setdefault(word, []).append(place)
+        free.setdefault(word, deque()).append(place)
+    taken: set[int] = set()
     aligned: list[tuple[int, int]] = []
     for place, word in enumerate(words):
-        places = free.get(word)
-        if places:
-            following = aligned[-1][1] + 1 if aligned and aligned[-1][0] == place - 1 else -1
-            chosen = following if following in places else places[0]
-            places.remove(chosen)
-            aligned.append((place, chosen))
+        places = free.get(word, deque())
+        following = aligned[-1][1] + 1 if aligned and aligned[-1][0] == place - 1 else len(reference)
+        if following < len(reference) and reference[following] == word and following not in taken:
+            chosen = following
+        else:
+            while places and places[0] in taken:
+                places.popleft()
+            if not places:
+                continue
+            chosen = places.popleft()
+        taken.add(chosen)
+        aligned.append((place, chosen))
     return aligned

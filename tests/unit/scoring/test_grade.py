@@ -3,13 +3,16 @@
 from contextlib import closing
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from assay.base.config import FrozenConfig, LoadedConfig, validated
 from assay.base.errors import ConfigError
-from assay.scoring.grade import GraderRunner, Tools, label_in, result_in, sample_values
+from assay.scoring.grade import GraderRunner, Tools, sample_values
 from assay.scoring.graders import Grader, grader_sha256
 from assay.scoring.sampler import SamplerError
 
+OPERATIONS = ("eq", "ne", "like", "ilike")
 TEXT = {"input": "{{ sample.output_text }}", "reference": "{{ item.answer }}"}
 
 
@@ -148,7 +151,50 @@ def test_a_graders_digest_follows_its_rule_and_not_its_name():
     assert grader_sha256(grader_of(EXACT)) != grader_sha256(grader_of({**EXACT, "operation": "ne"}))
 
 
-def test_answers_in_words_are_read_only_where_they_are_the_whole_answer():
-    assert result_in("about 7") is None
-    assert label_in("It is good", ("good", "bad")) is None
-    assert label_in("good", ("good", "bad")) == "good"
+@pytest.mark.parametrize("output", ["paris", " paris", "paris\n", "\t paris \u3000\n"])
+def test_white_space_around_an_answer_is_no_part_of_it(output):
+    source = "def grade(sample, item): return sample['output_text'] == item['answer']"
+    assert grade(EXACT, output).score == 1.0
+    assert grade({"type": "python", "source": source}, output).score == 1.0
+    raw = {**EXACT, "input": "{{ sample.choices[0].message.content }}|", "reference": f"{output}|"}
+    assert grade(raw, output).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("operation", "output", "answer", "score"),
+    [
+        ("eq", "cafe\u0301", "caf\u00e9", 1),  # one character, written in two ways
+        ("ilike", "Die STRASSE", "straße", 1),
+        ("ilike", "ΟΔΟΣ", "Σ", 1),
+        ("like", "anything", "", 0),
+        ("ilike", "anything", "", 0),
+        ("like", " ", "", 1),
+        ("eq", "", "0", 0),
+    ],
+)
+def test_string_check_of_foreign_and_empty_texts(operation, output, answer, score):
+    tree = {"type": "string_check", "operation": operation, **TEXT}
+    assert grade(tree, output, answer=answer).score == score
+
+
+@pytest.mark.parametrize("output", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, "\ud800", "\0"])
+def test_an_answer_that_no_parser_likes_has_a_score(output):
+    for tree in (EXACT, NEAR, {**NEAR, "evaluation_metric": "bleu"}):
+        assert grade(tree, output).score < 0.001
+
+
+@settings(max_examples=100, deadline=None)
+@given(output=st.text(max_size=50), answer=st.text(max_size=50))
+def test_every_answer_gets_the_marks_of_its_operation(output, answer):
+    scores = {name: grade({**EXACT, "operation": name}, output, answer=answer).score for name in OPERATIONS}
+    assert scores["eq"] + scores["ne"] == 1.0
+    assert scores["like"] <= scores["ilike"]
+
+
+@pytest.mark.parametrize("vectors", [[[1.0], [1.0, 2.0]], [[float("nan")], [1.0]], [[1.0]], []])
+def test_embeddings_that_cannot_be_compared_are_a_failure(scripted, vectors):
+    embedder = scripted("")
+    embedder.embed = lambda texts: vectors
+    tree = {"type": "text_similarity", "evaluation_metric": "cosine", **TEXT}
+    graded = grade(tree, "ab", Tools(embedder=embedder))
+    assert (graded.score, graded.failure.kind) == (None, "model_grader_server_error")

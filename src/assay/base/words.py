@@ -1,0 +1,68 @@
+"""The words of a text in any script.
+
+A word is a run of letters and digits with the marks that belong to them. Scripts that put no spaces between
+words (Chinese, Japanese, Thai, Khmer, ...) show none, so there each character with its marks is one. What
+else is no white space (punctuation, signs, emoji) stands alone.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+
+_SPACELESS = (
+    "\u0e00-\u0fff"  # Thai, Lao, Tibetan
+    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar
+    "\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\uaa80-\uaadf"  # Khmer, Tai
+    "\u1b00-\u1b7f\ua980-\ua9df"  # Balinese, Javanese
+    "\u2e80-\u2fdf\u3005-\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
+    "\u3041-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001b000-\U0001b16f"  # kana
+)
+_VOICED_MARKS = "\uff9e\uff9f"
+"""The marks of narrow kana: letters to Unicode, marks to readers."""
+
+
+def words_of(text: str) -> list[str]:
+    """Words, characters of scripts without spaces, and signs, in order; what has no shape is left out."""
+    if text.isascii():
+        return _ASCII.findall(text)
+    return _any_script().findall(_invisible().sub("", text))
+
+
+_ASCII = re.compile(r"\w+|[^\w\s]")
+
+
+@cache
+def _any_script() -> re.Pattern[str]:
+    marks = _ranges("M")
+    return re.compile(
+        rf"[{_SPACELESS}][{marks}{_VOICED_MARKS}]*|(?:(?![{_SPACELESS}])[\w{marks}])+|[^\w\s][{marks}]*"
+    )
+
+
+@cache
+def _invisible() -> re.Pattern[str]:
+    return re.compile(f"[{_ranges('Cf')}]")
+
+
+def _ranges(category: str) -> str:
+    """The characters of a Unicode category as the inside of a pattern's brackets: `re` knows no categories."""
+    planes = chain(range(0x80, 0x20000), range(0xE0000, 0xE0200))
+    return "".join(
+        f"{re.escape(chr(first))}-{re.escape(chr(last))}"
+        for first, last in _runs(
+            code for code in planes if unicodedata.category(chr(code)).startswith(category)
+        )
+    )
+
+
+def _runs(codes: Iterable[int]) -> list[tuple[int, int]]:
+    """Rising numbers as (first, last) of those that follow one another."""
+    runs: list[tuple[int, int]] = []
+    for code in codes:
+        if runs and code == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], code)
+        else:
+            runs.append((code, code))
+    return runs
