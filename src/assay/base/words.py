@@ -21,29 +21,42 @@ _SPACELESS = (
 )
 _VOICED_MARKS = "\uff9e\uff9f"
 """The marks of narrow kana: letters to Unicode, marks to readers."""
+_SHAPELESS = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef"
+"""Fillers, and selectors of how a character is drawn; what else is invisible is of category Cf."""
 
 
-def words_of(text: str) -> list[str]:
-    """Words, characters of scripts without spaces, and signs, in order; what has no shape is left out."""
+def words_of(text: str, *, signs: bool = True) -> list[str]:
+    """Words, characters of scripts without spaces and, unless told otherwise, single signs, in order.
+
+    Characters that have no shape are left out: zero-width spaces and joiners, soft hyphens, marks of direction.
+    Without signs, `_` parts words as they do.
+    """
     if text.isascii():
-        return _ASCII.findall(text)
-    return _any_script().findall(_invisible().sub("", text))
+        return (_ASCII if signs else _ASCII_WORDS).findall(text)
+    return _any_script(signs).findall(without_invisible(text))
+
+
+def without_invisible(text: str) -> str:
+    """The text without characters that have no shape."""
+    return text if text.isascii() else _invisible().sub("", text)
 
 
 _ASCII = re.compile(r"\w+|[^\w\s]")
+_ASCII_WORDS = re.compile(r"[A-Za-z0-9]+")
 
 
 @cache
-def _any_script() -> re.Pattern[str]:
+def _any_script(signs: bool) -> re.Pattern[str]:
     marks = _ranges("M")
-    return re.compile(
-        rf"[{_SPACELESS}][{marks}{_VOICED_MARKS}]*|(?:(?![{_SPACELESS}])[\w{marks}])+|[^\w\s][{marks}]*"
-    )
+    character = rf"[{_SPACELESS}][{marks}{_VOICED_MARKS}]*"
+    part = rf"(?![{_SPACELESS}])" if signs else rf"(?![{_SPACELESS}_])"
+    word = rf"(?:{part}[\w{marks}])+"
+    return re.compile("|".join([character, word, *([rf"[^\w\s][{marks}]*"] if signs else [])]))
 
 
 @cache
 def _invisible() -> re.Pattern[str]:
-    return re.compile(f"[{_ranges('Cf')}]")
+    return re.compile(f"[{_ranges('Cf')}{_SHAPELESS}]")
 
 
 def _ranges(category: str) -> str:

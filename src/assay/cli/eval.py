@@ -96,12 +96,13 @@ def run(
 
     run_id = run_id or Path(model).name
     tools = _tools(asked, judge, judge_model)
+    own_tokenizer = Path(model) if endpoint is None else None
+    text = wiring.training_text(trained_on, dataset, tokenizer or own_tokenizer)
     if endpoint is not None:
         sampler = HttpSampler(base_url=endpoint, model=model)
         digest = wiring.endpoint_digest(endpoint, model)
-        scorers = wiring.scorers_of_model(suite, sampler, tools=tools)
+        scorers = wiring.scorers_of_model(suite, sampler, tools=tools, training_text=text)
     else:
-        text = wiring.training_text(trained_on, dataset, tokenizer or Path(model))
         local, digest = wiring.local_model(model)
         scorers = wiring.scorers_of_model(suite, local, tools=tools, training_text=text)
     checkpoint = Checkpoint(run_id, candidate or run_id, seed, step, digest)

@@ -8,6 +8,8 @@ Items, prompts and grader are named by digests, so that two results are compared
 the same questions, asked in the same words, and judged by the same rule.
 """
 
+from typing import ClassVar
+
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.digest import sha256_of_json
@@ -30,15 +32,21 @@ class DetectableEffect(Record):
 class Contamination(Record):
     """How much of a benchmark's text the training data holds."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"num_items", "num_items_searched"})
+
     dataset_fingerprint: str
     """Fingerprint of the training data that was searched."""
     unit: str
-    """What an n-gram is made of: `words`, or `tokens` of the dataset's tokenizer."""
+    """What an n-gram is made of: `words`; where a script shows none, characters count as words."""
     ngram: PositiveInt
     num_ngrams: NonNegativeInt
-    """N-grams of the benchmark's text."""
+    """N-grams of the benchmark's text. 0: it is too short to be searched, and nothing is known."""
     num_found: NonNegativeInt
     """Those that occur in the training data, too."""
+    num_items: NonNegativeInt | None = None
+    """Items of the benchmark; null in results of before they were counted, which a search makes anew."""
+    num_items_searched: NonNegativeInt | None = None
+    """Those that hold an n-gram. The others are too short: whether they were trained on is not known."""
     items_found: tuple[str, ...] = ()
     """Items of which at least `item_threshold` of the n-grams occur there, the worst first; at most 100."""
     num_items_found: NonNegativeInt = 0
@@ -47,9 +55,9 @@ class Contamination(Record):
     """The benchmark's score over the items that are not among them; None where none is left."""
 
     @property
-    def overlap(self) -> float:
-        """Share of the benchmark's n-grams that the training data holds."""
-        return self.num_found / self.num_ngrams if self.num_ngrams else 0.0
+    def overlap(self) -> float | None:
+        """Share of the benchmark's n-grams that the training data holds; None where it has none."""
+        return self.num_found / self.num_ngrams if self.num_ngrams else None
 
 
 class BenchmarkResult(Record):

@@ -116,6 +116,8 @@ def notes(result: BenchmarkResult) -> list[str]:
         for kind, count in result.failures.items()
     ]
     leak = result.contamination
+    if leak is not None and (text := not_searched_text(leak)):
+        lines.append(f"  {result.benchmark}: {text}")
     if leak is not None and leak.num_items_found:
         without = (
             "" if leak.score_without is None else f"; over the others the score is {leak.score_without:.4f}"
@@ -129,5 +131,20 @@ def notes(result: BenchmarkResult) -> list[str]:
 
 
 def contamination_text(leak: Contamination | None) -> str:
-    """`0.4% of 13-grams`."""
-    return "not known" if leak is None else f"{leak.overlap:.2%} of {leak.ngram}-grams"
+    """`0.4% of 13-grams`; or that nothing is known, since nothing was searched."""
+    if leak is None:
+        return "not known"
+    if leak.overlap is None:
+        return f"not searched: under {leak.ngram} words"
+    return f"{leak.overlap:.2%} of {leak.ngram}-grams"
+
+
+def not_searched_text(leak: Contamination) -> str:
+    """How many items were too short to be searched; empty where none was, or nobody counted."""
+    if leak.num_items is None or leak.num_items_searched is None or leak.num_items == leak.num_items_searched:
+        return ""
+    num_short = leak.num_items - leak.num_items_searched
+    return (
+        f"{num_short:,} of {number_of(leak.num_items, 'item')} have no {leak.ngram} words of their own: "
+        "whether they were trained on is not known"
+    )

@@ -1,17 +1,23 @@
 """Did the model see the benchmark? N-grams of held-out text that stand in the training data, too.
 
     held-out text -> words -> n-grams -> sorted hashes  \\
-                                                          found? -> by block, and over all
+                                                          found? -> by item, and over all
     training rows -> text -> words -> n-grams -> hashes /
+
+Words are compared without what may differ between two copies of a text: case, markup, punctuation and hyphens,
+the way in which Unicode or JSON writes a character. Where a script shows no words, its characters are taken.
 
 Thirteen words in a row are rarely the same by chance (Brown et al. 2020, appendix C, used 13), but in source
 code licence headers and boilerplate are: so the share is reported beside the number, with the score over the
-blocks that are clean, and nobody is judged by it alone. Training data streams by; only the benchmark's hashes
-are kept in memory.
+items that are clean, and nobody is judged by it alone. An item of fewer words holds no n-gram: it is not
+searched, and counted as that. Training data streams by; only the benchmark's hashes are kept in memory.
 """
 
+import html
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -23,15 +29,25 @@ from tokenizers import Tokenizer
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.base.seeds import Keys, mix64
+from assay.base.words import without_invisible, words_of
 from assay.data.dataset.columns import TOKENS
 from assay.data.dataset.dataset import Dataset
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.records.benchmark import Contamination
 
+NGRAM = 13
 ITEM_THRESHOLD = 0.5
 MAX_NAMED_ITEMS = 100
-_WORD = re.compile(r"\w+|[^\w\s]")
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_ESCAPED_CHARACTERS = re.compile(r"(?:\\+u[0-9a-fA-F]{4})+")
+_MARKUP = re.compile(
+    r"</?[A-Za-z][^<>\n]{0,300}>"
+    r"|\]\([^()\s]{0,300}\)"  # where a link of Markdown leads
+    r"|\\+(?:emph|underline|text(?:bf|it|tt|rm|sf|sc)?|math(?:bf|it|tt|rm|sf|cal|bb))\s*\{"
+    r"|\\+[nrt]"
+)
+_PARTED_WORD = re.compile(r"(?<=\w)[-\u2010]\s*\n\s*(?=\w)")
+_MAX_BYTES_TO_SPACE = 100
 
 
 class HeldOut(NamedTuple):
@@ -41,6 +57,18 @@ class HeldOut(NamedTuple):
     borders: npt.NDArray[np.int64]
     """Bytes where items begin, and the text's end."""
     item_ids: tuple[str, ...]
+    """An item may have several texts."""
+
+
+def prompts(texts: Mapping[str, Sequence[str]]) -> list[HeldOut]:
+    """Items of some texts each, by their ids. What all items have (instructions, examples) is no item's own."""
+    shared = set.intersection(*map(set, texts.values())) if len(texts) > 1 else set()
+    return [
+        HeldOut(text, np.array([0, len(_encoded(text))], np.int64), (item_id,))
+        for item_id, own in texts.items()
+        for text in own
+        if text not in shared
+    ]
 
 
 class TrainingText(Protocol):
@@ -102,31 +130,38 @@ class DatasetText:
 
 
 def contamination(
-    held_out: Sequence[HeldOut], items: Sequence[ItemScore], training: TrainingText, *, ngram: int
-) -> Contamination:
-    """How much of held-out texts the training text holds; `items` are their scores.
+    held_out: Sequence[HeldOut],
+    items: Sequence[ItemScore],
+    training: TrainingText | None,
+    *,
+    ngram: int = NGRAM,
+) -> Contamination | None:
+    """How much of held-out texts the training text holds; None where none is named. `items` are their scores.
 
     An n-gram belongs to the item in which it starts.
     """
-    hashes = [ngram_hashes(document.text, ngram) for document in held_out]
-    found = _found([np.zeros(0, np.uint64), *hashes], training, ngram)
-    shares: dict[str, float] = {}
-    for document, of_document in zip(held_out, hashes, strict=True):
-        starts = _word_starts(document.text)[: len(of_document)]
-        items_of = np.searchsorted(document.borders, starts, side="right") - 1
-        hits = np.isin(of_document, found)
-        for index, item_id in enumerate(document.item_ids):
-            if (mine := hits[items_of == index]).size:
-                shares[item_id] = float(mine.mean())
-    leaked = sorted((name for name in shares if shares[name] >= ITEM_THRESHOLD), key=lambda name: -shares[name])
-    clean = [item for item in items if item.score is not None and item.item_id not in set(leaked)]
+    if training is None:
+        return None
+    ids = list(dict.fromkeys(item_id for document in held_out for item_id in document.item_ids))
+    place = {item_id: index for index, item_id in enumerate(ids)}
+    cut = [_item_ngrams(document, place, ngram) for document in held_out]
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(each.hashes for each in cut)])
+    owners = np.concatenate([np.zeros(0, np.int64), *(each.items for each in cut)])
+    hits = np.isin(hashes, _found(hashes, training, ngram))
+    sizes = np.bincount(owners, minlength=len(ids))
+    shares = np.bincount(owners, weights=hits, minlength=len(ids)) / np.maximum(sizes, 1)
+    leaked = [ids[index] for index in np.argsort(-shares, kind="stable") if shares[index] >= ITEM_THRESHOLD]
+    unclean = set(leaked)
+    clean = [item for item in items if item.score is not None and item.item_id not in unclean]
     weights = [item.weight for item in clean]
     return Contamination(
         dataset_fingerprint=training.fingerprint,
         unit="words",
         ngram=ngram,
-        num_ngrams=sum(len(each) for each in hashes),
-        num_found=sum(int(np.isin(each, found).sum()) for each in hashes),
+        num_ngrams=len(hashes),
+        num_found=int(hits.sum()),
+        num_items=max(len(ids), len(items)),
+        num_items_searched=int((sizes > 0).sum()),
         items_found=tuple(leaked[:MAX_NAMED_ITEMS]),
         num_items_found=len(leaked),
         item_threshold=ITEM_THRESHOLD,
@@ -134,19 +169,25 @@ def contamination(
     )
 
 
-def ngram_hashes(text: str, ngram: int) -> Keys:
-    """A 64-bit hash of every n words in a row; empty where the text is shorter.
+def compared_words(text: str) -> list[str]:
+    """The words of a text without what may differ between two copies of it."""
+    text = _in_one_form(text)
+    text = _ESCAPED_CHARACTERS.sub(_unescaped, text) if "\\" in text else text
+    text = _in_one_form(html.unescape(_MARKUP.sub(" ", text)))
+    return words_of(_PARTED_WORD.sub("", text).casefold(), signs=False)
 
-    Case and white space are ignored. Words are hashed once each and combined by a polynomial, so that long
-    texts cost a few passes of NumPy.
+
+def ngram_hashes(words: Sequence[str], ngram: int) -> Keys:
+    """A 64-bit hash of every n words in a row; empty where there are fewer.
+
+    Words are hashed once each and combined by a polynomial, so that long texts cost a few passes of NumPy.
     """
-    words = _WORD.findall(text)
     count = len(words) - ngram + 1
     if count <= 0:
         return np.zeros(0, np.uint64)
     known: dict[str, int] = {}
     codes = np.array([known.setdefault(word, len(known)) for word in words], np.int64)
-    by_code = np.array([xxhash.xxh3_64_intdigest(word.lower().encode()) for word in known], np.uint64)
+    by_code = np.array([xxhash.xxh3_64_intdigest(_encoded(word)) for word in known], np.uint64)
     values = mix64(by_code)[codes]
     hashes: npt.NDArray[np.uint64] = np.zeros(count, np.uint64)
     for offset in range(ngram):
@@ -154,22 +195,67 @@ def ngram_hashes(text: str, ngram: int) -> Keys:
     return hashes
 
 
-def _found(hashes: Sequence[Keys], training: TrainingText, ngram: int) -> Keys:
+class _ItemNgrams(NamedTuple):
+    """The n-grams of a text, and in which item each starts."""
+
+    hashes: Keys
+    items: npt.NDArray[np.int64]
+
+
+def _item_ngrams(document: HeldOut, place: Mapping[str, int], ngram: int) -> _ItemNgrams:
+    words: list[str] = []
+    owners: list[int] = []
+    for item_id, piece in zip(document.item_ids, _pieces(document), strict=True):
+        of_piece = compared_words(piece)
+        words += of_piece
+        owners += [place[item_id]] * len(of_piece)
+    hashes = ngram_hashes(words, ngram)
+    return _ItemNgrams(hashes, np.array(owners[: len(hashes)], np.int64))
+
+
+def _pieces(document: HeldOut) -> Iterator[str]:
+    """The text of each item; a word that begins in one is whole there."""
+    data = _encoded(document.text)
+    inner = [_next_space(data, border) for border in document.borders[1:-1].tolist()]
+    cuts = [0, *inner, len(data)]
+    for start, stop in pairwise(cuts):
+        yield data[start:stop].decode(errors="surrogatepass")
+
+
+def _next_space(data: bytes, border: int) -> int:
+    """The first white space from a border on, or the first whole character where there is none for long."""
+    found = re.compile(rb"\s").search(data, border, border + _MAX_BYTES_TO_SPACE)
+    if found is not None:
+        return found.start()
+    while border < len(data) and data[border] & 0xC0 == 0x80:
+        border += 1
+    return border
+
+
+def _found(hashes: Keys, training: TrainingText, ngram: int) -> Keys:
     """Those that occur in the training text, sorted."""
-    wanted = np.unique(np.concatenate(hashes))
+    wanted = np.unique(hashes)
     is_found = np.zeros(len(wanted), bool)
     for text in training.texts() if len(wanted) else ():
-        seen = ngram_hashes(text, ngram)
+        seen = ngram_hashes(compared_words(text), ngram)
         places = np.minimum(np.searchsorted(wanted, seen), len(wanted) - 1)
         is_found[places[wanted[places] == seen]] = True
     return wanted[is_found]
 
 
-def _word_starts(text: str) -> npt.NDArray[np.int64]:
-    """The byte where each word starts."""
-    bytes_before = np.cumsum([0, *(len(character.encode()) for character in text)])
-    starts = [match.start() for match in _WORD.finditer(text)]
-    return bytes_before[np.array(starts, np.int64)].astype(np.int64)
+def _in_one_form(text: str) -> str:
+    return text if text.isascii() else unicodedata.normalize("NFKC", without_invisible(text))
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Characters that JSON wrote as their numbers."""
+    numbers = "".join(match.group().replace("\\", "").split("u"))
+    return bytes.fromhex(numbers).decode("utf-16-be", errors="replace")
+
+
+def _encoded(text: str) -> bytes:
+    """UTF-8, also of the half characters that JSON can spell."""
+    return text.encode(errors="surrogatepass")
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from assay.base.digest import canonical_json
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import BitsPerByte, MultipleChoice
-from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination
+from assay.evaluation.suite.contamination import HeldOut, TrainingText, contamination, prompts
 from assay.evaluation.suite.items import checked_choices, read_documents, read_items
 from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import bits_per_byte_version, multiple_choice_version
@@ -33,8 +33,14 @@ class LikelihoodModel(Protocol):
 class MultipleChoiceScorer(Scorer):
     """1 where the right choice is the likeliest, else 0; of equals, the first counts."""
 
-    def __init__(self, config: MultipleChoice, folder: Path, model: LikelihoodModel) -> None:
-        """Reads and checks the items."""
+    def __init__(
+        self,
+        config: MultipleChoice,
+        folder: Path,
+        model: LikelihoodModel,
+        training_text: TrainingText | None = None,
+    ) -> None:
+        """Reads and checks the items; `training_text`: what the contamination check searches, if known."""
         self._path = folder / config.items
         self._items = read_items(self._path)
         self._choices = [checked_choices(item, self._path) for item in self._items]
@@ -42,12 +48,22 @@ class MultipleChoiceScorer(Scorer):
         self._model = model
         self._chunks = chunk_ranges(len(self._items), config.chunk_items)
         self.num_chunks = len(self._chunks)
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
         version = multiple_choice_version(config, self._items, self._path)
         self.identity = Identity(benchmark=config.name, **version, higher_is_better=True)
 
     def score_chunk(self, chunk: int) -> list[ItemScore]:
         """See `Scorer`."""
         return [self._score(index) for index in self._chunks[chunk]]
+
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """The items of which the training text holds prompt and choices."""
+        asked = {
+            item.item_id: [str(item.fields["prompt"]), *choices]
+            for item, choices in zip(self._items, self._choices, strict=True)
+        }
+        return contamination(prompts(asked), items, self._training_text)
 
     def _score(self, index: int) -> ItemScore:
         item, choices = self._items[index], self._choices[index]
@@ -107,8 +123,6 @@ class BitsPerByteScorer(Scorer):
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
         """Which blocks' n-grams the training text holds; None where no training text was named."""
-        if self._training_text is None:
-            return None
         held_out = [
             HeldOut(
                 document.text,

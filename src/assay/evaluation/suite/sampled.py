@@ -4,6 +4,7 @@ A prompt that gets no completion is a failure of the machinery. A completion tha
 has a score, and the grader says which.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from assay.base.digest import canonical_json, sha256_of_json
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
+from assay.evaluation.suite.contamination import TrainingText, contamination, prompts
 from assay.evaluation.suite.items import conversation, read_items
 from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import generation_version, registry_version
+from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
 from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
@@ -32,8 +35,17 @@ from assay.scoring.sampler import Completion, Message, Sampler, SamplerError, Sa
 class GenerationScorer(Scorer):
     """Completions judged by a grader of the API's."""
 
-    def __init__(self, config: Generation, folder: Path, model: Sampler, tools: Tools) -> None:
-        """Reads the items, and checks that the grader has what it needs."""
+    def __init__(
+        self,
+        config: Generation,
+        folder: Path,
+        model: Sampler,
+        tools: Tools,
+        training_text: TrainingText | None = None,
+    ) -> None:
+        """Reads the items, and checks that the grader has what it needs; `training_text`: to be searched."""
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
         path = folder / config.items
         self._items = read_items(path)
         self._prompts = [conversation(item, path) for item in self._items]
@@ -63,6 +75,13 @@ class GenerationScorer(Scorer):
         grades = dict(zip(samples, self._grader.grade(list(samples.values())), strict=True))
         return [self._item_score(index, said[index], grades.get(index)) for index in indices]
 
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """The items of which the training text holds the prompts."""
+        asked = {
+            item.item_id: _contents(prompt) for item, prompt in zip(self._items, self._prompts, strict=True)
+        }
+        return contamination(prompts(asked), items, self._training_text)
+
     def close(self) -> None:
         """End the grader's processes."""
         self._grader.close()
@@ -88,8 +107,17 @@ class GenerationScorer(Scorer):
 class RegistryScorer(Scorer):
     """Completions judged by the rule of a registry's class."""
 
-    def __init__(self, config: RegistryBenchmark, folder: Path, model: Sampler, tools: Tools) -> None:
+    def __init__(
+        self,
+        config: RegistryBenchmark,
+        folder: Path,
+        model: Sampler,
+        tools: Tools,
+        training_text: TrainingText | None = None,
+    ) -> None:
         """Reads the eval; a model-graded one needs the judge `*`, or is judged by the model itself."""
+        self._training_text = training_text
+        self.training_fingerprint = training_text.fingerprint if training_text else None
         self._eval = Registry(folder / config.registry).eval(config.eval)
         self._model = model
         self._judge = tools.judges.get("*") or model
@@ -110,6 +138,11 @@ class RegistryScorer(Scorer):
             return [_ModelGraded(self._eval, self._model, self._judge).score(index) for index in indices]
         answers = self._model.sample([self._eval.prompt(index) for index in indices], self._eval.sampling())
         return [self._item_score(index, answer) for index, answer in zip(indices, answers, strict=True)]
+
+    def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:
+        """Likewise; of a sample without `input`, its texts."""
+        asked = {self._eval.sample_id(index): _asked(sample) for index, sample in enumerate(self._eval.samples)}
+        return contamination(prompts(asked), items, self._training_text)
 
     def _item_score(self, index: int, answer: Completion | SamplerError) -> ItemScore:
         item_id = self._eval.sample_id(index)
@@ -190,6 +223,18 @@ class _ModelGraded:
                 f"eval '{self._eval.name}': several completions need an output_template in its spec."
             )
         return several_as_one(texts, self._spec.output_template)
+
+
+def _contents(prompt: Sequence[Message]) -> list[str]:
+    """The turns of a conversation; parts that are no text are looked at as they are written."""
+    contents: list[Any] = [turn["content"] for turn in prompt]
+    return [each if isinstance(each, str) else canonical_json(each) for each in contents]
+
+
+def _asked(sample: Mapping[str, Any]) -> list[str]:
+    if "input" in sample:
+        return _contents(as_chat(sample["input"]))
+    return [value for value in sample.values() if isinstance(value, str)]
 
 
 def _judged_by_rule(evaluation: RegistryEval, answer: str, ideals: tuple[str, ...]) -> tuple[bool, str | None]:

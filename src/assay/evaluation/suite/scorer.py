@@ -42,7 +42,7 @@ class Scorer(Protocol):
         ...
 
     def contamination(self, items: Sequence[ItemScore]) -> Contamination | None:  # noqa: ARG002
-        """How much of the benchmark was trained on; None where there is no way to tell, as of prompts."""
+        """How much of the benchmark was trained on; None where no training data is named to search."""
         return None
 
     def of_score(self, score: float) -> dict[str, float]:  # noqa: ARG002

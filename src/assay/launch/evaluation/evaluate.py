@@ -154,13 +154,13 @@ def _scorer_of_model(
     folder = suite_path.parent
     match benchmark:
         case Generation():
-            return GenerationScorer(benchmark, folder, model, tools)
+            return GenerationScorer(benchmark, folder, model, tools, training_text)
         case RegistryBenchmark():
-            return RegistryScorer(benchmark, folder, model, tools)
+            return RegistryScorer(benchmark, folder, model, tools, training_text)
         case MultipleChoice() if not isinstance(model, HttpSampler):
             from assay.evaluation.suite.likelihood import MultipleChoiceScorer
 
-            return MultipleChoiceScorer(benchmark, folder, model)
+            return MultipleChoiceScorer(benchmark, folder, model, training_text)
         case BitsPerByte() if not isinstance(model, HttpSampler):
             from assay.evaluation.suite.likelihood import BitsPerByteScorer
 

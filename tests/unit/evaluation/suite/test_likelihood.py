@@ -127,3 +127,22 @@ def test_no_leak_is_found_where_there_is_none(tmp_path, tiny_model):
 def test_without_training_text_nothing_is_claimed(tmp_path, tiny_model):
     (tmp_path / "a.py").write_text("x = 1\n")
     assert bits_scorer(tmp_path, tiny_model).contamination([]) is None
+
+
+def test_prompts_and_choices_are_searched(write_lines, tmp_path):
+    rng = np.random.default_rng(3)
+    leaked, right, other = words(rng, 30), words(rng, 20), words(rng, 30)
+    path = write_lines(
+        "q.jsonl",
+        {"id": "prompt", "prompt": leaked, "choices": ["a", "b"], "answer": 0},
+        {"id": "choice", "prompt": "Which?", "choices": [right, "c"], "answer": 0},
+        {"id": "clean", "prompt": other, "choices": ["d", "e"], "answer": 0},
+        {"id": "short", "prompt": "Why?", "choices": ["f", "g"], "answer": 0},
+    )
+    (tmp_path / "training.txt").write_text(f"{leaked}\nA. {right}")
+    config = MultipleChoice(type="multiple_choice", name="m", items=path.name)
+    scorer = MultipleChoiceScorer(config, path.parent, Lengths(), TextFiles([tmp_path / "training.txt"]))
+    found = scorer.contamination(scorer.score_chunk(0))
+    assert set(found.items_found) == {"prompt", "choice"}
+    assert (found.num_items, found.num_items_searched) == (4, 3)
+    assert scorer.training_fingerprint == found.dataset_fingerprint

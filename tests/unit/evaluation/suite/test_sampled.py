@@ -7,6 +7,7 @@ import pytest
 
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
+from assay.evaluation.suite.contamination import TextFiles
 from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
 from assay.evaluation.suite.scorer import mean_details
 from assay.scoring.grade import Tools
@@ -73,6 +74,26 @@ def test_an_id_that_occurs_twice_is_named(write_lines, scripted):
     rows = [{"id": "q", "prompt": "a"}, {"id": "q", "prompt": "b"}]
     with pytest.raises(DataError, match="id 'q' occurs twice"):
         generation(write_lines("g.jsonl", *rows), scripted("x"))
+
+
+QUESTION = " ".join(f"word{k}" for k in range(30))
+
+
+def test_prompts_are_searched_without_what_all_of_them_share(write_lines, scripted, tmp_path):
+    shared = {"role": "system", "content": "You are asked. " + " ".join(f"rule{k}" for k in range(20))}
+    rows = [
+        {"id": name, "messages": [shared, {"role": "user", "content": text}], "ideal": "A"}
+        for name, text in (("seen", QUESTION), ("new", QUESTION[::-1] + " x"), ("short", "Why?"))
+    ]
+    (tmp_path / "training.txt").write_text(f"{shared['content']}\n{QUESTION}")
+    config = Generation.model_validate(
+        {"type": "generation", "name": "g", "items": "g.jsonl", "grader": GRADER}
+    )
+    path = write_lines("g.jsonl", *rows)
+    text = TextFiles([tmp_path / "training.txt"])
+    scorer = GenerationScorer(config, path.parent, scripted("A"), Tools(), text)
+    found = scorer.contamination(scorer.score_chunk(0))
+    assert (found.items_found, found.num_items, found.num_items_searched) == (("seen",), 3, 2)
 
 
 REGISTRY = """
