@@ -207,6 +207,8 @@ def import_(
     for imported in found:
         name = run_id or imported.model.replace("/", "_") or "imported"
         known_as = {"run_id": name, "candidate": candidate or name}
+        if imported.difference:
+            click.echo(f"{imported.identity.benchmark}: {imported.difference}.", err=True)
         with _writer(home, name) as writer:
             results.append(import_results(home, imported, writer, **known_as, seed=seed, step=step))
             writer.wait(FINISH_S)

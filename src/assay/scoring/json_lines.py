@@ -1,4 +1,7 @@
-"""Lines of JSON objects: how items, samples and the logs of other tools are written."""
+"""Lines of JSON objects: how items, samples and the logs of other tools are written.
+
+A line ends at its line feed and nowhere else: texts hold U+2028 and U+0085, where `splitlines` parts.
+"""
 
 import json
 from pathlib import Path
@@ -7,19 +10,33 @@ from typing import Any
 from assay.base.errors import DataError
 
 
-def json_lines(text: str, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
+def json_lines(data: bytes, source: Path, *, of_what: str) -> dict[int, dict[str, Any]]:
     """Line number (from 1) -> object; blank lines are left out. `DataError` names the line that is none."""
     found: dict[int, dict[str, Any]] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-        except ValueError as error:
+            row = json_value(line)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{source}: line {number} is not JSON: {error}.") from error
         if not isinstance(row, dict):
             raise DataError(f"{source}: line {number} is no JSON object.")
         found[number] = row
     if not found:
         raise DataError(f"{source}: no {of_what} in it.")
+    return found
+
+
+def json_value(data: bytes) -> Any:
+    """What UTF-8 JSON says, with a byte-order mark or without; `ValueError` where an object has a key twice."""
+    return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {json.dumps(twice)} stands twice in one object")
     return found

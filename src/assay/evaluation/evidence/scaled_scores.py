@@ -9,11 +9,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
 
+from assay.base.config import first_repeated
 from assay.base.errors import DataError
 
 
@@ -61,8 +62,11 @@ def scores_by_scale(runs: Iterable[ScaledScore]) -> ScoresByScale:
 def read_scaled_scores(path: Path) -> list[ScaledScore]:
     """Runs from a CSV file with columns scale, recipe, score, and seed (0 where there is none)."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
+            names = reader.fieldnames or ()
+            if twice := first_repeated([name.strip() for name in names]):
+                raise DataError(f"{path}: the heading names '{twice}' twice. Keep one.")
             missing = {"scale", "recipe", "score"} - set(reader.fieldnames or ())
             if missing:
                 raise DataError(
@@ -74,7 +78,11 @@ def read_scaled_scores(path: Path) -> list[ScaledScore]:
         raise DataError(f"{path}: not readable: {error}") from error
 
 
-def _run(row: dict[str, str | None], place: str) -> ScaledScore:
+def _run(row: dict[str | None, Any], place: str) -> ScaledScore:
+    if any(map(str.strip, row.pop(None, ()))):
+        raise DataError(
+            f"{place}: more cells than the heading names. A text with a comma stands between quotes."
+        )
     try:
         run = ScaledScore(
             scale=float(row["scale"] or ""),

@@ -4,39 +4,35 @@
     LOG.eval, LOG.json                              inspect eval
     RUN.jsonl                                       oaieval --record_path
 
-Per-item scores are read, not summaries: intervals, pairing and power are ours. Where a tool gives its own
-mean, ours must be the same number, or the import is refused: then the scores are not what they seem.
+Per-item scores are read, not summaries: intervals, pairing and power are ours. Where lm-eval or oaieval give
+their own mean, ours must be the same number, or the import is refused: then the scores are not what they seem.
 """
 
 import json
 import math
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
-from assay.base.kind_text import kind_text
 from assay.evaluation.evidence.benchmark_items import ItemScore, items_table, summarise
+from assay.evaluation.suite import inspect_log
+from assay.evaluation.suite.imported import MEAN_TOLERANCE, Imported, plain_name, short_text
 from assay.evaluation.suite.scorer import Identity
-from assay.scoring.item_failure import ItemFailure
-from assay.scoring.json_lines import json_lines
+from assay.scoring.json_lines import json_lines, json_value
 
-_MEAN_TOLERANCE = 1e-6
+_UNLIKE = (
+    AttributeError, KeyError, TypeError, ValueError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error,
+    struct.error,
+)  # fmt: skip
+"""What reading a file raises that is damaged, encrypted, or laid out otherwise."""
 _HARNESS_UNITS = {"bits_per_byte": "bits per byte"}
 _SAMPLES_NAME = re.compile(r"samples_(?P<task>.+)_(?P<date>\d{4}-\d{2}-\d{2}T.+)\.jsonl")
-
-
-class Imported(NamedTuple):
-    """One benchmark of another tool."""
-
-    identity: Identity
-    items: list[ItemScore]
-    model: str
-    """As the tool names it."""
-    source: str
 
 
 def read_foreign(path: Path, *, metric: str | None = None) -> list[Imported]:
@@ -46,7 +42,7 @@ def read_foreign(path: Path, *, metric: str | None = None) -> list[Imported]:
     """
     try:
         return _read(path, metric)
-    except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+    except _UNLIKE as error:
         # The layout is other people's, and any part of it may be missing or of another type.
         raise DataError(
             f"{path}: neither whole nor laid out as lm-eval, inspect or oaieval write it "
@@ -60,16 +56,17 @@ def _read(path: Path, metric: str | None) -> list[Imported]:
             f"{path}: no such file. Name samples_*.jsonl of lm-eval, an .eval or .json log of inspect."
         )
     if zipfile.is_zipfile(path):
-        return [_from_inspect_archive(path, metric)]
+        return inspect_log.from_archive(path, metric)
     if _SAMPLES_NAME.fullmatch(path.name):
         return _from_harness(path, metric)
-    lines = path.read_text(encoding="utf-8")
     try:
-        tree = json.loads(lines)
+        tree = json_value(path.read_bytes())
     except ValueError:
+        if path.suffix == ".json":
+            raise
         return [_from_openai_evals(path, _json_lines(path))]
     if isinstance(tree, dict) and "eval" in tree:
-        return [_from_inspect(path, tree, tree.get("samples") or [], metric)]
+        return inspect_log.from_tree(path, tree, metric)
     raise ConfigError(
         f"{path}: neither samples of lm-eval, nor a log of inspect or of oaieval. Of lm-eval, name the file "
         "samples_*.jsonl (run it with --log_samples)."
@@ -82,7 +79,7 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
     assert match is not None, "the caller has looked at the name"
     task = match["task"]
     summary_path = path.with_name(f"results_{match['date']}.json")
-    summary = json.loads(summary_path.read_text(encoding="utf-8")) if summary_path.is_file() else {}
+    summary = json_value(summary_path.read_bytes()) if summary_path.is_file() else {}
     version = (summary.get("versions") or {}).get(task)
     filters = sorted({str(sample.get("filter", "none")) for sample in samples})
     found = []
@@ -94,7 +91,7 @@ def _from_harness(path: Path, metric: str | None) -> list[Imported]:
         better = (summary.get("higher_is_better") or {}).get(task, {}).get(chosen, True)
         suffix = "" if len(filters) == 1 else f".{name}"
         identity = Identity(
-            benchmark=_plain(task + suffix),
+            benchmark=plain_name(task + suffix),
             benchmark_sha256=_digest_of(mine, "doc_hash", "target_hash"),
             grader_sha256=sha256_of_json(["lm-evaluation-harness", task, chosen, name, version]),
             prompt_sha256=_digest_of(mine, "prompt_hash"),
@@ -109,7 +106,7 @@ def _harness_item(sample: Mapping[str, Any], metric: str, path: Path) -> ItemSco
     if metric not in sample:
         raise ConfigError(f"{path}: items have no '{metric}', but {', '.join(sample.get('metrics', []))}.")
     item_id, value = f"{sample['doc_id']:08d}", sample[metric]
-    answer = _short(sample.get("filtered_resps"))
+    answer = short_text(sample.get("filtered_resps"))
     if metric == "bits_per_byte" and isinstance(value, list | tuple):
         log_likelihood, num_bytes = value
         return ItemScore(item_id, item_id, -log_likelihood / num_bytes / math.log(2), weight=float(num_bytes))
@@ -133,94 +130,26 @@ def _first_scalar(sample: Mapping[str, Any], path: Path) -> str:
     raise ConfigError(f"{path}: none of the metrics {', '.join(names) or '(none)'} is a number per item.")
 
 
-def _from_inspect_archive(path: Path, scorer: str | None) -> Imported:
-    with zipfile.ZipFile(path) as archive:
-        names = archive.namelist()
-        if "header.json" not in names:
-            raise DataError(f"{path}: a zip without header.json: no finished log of inspect-ai.")
-        header = json.loads(archive.read("header.json"))
-        samples = [
-            json.loads(archive.read(name))
-            for name in names
-            if name.startswith("samples/") and name.endswith(".json")
-        ]
-    return _from_inspect(path, header, samples, scorer)
-
-
-def _from_inspect(
-    path: Path, header: Mapping[str, Any], samples: Sequence[Mapping[str, Any]], scorer: str | None
-) -> Imported:
-    if not samples:
-        raise DataError(f"{path}: the log holds no samples. Run inspect without --no-log-samples.")
-    spec = header["eval"]
-    names = list(dict.fromkeys(name for sample in samples for name in sample.get("scores") or {}))
-    chosen = scorer or (names[0] if names else None)
-    if chosen is None or chosen not in names:
-        raise ConfigError(f"{path}: samples have no score '{chosen}', but {', '.join(names) or 'none at all'}.")
-    has_epochs = any(int(sample.get("epoch", 1)) > 1 for sample in samples)
-    items = [_inspect_item(sample, chosen, has_epochs=has_epochs, path=path) for sample in samples]
-    asked = sorted([str(sample["id"]), sample.get("input"), sample.get("target")] for sample in samples)
-    identity = Identity(
-        benchmark=_plain(str(spec["task"]).rpartition("/")[2]),
-        benchmark_sha256=sha256_of_json(asked),
-        grader_sha256=sha256_of_json(["inspect-ai", spec["task"], spec.get("task_version"), chosen]),
-        prompt_sha256=sha256_of_json(
-            [spec.get("solver"), spec.get("task_args"), spec.get("model_generate_config")]
-        ),
-    )
-    return Imported(identity, items, str(spec.get("model", "")), "inspect-ai")
-
-
-def _inspect_item(sample: Mapping[str, Any], scorer: str, *, has_epochs: bool, path: Path) -> ItemScore:
-    cluster = str(sample["id"])
-    item_id = f"{cluster}/{sample.get('epoch', 1)}" if has_epochs else cluster
-    if sample.get("error"):
-        text = _short(sample["error"].get("message")) or "without a message"
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("sample_error", text))
-    score = (sample.get("scores") or {}).get(scorer)
-    if score is None:
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", f"no score '{scorer}'"))
-    value = _inspect_value(score["value"], path)
-    if not math.isfinite(value):
-        text = str(score.get("reason") or "the value is no number")
-        return ItemScore(item_id, cluster, None, failure=ItemFailure("unscored", text))
-    return ItemScore(item_id, cluster, value, answer=_short(score.get("answer")))
-
-
-_INSPECT_GRADES = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
-_INSPECT_ANSWERS = {"yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-
-
-def _inspect_value(value: Any, path: Path) -> float:
-    """As inspect's `value_to_float`: C, P, I, N are 1, 0.5, 0, 0; yes, true, no, false; numbers; else 0."""
-    if isinstance(value, list | dict):
-        raise ConfigError(f"{path}: a score is {kind_text(value)}, not one number. Import another --metric.")
-    if isinstance(value, str):
-        if (known := _INSPECT_GRADES.get(value, _INSPECT_ANSWERS.get(value.lower()))) is not None:
-            return known
-        try:
-            number = float(value)
-        except ValueError:
-            return 0.0
-        return number if math.isfinite(number) else 0.0
-    return float("nan") if value is None else float(value)
-
-
 def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Imported:
     spec = next((line["spec"] for line in lines if "spec" in line), None)
     if spec is None:
         raise ConfigError(f"{path}: no line with a 'spec': not a log of oaieval, nor samples of lm-eval.")
     items: dict[str, ItemScore] = {}
+    marks: dict[tuple[str, str], float] = {}
     for line in lines:
         data, sample_id = line.get("data") or {}, line.get("sample_id")
         if sample_id is None or line.get("type") not in ("match", "metrics"):
             continue
         value = data.get("correct", data.get("score", data.get("accuracy")))
-        if isinstance(value, int | float) and sample_id not in items:
-            details = json.dumps({"choice": data["choice"]}) if isinstance(data.get("choice"), str) else None
-            items[sample_id] = ItemScore(
-                sample_id, sample_id, float(value), answer=_short(data.get("sampled")), details=details
+        if not isinstance(value, int | float):
+            continue
+        mark = marks.setdefault((sample_id, line["type"]), float(value))
+        if mark != value:
+            raise DataError(
+                f"{path}: sample '{sample_id}' is marked twice, {mark:g} and {value:g}. Import the "
+                "record of one run."
             )
+        items.setdefault(sample_id, _openai_item(sample_id, mark, data))
     if not items:
         raise DataError(f"{path}: no match or metrics event with a score. Was the run cut short?")
     report: Any = next((line["final_report"] for line in lines if "final_report" in line), {})
@@ -228,7 +157,7 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
     _require_same_mean(list(items.values()), mean, str(path))
     name = str(spec.get("eval_name") or spec.get("base_eval") or path.stem)
     identity = Identity(
-        benchmark=_plain(name),
+        benchmark=plain_name(name),
         benchmark_sha256=sha256_of_json(["openai-evals", name, sorted(items)]),
         grader_sha256=sha256_of_json(["openai-evals", (spec.get("run_config") or {}).get("eval_spec")]),
         prompt_sha256=sha256_of_json(["openai-evals", name]),
@@ -237,13 +166,18 @@ def _from_openai_evals(path: Path, lines: Sequence[Mapping[str, Any]]) -> Import
     return Imported(identity, list(items.values()), model, "openai-evals")
 
 
+def _openai_item(sample_id: str, value: float, data: Mapping[str, Any]) -> ItemScore:
+    details = json.dumps({"choice": data["choice"]}) if isinstance(data.get("choice"), str) else None
+    return ItemScore(sample_id, sample_id, value, answer=short_text(data.get("sampled")), details=details)
+
+
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    return list(json_lines(path.read_text(encoding="utf-8"), path, of_what="lines").values())
+    return list(json_lines(path.read_bytes(), path, of_what="lines").values())
 
 
 def _require_same_mean(items: Sequence[ItemScore], theirs: float | None, where: str) -> None:
     ours = summarise(items_table(items)).score.value
-    if theirs is not None and abs(ours - theirs) > _MEAN_TOLERANCE:
+    if theirs is not None and abs(ours - theirs) > MEAN_TOLERANCE:
         raise DataError(
             f"{where}: the mean of the items is {ours:.6f}, the tool's own result {theirs:.6f}. It "
             "summarises otherwise than by a mean (or the file is not whole); choose another --metric."
@@ -252,13 +186,3 @@ def _require_same_mean(items: Sequence[ItemScore], theirs: float | None, where: 
 
 def _digest_of(samples: Sequence[Mapping[str, Any]], *keys: str) -> str:
     return sha256_of_json(sorted([str(sample.get(key)) for key in ("doc_id", *keys)] for sample in samples))
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip("._-") or "imported"
-
-
-def _short(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)[:2000]

@@ -35,7 +35,7 @@ def read_items(path: Path) -> list[Item]:
     if not path.is_file():
         raise DataError(f"{path}: no such file. Name the benchmark's items, a JSONL file.")
     items: dict[str, Item] = {}
-    for number, fields in json_lines(path.read_text(encoding="utf-8"), path, of_what="items").items():
+    for number, fields in json_lines(path.read_bytes(), path, of_what="items").items():
         item_id = str(fields.get("id", f"{number:06d}"))
         if item_id in items:
             raise DataError(f"{path}: id '{item_id}' occurs twice. Give each item an id of its own.")
@@ -83,7 +83,8 @@ def read_documents(config: BitsPerByte, folder: Path) -> list[HeldOutText]:
     documents = []
     for path in paths:
         try:
-            text = path.read_text(encoding="utf-8")
+            # As it is: read as text, CRLF would be scored as LF.
+            text = path.read_bytes().decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not UTF-8 text ({error.reason}). Name it in exclude.") from error
         if text:

@@ -22,7 +22,7 @@ from assay.evaluation.suite.config import (
     read_suite,
 )
 from assay.evaluation.suite.contamination import DatasetText, TextFiles, TrainingText
-from assay.evaluation.suite.imports import Imported
+from assay.evaluation.suite.imported import Imported
 from assay.evaluation.suite.queue import (
     Checkpoint,
     OnChunk,

@@ -195,7 +195,7 @@ def _jsonl(path: Path) -> tuple[Mapping[str, Any], ...]:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file.")
     data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    return tuple(json_lines(data.decode("utf-8"), path, of_what="samples").values())
+    return tuple(json_lines(data, path, of_what="samples").values())
 
 
 def _check_samples(

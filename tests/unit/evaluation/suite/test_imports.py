@@ -184,5 +184,29 @@ def test_a_file_of_something_else_is_refused(tmp_path, name, text, message):
 )
 def test_a_damaged_log_is_refused_without_a_traceback(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match="import it unchanged"):
+    with pytest.raises(DataError, match=r"import it unchanged|line 1 is not JSON"):
         read_foreign(tmp_path / name)
+
+
+def test_texts_with_other_line_ends_and_a_byte_order_mark_are_read(tmp_path):
+    rows = [{"doc_id": k, "metrics": ["acc"], "acc": 1.0, "resps": "a\u2028b\u0085c"} for k in range(2)]
+    path = tmp_path / f"samples_arc_{DATE}.jsonl"
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    (found,) = read_foreign(path)
+    assert [item.score for item in found.items] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "log.json", f"samples_arc_{DATE}.jsonl"])
+def test_a_key_that_stands_twice_is_refused(tmp_path, name):
+    (tmp_path / name).write_text('{"eval": {}, "spec": {}, "metrics": ["acc"], "acc": 1.0, "acc": 0.0}')
+    with pytest.raises(DataError, match='the key "acc" stands twice'):
+        read_foreign(tmp_path / name)
+
+
+def test_a_sample_that_is_marked_twice_is_refused(tmp_path):
+    mark = {"sample_id": "s.0", "type": "match", "data": {"correct": True}}
+    lines = [{"spec": {"eval_name": "s"}}, mark, {**mark, "data": {"correct": False}}]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with pytest.raises(DataError, match=r"sample 's\.0' is marked twice, 1 and 0"):
+        read_foreign(tmp_path / "r.jsonl")

@@ -22,6 +22,8 @@ Variables = Mapping[str, Float64[np.ndarray, "point"]]
 """By name: `parameters`, `tokens`, `compute`."""
 
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
+MOST_APART = 10.0
+"""Between the FLOP that are given and 6 N D: experts and attention account for less, another unit for more."""
 VARIABLES = ("parameters", "tokens", "compute")
 _HEADINGS = {
     "parameters": ("parameters", "params", "n", "model size", "model_size", "num_parameters"),
@@ -91,6 +93,7 @@ def scaling_points(
                 f"{source}: {name} of point {bad[0] + 1} is {values[bad[0]]:g}; every {name} must be "
                 "a positive number. Remove the point, or correct it."
             )
+    _refuse_contradiction(variables, source)
     numbers = np.arange(len(losses)) if groups is None else np.unique(groups, return_inverse=True)[1]
     marks = None if scores is None else np.asarray(scores, float)
     if marks is not None and (outside := np.flatnonzero(~((marks >= 0) & (marks <= 1)))).size:
@@ -115,6 +118,12 @@ def read_points(path: Path, *, score_column: str | None = None) -> ScalingPoints
         raise DataError(f"{path}: empty; expected a heading line such as parameters,tokens,loss.")
     places = _places(lines[0], path, score_column)
     rows = [(number, line) for number, line in enumerate(lines[1:], start=2) if any(map(str.strip, line))]
+    for number, line in rows:
+        if len(line) > len(lines[0]) and any(map(str.strip, line[len(lines[0]) :])):
+            raise DataError(
+                f"{path}: line {number} has {len(line)} cells, the heading {len(lines[0])}. A text "
+                "that holds a comma stands between quotes, a number has no comma."
+            )
     if not rows:
         raise DataError(f"{path}: a heading and no points. Write one line per finished run.")
     groups = None
@@ -132,6 +141,21 @@ def completed_target(target: Mapping[str, float]) -> dict[str, float]:
     """A target's variables, with what is missing derived by C = 6 N D."""
     arrays = _completed({name: np.array([value]) for name, value in target.items()})
     return {name: float(values[0]) for name, values in arrays.items()}
+
+
+def _refuse_contradiction(variables: Variables, source: str) -> None:
+    """Where all three are given, they have to be of one run: no count of FLOP is that far from another."""
+    if not set(variables) >= set(VARIABLES):
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = FLOP_PER_PARAMETER_AND_TOKEN * variables["parameters"] * variables["tokens"]
+        ratio = variables["compute"] / expected
+    for place in np.flatnonzero((ratio > MOST_APART) | (ratio < 1 / MOST_APART)):
+        raise DataError(
+            f"{source}: point {place + 1} has compute {variables['compute'][place]:.3g}, but 6 x parameters x "
+            f"tokens is {expected[place]:.3g} FLOP. Correct the column that is in another unit, or leave one "
+            "of the three out."
+        )
 
 
 def _completed(given: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:

@@ -53,11 +53,21 @@ def test_the_points_of_highest_loss_are_left_out_and_the_rest_keep_their_order()
         ("tokens,loss\n1e6,nan\n", "line 2: loss is nan"),
         ("tokens,loss\n0,2\n", "tokens of point 1 is 0"),
         ("tokens,D,loss\n1,1,2\n", "both mean tokens"),
+        ("tokens,loss\n1,000,2\n", "line 2 has 3 cells, the heading 2"),
+        ("n,d,c,loss\n1e9,1e10,6e19,2\n1e9,1e10,6e4,2\n", r"point 2 has compute 6e\+04, but 6 x parameters"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, text, said):
     with pytest.raises(DataError, match=said):
         read_points(written(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "line", ["1e9,1e10,6e19,2", "1e9,1e10,9e19,2", "1e9,1e10,6e19,2,", "1e9,1e10,6e19,2, ,"]
+)
+def test_three_columns_that_agree_and_empty_cells_are_read(tmp_path, line):
+    points = read_points(written(tmp_path, f"\ufeffn,d,c,loss\n{line}\n"))
+    assert points.variables["compute"][0] == float(line.split(",")[2])
 
 
 def test_a_score_in_percent_is_refused(tmp_path):
