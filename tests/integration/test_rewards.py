@@ -79,6 +79,7 @@ def run(*arguments: object) -> int:
     return int(ended.value.code or 0)
 
 
+MISSPELT = "def grade(sample, item):\n    return float(sample['text'] == item['wanted'])"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a field that no item has": (
         {"rewards": [{"grader": {**GRADER, "reference": "{{ item.gold }}"}}]},
@@ -89,6 +90,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "method.held_out[0]: grader 'names_it' reads item.gold",
     ),
     "a group of one": ({"group_size": 1}, "method.group_size"),
+    "more groups than a lane has prompts": (
+        {"groups_per_lane": 3},
+        "method.groups_per_lane=3: a step has 2 prompts in each lane",
+    ),
+    "a field that no sample has": (
+        {"rewards": [{"grader": {**GRADER, "input": "{{ sample.output_txt }}"}}]},
+        "method.rewards[0]: grader 'names_it' reads sample.output_txt, which no sample has",
+    ),
+    "the same in the source of what held-out prompts are graded by": (
+        {"held_out": [{"grader": {"type": "python", "name": "own", "source": MISSPELT}}]},
+        "method.held_out[0]: grader 'own' reads sample.text, which no sample has",
+    ),
+    "answers said ahead by an engine of another process": (
+        {
+            "staleness": 1,
+            "sampler": {
+                "type": "remote",
+                "url": "http://127.0.0.1:1/v1",
+                "model": "m",
+                "folder": "/nowhere",
+                "log_prob_gap": {"bound": 0.1, "on_excess": "refuse"},
+            },
+        },
+        "method.staleness: not with a remote sampler",
+    ),
     "nothing that pays": ({"rewards": []}, "method.rewards"),
     "a stop that every answer has": ({"sampling": {"max_tokens": 6, "stop": [""]}}, "method.sampling.stop.0"),
     "prompt and answer beyond the reference": (

@@ -206,6 +206,7 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
                 f"column '{column}' (in method) is not in dataset '{dataset.manifest.name}', which has: "
                 f"{', '.join(present)}." + (f" '{MADE_BY[column]}' writes it." if column in MADE_BY else "")
             )
+    recipe.method.check_batches(recipe.loader)
     recipe.method.check_dataset(dataset.manifest)
     for key, path in checkpoint_folders(recipe).items():
         refuse_other_tokenizer(dataset, path, f"{key}={path}")

@@ -14,7 +14,8 @@ from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.scoring.formula import Formula
 from assay.scoring.python_process import check_source
-from assay.scoring.template import check_template, item_fields
+from assay.scoring.python_source import subscripted_fields
+from assay.scoring.template import SAMPLE_FIELDS, check_template, fields_read
 from assay.scoring.text_similarity import Measure
 
 CheckedT = TypeVar("CheckedT")
@@ -260,6 +261,26 @@ def single_graders(grader: Grader) -> tuple[SingleGrader, ...]:
 
 def needed_fields(grader: Grader) -> set[str]:
     """The fields of an item without which it cannot be graded. What a user's source reads is not known."""
+    return set().union(*(fields_read(text, "item") for text in _templates(grader)))
+
+
+def fields_of_sources(grader: Grader) -> set[str]:
+    """The fields that python graders take out of any item by name, as far as their sources show it."""
+    return set().union(*(subscripted_fields(source, "item") for source in _sources(grader)))
+
+
+def check_sample_fields(grader: Grader, where: str) -> None:
+    """Refuse one that reads what no sample has; `where` it stands."""
+    read = set().union(*(fields_read(text, "sample") for text in _templates(grader)))
+    read |= set().union(*(subscripted_fields(source, "sample") for source in _sources(grader)))
+    for name in sorted(read.difference(SAMPLE_FIELDS)):
+        raise ConfigError(
+            f"{where}: grader '{grader.name}' reads sample.{name}, which no sample has. Read one of: "
+            f"{', '.join(SAMPLE_FIELDS)}."
+        )
+
+
+def _templates(grader: Grader) -> list[str]:
     texts: list[str] = []
     for single in single_graders(grader):
         match single:
@@ -269,4 +290,8 @@ def needed_fields(grader: Grader) -> set[str]:
                 texts += [turn.template() for turn in single.input]
             case PythonGrader():
                 pass
-    return set().union(*map(item_fields, texts))
+    return texts
+
+
+def _sources(grader: Grader) -> list[str]:
+    return [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]

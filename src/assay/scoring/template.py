@@ -13,6 +13,8 @@ from assay.base.errors import ConfigError
 _TAG = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[(\d+)\]|\[['\"]([^'\"]*)['\"]\]")
 ROOTS = ("item", "sample")
+SAMPLE_FIELDS = ("output_text", "output_json", "choices", "output_tools")
+"""What every sample has, and nothing else."""
 
 
 class UnknownVariableError(Exception):
@@ -65,7 +67,7 @@ def _lookup(path: str, values: Mapping[str, Any]) -> Any:
     return found
 
 
-def item_fields(template: str) -> set[str]:
-    """The fields of an item that a template reads: those without which it cannot be rendered."""
+def fields_read(template: str, root: str) -> set[str]:
+    """The fields of `item` or `sample` that a template reads: those without which it cannot be rendered."""
     paths = (list(_steps(match.group(1).strip())) for match in _TAG.finditer(template))
-    return {str(steps[1]) for steps in paths if steps[0] == "item" and len(steps) > 1}
+    return {str(steps[1]) for steps in paths if steps[0] == root and len(steps) > 1}

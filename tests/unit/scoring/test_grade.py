@@ -11,6 +11,7 @@ from assay.base.errors import ConfigError
 from assay.scoring.grade import GraderRunner, Tools, sample_values
 from assay.scoring.graders import Grader, grader_sha256
 from assay.scoring.sampler import SamplerError
+from assay.scoring.template import SAMPLE_FIELDS
 
 OPERATIONS = ("eq", "ne", "like", "ilike")
 TEXT = {"input": "{{ sample.output_text }}", "reference": "{{ item.answer }}"}
@@ -46,6 +47,10 @@ def test_templates_reach_into_json_and_lists():
     }  # fmt: skip
     output = '{"city": "Paris"}'
     assert grade(tree, output, answers=["x", "Paris"], **{"raw text": output}).score == 1.0
+
+
+def test_a_sample_has_what_graders_are_checked_against():
+    assert sorted(sample_values("a", {})["sample"]) == sorted(SAMPLE_FIELDS)
 
 
 def test_a_variable_that_a_sample_lacks_is_a_failure_not_a_zero():

@@ -18,7 +18,7 @@ from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import generation_version, registry_version
 from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
-from assay.scoring.graders import grader_sha256
+from assay.scoring.graders import check_sample_fields, grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import (
     choices_of,
@@ -46,6 +46,7 @@ class GenerationScorer(Scorer):
         """Reads the items, and checks that the grader has what it needs; `training_text`: to be searched."""
         self._training_text = training_text
         self.training_fingerprint = training_text.fingerprint if training_text else None
+        check_sample_fields(config.grader, f"benchmark '{config.name}'")
         path = folder / config.items
         self._items = read_items(path)
         self._prompts = [conversation(item, path) for item in self._items]

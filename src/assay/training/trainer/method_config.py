@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from assay.base.config import FrozenConfig
 from assay.data.dataset.columns import sequences_of
+from assay.data.loader.config import LoaderConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, AUC, LOG_LOSS, Metric
 from assay.records.journal import JournaledGroup
@@ -122,6 +123,9 @@ class MethodConfig(FrozenConfig, ABC):
     @abstractmethod
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """Raise a `ConfigError` about rows that its model cannot take; the columns are known to be there."""
+
+    def check_batches(self, loader: LoaderConfig) -> None:
+        """Raise a `ConfigError` about steps of fewer rows than it can learn from."""
 
     def check_services(self, manifest: DatasetManifest) -> None:
         """Raise about what is asked while a run trains and does not answer, or not so that it helps; rows are

@@ -96,6 +96,12 @@ def test_prompts_are_searched_without_what_all_of_them_share(write_lines, script
     assert (found.items_found, found.num_items, found.num_items_searched) == (("seen",), 3, 2)
 
 
+def test_a_grader_that_reads_what_no_sample_has_is_refused_before_anything_is_asked(write_lines, scripted):
+    grader = {**GRADER, "input": "{{ sample.output_txt }}"}
+    with pytest.raises(ConfigError, match=r"benchmark 'g': grader 'string_check' reads sample\.output_txt"):
+        generation(write_lines("g.jsonl", {"prompt": "a", "ideal": "A"}), scripted("x"), grader=grader)
+
+
 REGISTRY = """
 fuzzy.dev.v0: {class: evals.elsuite.basic.fuzzy_match:FuzzyMatch, args: {samples_jsonl: s.jsonl}}
 json.dev.v0: {class: evals.elsuite.basic.json_match:JsonMatch, args: {samples_jsonl: j.jsonl}}

@@ -16,7 +16,9 @@ from pydantic import (
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
+from assay.base.units import number_of
 from assay.data.dataset.columns import ITEM, TOKENS
+from assay.data.loader.config import LoaderConfig
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import Metric
 from assay.records.journal import JournaledGroup
@@ -363,6 +365,17 @@ class GrpoConfig(MethodConfig):
                 f"'{manifest.name}' ({manifest.lengths.max} tokens) that is {needed}, and method.model takes "
                 f"{shape.max_tokens}. Use {shape.max_tokens - manifest.lengths.max} or fewer, or build the "
                 "dataset with shorter prompts."
+            )
+
+    def check_batches(self, loader: LoaderConfig) -> None:
+        """See `MethodConfig`."""
+        groups, rows = self.groups_per_lane, loader.rows_per_lane
+        if groups is not None and groups > rows:
+            raise ConfigError(
+                f"method.groups_per_lane={groups}: a step has {number_of(rows, 'prompt')} in each lane "
+                f"(loader.global_batch_size={loader.global_batch_size}, loader.lanes={loader.lanes}), so there "
+                f"are never so many groups to learn from. Use {rows} or fewer, or draw more prompts: "
+                f"loader.global_batch_size={2 * groups * loader.lanes}."
             )
 
     def check_services(self, manifest: DatasetManifest) -> None:

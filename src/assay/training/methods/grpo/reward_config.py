@@ -7,7 +7,6 @@ step that is made once more pays the same. A judge behind an endpoint need not b
 no torch.
 """
 
-import ast
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -26,6 +25,8 @@ from assay.scoring.graders import (
     PythonGrader,
     ScoreModel,
     TextSimilarity,
+    check_sample_fields,
+    fields_of_sources,
     needed_fields,
     single_graders,
 )
@@ -167,7 +168,9 @@ def check_rewards(
         where = f"{key}[{index}]"
         if isinstance(reward, RunReward):
             _check_run(CommitName(reward.run, reward.step).run_of(where), where, longest, vocab_size)
-        elif manifest.item_fields is not None:
+            continue
+        check_sample_fields(reward.grader, where)
+        if manifest.item_fields is not None:
             _check_fields(reward.grader, manifest, manifest.item_fields, where)
 
 
@@ -201,7 +204,7 @@ def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> No
 
 
 def _check_fields(grader: Grader, manifest: DatasetManifest, there: Mapping[str, int], where: str) -> None:
-    all_rows, read = manifest.num_rows, _read_by_source(grader) - there.keys()
+    all_rows, read = manifest.num_rows, fields_of_sources(grader) - there.keys()
     lacking = {name for name in needed_fields(grader) if there.get(name, 0) < all_rows}
     for name in sorted(lacking | read):
         without = all_rows - there.get(name, 0)
@@ -211,27 +214,3 @@ def _check_fields(grader: Grader, manifest: DatasetManifest, there: Mapping[str,
             f"'{manifest.name}' lack it. Fields that are there: {', '.join(sorted(there)) or 'none'}. Mend the "
             "grader, or build the dataset from rows that have the field."
         )
-
-
-def _read_by_source(grader: Grader) -> set[str]:
-    """What python graders take out of any item by name, as far as their sources show it."""
-    sources = [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]
-    return {name for source in sources for name in _subscripts(ast.parse(source))}
-
-
-def _subscripts(tree: ast.Module) -> set[str]:
-    """Constants by which `grade` subscripts its item, but for those that it asks about (`'x' in item`)."""
-    taken, asked = set[str](), set[str]()
-    for grade in tree.body:
-        if not isinstance(grade, ast.FunctionDef) or grade.name != "grade" or len(grade.args.args) < 2:
-            continue
-        item = grade.args.args[1].arg
-        for node in ast.walk(grade):
-            match node:
-                case ast.Subscript(ast.Name(id=of), ast.Constant(str() as name), ast.Load()) if of == item:
-                    taken.add(name)
-                case ast.Compare(ast.Constant(str() as name), [ast.In() | ast.NotIn()]):
-                    asked.add(name)
-                case _:
-                    pass
-    return taken - asked

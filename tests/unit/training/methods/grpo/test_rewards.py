@@ -147,6 +147,14 @@ REFUSED: dict[str, tuple[tuple[dict[str, Any], ...], str]] = {
         ({"grader": FORMULA},),
         "reads item.b c, but",
     ),
+    "a template's field that no sample has": (
+        ({"grader": {**EXACT, "input": "{{ sample.output_txt }}"}},),
+        r"method.rewards\[0\]: grader 'exact' reads sample.output_txt, which no sample has. Read one of",
+    ),
+    "one that a source subscripts in a sample": (
+        (python("return float(sample['output_txt'] == '')"),),
+        r"method.rewards\[0\]: grader 'own' reads sample.output_txt",
+    ),
     "one that a source subscripts": ((python("return item['gold'] == 1"),), "grader 'own' reads item.gold"),
     "two of one name": (({"grader": EXACT}, {"grader": EXACT}), "two are called 'exact'"),
     "a run that is not there": (({"run": "nobody"},), r"method.rewards\[0\].run=nobody: no such run"),

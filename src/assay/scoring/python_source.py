@@ -1,0 +1,48 @@
+"""What a python grader's source takes out of its arguments by name, as far as reading it shows.
+
+Knows nothing of running it (`python_process`). What cannot be told by reading is left to the run.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import Literal
+
+
+def subscripted_fields(source: str, argument: Literal["sample", "item"]) -> set[str]:
+    """Constants by which `grade(sample, item)` subscripts one of the two, whatever it calls them.
+
+    Not those that it asks about (`'x' in item`) or tries, nor any where it gives the name another value.
+    """
+    found = set[str]()
+    for grade in ast.parse(source).body:
+        if isinstance(grade, ast.FunctionDef) and grade.name == "grade":
+            found |= _subscripted(grade, ["sample", "item"].index(argument))
+    return found
+
+
+def _subscripted(grade: ast.FunctionDef, place: int) -> set[str]:
+    arguments = [*grade.args.posonlyargs, *grade.args.args]
+    if len(arguments) <= place:
+        return set()
+    name = arguments[place].arg
+    taken, asked = set[str](), set[str]()
+    for node in _not_tried(grade):
+        match node:
+            case ast.Name(id=of, ctx=ast.Store()) if of == name:
+                return set()
+            case ast.Subscript(ast.Name(id=of), ast.Constant(str() as field), ast.Load()) if of == name:
+                taken.add(field)
+            case ast.Compare(ast.Constant(str() as field), [ast.In() | ast.NotIn()]):
+                asked.add(field)
+            case _:
+                pass
+    return taken - asked
+
+
+def _not_tried(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below it whose failure nobody catches."""
+    tried = node.body if isinstance(node, ast.Try) else []
+    for child in ast.iter_child_nodes(node):
+        if child not in tried:
+            yield child
+            yield from _not_tried(child)
