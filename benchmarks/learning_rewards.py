@@ -2,7 +2,7 @@
 
 The shipped recipes (`recipes/rl`), as they are: a small model imitates sorted digits until some of what it
 draws is right, and learns the rest from whether an answer was. Of each seed, which is that of both runs: the
-reward of drawn answers, over ten steps, and of held-out prompts answered greedily, by step; and how long `assay
+reward of drawn answers, over ten steps, and of held-out prompts, drawn alike, by step; and how long `assay
 train` took on two workers, from its start to its end, evaluations and audit included.
 
 Wanted: drawn answers earn at most 0.4 at first and 0.9 at last, within 3 minutes. The last line is one JSON

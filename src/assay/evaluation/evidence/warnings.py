@@ -125,7 +125,8 @@ RULES: Mapping[str, Rule] = {
         f"the reward of training rose, by its intervals over {ENDS} steps, while that of held-out prompts "
         "fell: the interval of the last evaluation is below that of an earlier one",
         "the model pleases the grader in another way than you meant: read its answers (`assay chat RUN`), mend "
-        "the grader, go on from the better commit",
+        "the grader, go on from the better commit; where `method.validation_temperature` is set, leave it out: "
+        "held-out answers at another temperature are of another policy",
         "earned more in training and less on held-out prompts",
     ),
     "answers collapsed": Rule(

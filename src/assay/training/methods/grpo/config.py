@@ -318,8 +318,10 @@ class GrpoConfig(MethodConfig):
     """The largest share of a step's answers that may have no grade: beyond it the run stops, without the
     update."""
 
-    validation_temperature: NonNegativeFloat = 0.0
-    """With which held-out prompts are answered, once each; 0 takes the likeliest token."""
+    validation_temperature: NonNegativeFloat | None = None
+    """With which held-out prompts are answered, once each; null: `sampling.temperature`, so that what they earn
+    and what training earns is of one policy. 0 takes the likeliest token, which may become worse while what is
+    drawn becomes better: that is flagged as a leak."""
 
     slice_columns: tuple[str, ...] = ()
     """Metadata columns that the evaluation is cut by; the model does not see them."""

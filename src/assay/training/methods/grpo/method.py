@@ -277,8 +277,10 @@ class GrpoMethod:
         if "items" not in tensors:
             return {}
         rows, judges = rows_behind(tensors), self._judges
+        # The same luck at every step: what differs between two evaluations is the model.
         prompts = [Prompt(row.tokens, derive_key("validation", row.row_id)) for row in rows]
-        sampling = self._sampling.model_copy(update={"temperature": self.config.validation_temperature})
+        own = self.config.validation_temperature
+        sampling = self._sampling if own is None else self._sampling.model_copy(update={"temperature": own})
         answers = self._answered(model, prompts, sampling)
         helpers = {name: each.to(tensors["input_ids"].device) for name, each in judges.networks().items()}
         earned = _numbers(self._graded(judges, rows, answers, helpers))

@@ -16,9 +16,11 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from agreement.measured import Measured, apart, measured
 from agreement.rollout_cases import ANSWERED, log_probs_of
 from agreement.tiny_models import END, save_tiny
+from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare
+from assay.scoring.sampler import Sampling
 from assay.training.generation.generator import Generator
-from assay.training.generation.rollout import Rollout
+from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.methods.grpo.batch import PromptRow
 from assay.training.methods.grpo.config import GrpoConfig
 from assay.training.methods.grpo.method import GrpoMethod
@@ -301,8 +303,30 @@ def test_every_metric_comes_with_the_rollouts_or_with_the_loss(base: Path) -> No
     assert set(method.loss(model, method.blank(CPU), helpers).metrics) == set(of_loss)
 
 
-def test_held_out_prompts_are_answered_greedily_and_graded(base: Path) -> None:
-    method = GrpoMethod(grpo_config(base))
+def test_held_out_prompts_are_drawn_like_those_that_are_learned_from_with_the_same_luck_each_time(
+    base: Path,
+) -> None:
+    """So what they earn and what training earns is of one policy, and two evaluations differ by the model."""
+    method = GrpoMethod(grpo_config(base, sampling={"max_tokens": 6, "temperature": 0.7}))
+    model = method.build_model()
+    (batch,) = prompt_lane(0, [*range(24)]).micro_batches
+    tensors = method.tensors(batch, CPU)
+    rows, tokens = batch.row_ids.tolist(), batch.tokens.values
+    prompts = [Prompt(tokens[place], derive_key("validation", row)) for place, row in enumerate(rows)]
+
+    def lengths(temperature: float) -> list[int]:
+        network = LlamaForCausalLM.from_pretrained(base).eval()
+        sampling = Sampling(temperature=temperature, max_tokens=6)
+        drawn = Generator(network, ends=[END]).generate(prompts, sampling)
+        return [len(each.tokens) for each in drawn]
+
+    said = [method.predictions(model, tensors)["length"].tolist() for _ in range(2)]
+    assert said[0] == said[1] == lengths(0.7)
+    assert said[0] != lengths(1.0) and said[0] != lengths(0.0)
+
+
+def test_held_out_prompts_are_answered_greedily_where_the_recipe_says_so_and_graded(base: Path) -> None:
+    method = GrpoMethod(grpo_config(base, validation_temperature=0.0))
     model = method.build_model()
     (batch,) = prompt_lane(0, [0, 1, 2]).micro_batches
     said = method.predictions(model, method.tensors(batch, CPU))
