@@ -198,6 +198,7 @@ def rules_of(**changed: Any) -> list[str]:
 def test_an_honest_run_of_rewards_raises_no_flag():
     assert rules_of() == []
     assert rules_of(num_steps=12, distinct=np.full(12, 0.1)) == [], "nothing is said of a dozen steps"
+    assert rules_of(no_spread=np.linspace(0.2, 1.0, 100)) == [], "at last every answer is right"
     flat = rollouts(validation_reward=0.3 + np.random.default_rng(1).normal(0, 0.02, 10))
     assert warnings_of_model([], None, flat) == [], "held-out rows that scatter have not fallen"
 
@@ -251,6 +252,7 @@ def test_beside_a_commit_stands_what_was_known_when_it_was_made():
 
 def test_what_floating_point_does_is_no_other_sampler():
     assert rules_of(log_prob_gap=np.linspace(1e-7, 2e-6, 100)) == []
+    assert rules_of(log_prob_gap=[0.0, *[2e-6] * 99]) == [], "though twenty times nothing is nothing"
     assert rules_of(log_prob_gap=np.linspace(4e-3, 1.5e-2, 100)) == [], "as bfloat16 has it"
 
 
