@@ -41,6 +41,7 @@ def test_whom_everybody_agrees_with_is_no_suspect() -> None:
 
 def test_two_ranks_that_each_insist_are_both_suspects_and_nobody_is_sure() -> None:
     assert outvoted([(0, WRONG), (1, RIGHT), (0, WRONG), (1, RIGHT)]) == ([0, 1], False)
+    assert outvoted([(8, WRONG), (1, RIGHT)]) == ([1, 8], False)
 
 
 @settings(deadline=None, max_examples=50)
