@@ -189,10 +189,16 @@ def refuse_failures(metrics: Mapping[str, float], most: float, *, step: int) -> 
             kind: metrics.get(f"{FAILURES}_{kind}", 0.0) for kind in (*FAILURE_KINDS, *JUDGE_FAILURE_KINDS)
         }
         said = ", ".join(f"{part:.1%} {kind}" for kind, part in kinds.items() if part)
+        cure = "Mend the grader and train a new run"
+        if any(kinds[kind] for kind in JUDGE_FAILURE_KINDS):
+            cure = (
+                "Once the judge answers again, go on with assay train --resume: it is asked about what has no "
+                "reward, and about nothing else"
+            )
         raise TooManyFailuresError(
             f"step {step}: {share:.1%} of the rollouts got no reward ({said}), more than "
-            f"method.max_reward_failures={most:g} allows. No update was made; the last commit is intact. Mend "
-            "the grader and train a new run; or go on with more of them missing: assay train --from RUN "
+            f"method.max_reward_failures={most:g} allows. No update was made; the last commit is intact. "
+            f"{cure}; or go on with more of them missing: assay train --from RUN "
             "method.max_reward_failures=SHARE."
         )
 

@@ -71,9 +71,17 @@ def test_a_failed_grade_is_no_reward_of_zero_and_is_counted_by_its_kind():
     assert (float(sums["reward"].sum), sums["reward"].weight) == (0.5, 1.0), "of those that were paid"
     assert float(sums["failed_grades"].sum) / sums["failed_grades"].weight == 0.5
     assert float(sums["failed_grades_python_grader_runtime_error"].sum) == 1.0
-    with pytest.raises(TooManyFailuresError, match=r"step 7: 50.0% .*50.0% python_grader_runtime_error"):
+    with pytest.raises(
+        TooManyFailuresError, match=r"step 7: 50.0% .*50.0% python_grader_runtime_error.* Mend the grader"
+    ):
         refuse_failures({name: float(each.sum) / each.weight for name, each in sums.items()}, 0.4, step=7)
     refuse_failures({"failed_grades": 0.4}, 0.4, step=7)
+
+
+def test_where_a_judge_is_silent_the_error_says_how_to_go_on_once_it_answers():
+    silent = {"failed_grades": 0.5, "failed_grades_model_grader_server_error": 0.5}
+    with pytest.raises(TooManyFailuresError, match="judge answers again, go on with assay train --resume"):
+        refuse_failures(silent, 0.4, step=7)
 
 
 def test_a_grader_asked_again_in_another_process_says_the_same():
