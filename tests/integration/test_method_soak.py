@@ -15,7 +15,7 @@ import pytest
 
 from assay.base.config import LoadedConfig
 from assay.data.loader.loader import Loader
-from assay.launch.ranks.faults import FaultPlan, PhaseOfLoop
+from assay.launch.ranks.faults import FaultPlan, PhaseOfLoop, have_struck
 from assay.launch.run import new_run
 from assay.records.commit import Commit
 from assay.store.commit_log import CommitLog
@@ -137,6 +137,49 @@ def test_rollouts_that_a_judge_pays_at_random_are_killed_and_resized_and_no_kept
         judge.is_kept = Kept(run)
         kill_and_resize(run, sizes, random_parallel(rng, len(sizes)), plan)
         assert what_is_wrong(run, judge, tmp_path / "beside") == []
+
+
+IN_EACH_PHASE: tuple[dict[str, Any], ...] = (
+    {"phase": "generation", "step": 2, "after_s": 0.01},
+    {"phase": "reward", "step": 4},
+    {"phase": "compute", "step": 6},
+    {"phase": "checkpoint", "step": 8, "after_s": 0.01},
+)
+"""Amid answers, before they are graded, in an update, amid a commit."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize(
+    ("way", "entry"),
+    [
+        pytest.param("four updates, advantages by the step", 4, id="two of four updates made"),
+        pytest.param("two steps ahead, advantages by the step", 2, id="two steps ahead"),
+    ],
+)
+def test_killed_in_each_phase_of_a_step_a_run_ends_with_the_undisturbed_weights(
+    way: str,
+    entry: int,
+    parallel: Any,
+    world_size: int,
+    undisturbed: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree, digest = undisturbed("grpo", adapters=False, way=way)
+    kills = [
+        {"type": "kill", "attempt": attempt, "rank": world_size - 1, **kill}
+        for attempt, kill in enumerate(IN_EACH_PHASE, start=1)
+    ]
+    kills[2]["entry"] = entry
+    plan = FaultPlan.model_validate({"faults": kills})
+    run = new_run(Home.from_environment(), LoadedConfig(tree, {}), run_id="in-each-phase")
+    sizes = (world_size,) * (len(kills) + 1)
+    kill_and_resize(run, sizes, (parallel,) * len(sizes), plan)
+    assert have_struck(plan, Path(run.run_dir)) == [*plan.faults]
+    assert_as_if_nothing_had_happened(run, digest)
 
 
 def test_the_plans_of_rollouts_have_a_hundred_kills_in_every_phase_on_every_size() -> None:
