@@ -85,7 +85,7 @@ def journal_of(log: CommitLog) -> list[JournaledGroup]:
 
 
 def _keep(groups: Sequence[JournaledGroup], book: GradeBook, run: Run) -> None:
-    [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[union-attr]
+    [reward] = Recipe.model_validate(run.recipe).method.rewards  # type: ignore[attr-defined]
     for group in groups:
         answers = tuple(
             JudgedAnswer(

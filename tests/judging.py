@@ -90,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _asker_is_gone(self) -> bool:
         try:
-            return self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            return bool(self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b"")
         except BlockingIOError:
             return False
         except OSError:
