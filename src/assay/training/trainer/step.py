@@ -342,6 +342,6 @@ Network = nn.Module
 
 
 def initial_model(method: Method, *, seed: int, device: torch.device) -> Network:
-    """The method's model, its random weights drawn from the run's seed."""
+    """The method's model, its random weights drawn from the run's seed; in training mode, whoever built it."""
     torch.manual_seed(derive_key(seed, "weights"))
-    return method.build_model().to(device)
+    return method.build_model().to(device).train()

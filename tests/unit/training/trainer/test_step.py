@@ -330,3 +330,12 @@ def test_starting_weights_are_drawn_from_the_seed() -> None:
     assert torch.equal(one.weight, same.weight) and not torch.equal(one.weight, other.weight)
     torch.manual_seed(derive_key(1, "weights"))
     assert torch.equal(one.weight, nn.Linear(3, 1).weight)
+
+
+def test_a_model_trains_from_its_first_step_on_whatever_mode_a_folder_left_it_in() -> None:
+    class FromFolder(NoisyRegression):
+        def build_model(self) -> nn.Module:
+            return nn.Sequential(nn.Dropout(0.5).eval())
+
+    model = initial_model(FromFolder(), seed=1, device=CPU)
+    assert all(module.training for module in model.modules())
