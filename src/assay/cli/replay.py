@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from assay.records.replay import OperatorWatchReport, ReplayReport, RowSearch
 
 MAX_ROWS = 20
+_AS_WRITTEN = (
+    "trainer.compile: no operator is seen inside the programs of layers, so they ran as they are written, to "
+    "other bits than the run's: nothing is compared from this step on"
+)
 
 
 @click.command()
@@ -113,7 +117,7 @@ def _text(report: "ReplayReport") -> str:
     first = report.first_difference
     if first is not None and first not in report.at_step:
         lines.append(f"  ≠ step {first.step} {first.quantity}: {first.replayed}, on record {first.recorded}")
-    if not report.at_step:
+    if not report.at_step and not (report.operators and report.operators.as_written):
         value = "not finite" if report.loss is None else f"{report.loss!r}"
         lines.append(f"  the run wrote nothing down about step {report.step}; its loss here: {value}")
     if report.lane_loss is not None:
@@ -128,6 +132,8 @@ def _operator_lines(watched: "OperatorWatchReport | None") -> list[str]:
     if watched is None:
         return []
     lines = [f"  the step raised {watched.raised}"] if watched.raised else []
+    if watched.as_written:
+        lines.append(f"  {_AS_WRITTEN}")
     looked = f"{watched.num_calls} calls of {watched.num_operators} operators"
     if watched.finding is None:
         right = "finite" if watched.mode == "watch" else "within its error bound"

@@ -99,7 +99,8 @@ class _Replay:
             totals = self._looked_at(share) if step == self.request.step else self.replayer.make(share)
             if totals is None or not totals.is_made:
                 break
-            self.compared += self._comparisons(step, totals)
+            if self.operators is None or not self.operators.as_written:
+                self.compared += self._comparisons(step, totals)
 
     def _looked_at(self, share: StepShare) -> StepTotals | None:
         """The step that was asked for; first, with the weights that it begins with, its rows and the lane."""
@@ -139,7 +140,7 @@ class _Replay:
             helpers=forward.helpers,
             is_forward=lambda: forward.is_under_way,
         )
-        with watch:
+        with replayer.as_written(), watch:
             try:
                 totals = replayer.make(share)
             except (RuntimeError, IndexError, ValueError) as error:
@@ -152,6 +153,7 @@ class _Replay:
             num_operators=len(watch.operators),
             not_audited=getattr(inspector, "not_audited", {}),
             raised=raised,
+            as_written=replayer.is_compiled,
         )
         return totals
 

@@ -1,6 +1,10 @@
 """A run's folder and record: made once, from a recipe that was checked against its dataset; never changed."""
 
+import os
 import secrets
+import shutil
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -116,6 +120,8 @@ def checked(recipe_values: LoadedConfig) -> tuple[Recipe, Dataset]:
         read_suite(Path(recipe.evaluation.suite))
     for part in ("train", "validation"):
         split_view(dataset, recipe.data.split, part)
+    if recipe.trainer.compile:
+        _refuse_no_compiler()
     return recipe, dataset
 
 
@@ -213,6 +219,22 @@ def _check_dataset(recipe: Recipe, dataset: Dataset) -> None:
     for key, name in recipe.method.runs.items():
         theirs = recipe_of(name.run_of(key)).data.dataset
         refuse_other_tokenizer(dataset, str(Dataset.open(Path(theirs)).folder), f"{key}.run={name.run}")
+
+
+def _refuse_no_compiler() -> None:
+    """torch.compile writes C++ and links it with Python."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(compiler) is None:
+        raise ConfigError(
+            f"trainer.compile: torch writes programs in C++, and there is no '{compiler}' here. Install it "
+            "($CXX names another), or leave trainer.compile out."
+        )
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    if not header.is_file():
+        raise ConfigError(
+            f"trainer.compile: torch links programs with Python, and {header} is not there. Install Python's "
+            "headers (python3-dev), or leave trainer.compile out."
+        )
 
 
 def check_parallel(recipe: Recipe, parallels: Sequence[str]) -> None:

@@ -49,6 +49,7 @@ class OperatorWatchReport(Record):
     """What a watched step did."""
 
     kind: ClassVar[str] = "operator_watch"
+    added: ClassVar = frozenset({"as_written"})
 
     mode: Literal["watch", "audit-ops"]
     finding: OperatorFinding | None
@@ -60,6 +61,9 @@ class OperatorWatchReport(Record):
     """Operators that no reference was made for, and why; empty for `watch`."""
     raised: str = ""
     """The error with which the step itself ended, if it did."""
+    as_written: bool = False
+    """The run makes programs of its layers (`trainer.compile`), into which no watch sees: they were computed as
+    they are written, to other bits. Nothing is compared from this step on."""
 
 
 class RowFinding(Record):

@@ -91,6 +91,15 @@ class Recipe(FrozenConfig):
         return self
 
     @model_validator(mode="after")
+    def _programs_are_exact(self) -> "Recipe":
+        if self.trainer.compile and (self.loader.layout.type == "packed" or not self.method.may_compile):
+            raise ValueError(
+                "trainer.compile: it is known to be exact for sft, reward and dpo that train all weights (no "
+                "lora), on rows that are not packed. Leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _benchmarks_are_run_at_commits(self) -> "Recipe":
         steps, commit_every = self.evaluation and self.evaluation.every_steps, self.trainer.commit_every
         if steps and (commit_every == "auto" or steps % commit_every):

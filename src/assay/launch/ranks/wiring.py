@@ -46,7 +46,7 @@ from assay.training.trainer.method import PredictingMethod, RolloutMethod
 from assay.training.trainer.method_config import RowScores
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import Network, Stepper, initial_model
+from assay.training.trainer.step import Network, Stepper, trained_model
 from assay.training.trainer.trainer import Trainer, TrainingPosition, num_steps
 
 
@@ -68,7 +68,7 @@ def train_rank(
     moments.append(clock.monotonic_s())
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
-    model = initial_model(method, seed=recipe.seed, device=ranks.device)
+    model = trained_model(method, recipe.trainer, seed=recipe.seed, device=ranks.device)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     lanes = _lanes(recipe, ranks, lane_sum)
     forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)

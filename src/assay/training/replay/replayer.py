@@ -7,7 +7,7 @@ device, with as many threads per rank. Weights begin at a commit, or where the r
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
 from typing import Self
@@ -32,7 +32,7 @@ from assay.training.trainer.lane_recomputer import LaneRecomputer
 from assay.training.trainer.method import Method, RolledOut
 from assay.training.trainer.optimizer import build_optimizer
 from assay.training.trainer.spot_check import SpotCheck
-from assay.training.trainer.step import Stepper, StepTotals, initial_model
+from assay.training.trainer.step import Stepper, StepTotals, trained_model
 from assay.training.trainer.trainer import TrainingPosition, num_steps
 
 
@@ -45,7 +45,9 @@ class Replayer:
         self.loader = loader
         self._num_steps = num_steps(config, loader)
         self._ranks = ranks
-        self.model = initial_model(method, seed=seed, device=ranks.device)
+        self.model = trained_model(method, config, seed=seed, device=ranks.device)
+        self.is_compiled = config.compile
+        """Layers run as programs, in which no operator is seen."""
         self.forward = LaneForward(
             method,
             device=ranks.device,
@@ -124,6 +126,14 @@ class Replayer:
         if totals.is_made:
             self.step += 1
         return totals
+
+    def as_written(self) -> AbstractContextManager[None]:
+        """Operators can be seen, in here; where the run has programs of its layers, the bits are others."""
+        if not self.is_compiled:
+            return nullcontext()
+        from assay.training.model.compiled import without_programs
+
+        return without_programs()
 
     def learned(self, share: StepShare, *, step: int) -> list[RolledOut]:
         """What each lane learns from in update number `step`."""

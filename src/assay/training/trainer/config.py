@@ -83,7 +83,10 @@ class TrainerConfig(FrozenConfig):
         "eval_steps": "evaluate_every",
         "eval_every": "evaluate_every",
         "num_threads": "threads_per_rank",
+        "torch_compile": "compile",
     }
+
+    added: ClassVar = frozenset({"compile"})
 
     epochs: PositiveInt = 1
 
@@ -94,6 +97,10 @@ class TrainerConfig(FrozenConfig):
 
     precision: Precision = "auto"
     """`auto` is bfloat16 autocast on a GPU that has it, else float32. Weights stay float32."""
+
+    compile: bool = False
+    """Make programs of the model's layers by `torch.compile`, while a worker starts. Part of the numbers: other
+    bits than without, and the same at every world size."""
 
     gradient_sum: Literal["tree", "all_reduce"] = "tree"
     """`tree` gives the same bits at every world size; `all_reduce` is the backend's own, for comparison."""

@@ -116,6 +116,11 @@ class MethodConfig(FrozenConfig, ABC):
         return False
 
     @property
+    def may_compile(self) -> bool:
+        """Whether layers of its model may be programs (`trainer.compile`): seen to be exact."""
+        return False
+
+    @property
     def answers_per_prompt(self) -> int | None:
         """Answers that each row is given, to learn from what they earn; None where rows are no prompts."""
         return None

@@ -26,10 +26,10 @@ from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.parallel.ranks import Ranks
-from assay.training.trainer.config import OptimizerConfig
+from assay.training.trainer.config import OptimizerConfig, TrainerConfig
 from assay.training.trainer.lane_forward import LaneForward, means_of, num_backwards
 from assay.training.trainer.method import Method, MetricSum, RolledOut
-from assay.training.trainer.numerics import combined_digest, digest_of_tensors
+from assay.training.trainer.numerics import autocast, combined_digest, digest_of_tensors
 from assay.training.trainer.optimizer import average_and_clip, learning_rate, whole_tensor
 from assay.training.trainer.spot_check import Checked, SpotCheck
 
@@ -345,3 +345,14 @@ def initial_model(method: Method, *, seed: int, device: torch.device) -> Network
     """The method's model, its random weights drawn from the run's seed; in training mode, whoever built it."""
     torch.manual_seed(derive_key(seed, "weights"))
     return method.build_model().to(device).train()
+
+
+def trained_model(method: Method, config: TrainerConfig, *, seed: int, device: torch.device) -> Network:
+    """Likewise, with its layers as training computes them."""
+    model = initial_model(method, seed=seed, device=device)
+    if config.compile:
+        # Only here, since it brings along what other runs need not wait for.
+        from assay.training.model.compiled import compile_layers
+
+        compile_layers(model, autocast(config.precision, device))
+    return model

@@ -153,6 +153,11 @@ class DpoConfig(MethodConfig):
             (ACCURACY, LOSS, MARGIN, CHOSEN_LOG_PROB, REJECTED_LOG_PROB, CHOSEN_REWARD, REJECTED_REWARD)
         )
 
+    @property
+    def may_compile(self) -> bool:
+        """See `MethodConfig`."""
+        return self.model.lora is None
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")

@@ -55,6 +55,11 @@ class RewardConfig(MethodConfig):
         """See `MethodConfig`; the log-loss is that of the preference, without margin and centring."""
         return RowScores((ACCURACY, LOG_LOSS, MARGIN_OF_REWARDS, CHOSEN_REWARD, REJECTED_REWARD))
 
+    @property
+    def may_compile(self) -> bool:
+        """See `MethodConfig`."""
+        return self.model.lora is None
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")

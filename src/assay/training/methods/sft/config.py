@@ -56,6 +56,11 @@ class SftConfig(MethodConfig):
         """See `MethodConfig`."""
         return self.model.packs
 
+    @property
+    def may_compile(self) -> bool:
+        """See `MethodConfig`."""
+        return self.model.lora is None
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")

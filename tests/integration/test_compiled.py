@@ -1,0 +1,98 @@
+"""Layers that run as programs, with real processes: killed, resized, sharded; and replayed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
+from assay.launch.ranks.faults import FaultPlan
+from assay.launch.ranks.supervisor import RestartPolicy
+from assay.launch.replay import replay
+from assay.launch.run import existing_run, new_run
+from assay.records.run import Run
+from assay.store.commit_log import CommitLog
+from assay.store.home import Home
+from assay.store.objects import open_store
+from assay.training.replay.request import ReplayRequest
+from language_rows import small_model
+from method_runs import digest, eventful, method_recipe
+
+
+def compiled(method: str, folder: Path, **model: Any) -> dict[str, Any]:
+    tree = method_recipe(method, folder, **model)
+    tree["trainer"] |= {"compile": True, "spot_check_every": 4}
+    return tree
+
+
+def recorded(name: str) -> tuple[Run, CommitLog]:
+    run = existing_run(Home.from_environment(), name)
+    return run, CommitLog(open_store(run.store_url))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = compiled("sft", tmp_path)
+    undisturbed = digest(tree, "undisturbed", RestartPolicy())
+    assert digest(tree, "eventful", eventful()) == undisturbed
+    run, log = recorded("eventful")
+    found = replay(run, log, ReplayRequest(step=4, through_step=5))
+    assert found.verdict == "equal" and "gradient_digest" in {each.quantity for each in found.at_step}
+    watched = replay(run, log, ReplayRequest(step=6, mode="watch"))
+    assert watched.operators is not None and watched.operators.as_written and watched.operators.finding is None
+    assert watched.first_difference is None and not watched.at_step
+    tree["trainer"]["compile"] = False
+    assert digest(tree, "as written", RestartPolicy()) != undisturbed
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("method", ["reward", "dpo"])
+def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    tree = compiled(method, tmp_path, checkpoint_activations=method == "dpo")
+    alone = digest(tree, "alone", RestartPolicy())
+    kill = FaultPlan.model_validate({"faults": [{"type": "kill", "step": 5}]})
+    policy = RestartPolicy(world_sizes=(2, 2), parallel=("fsdp2", "ddp"), faults=kill)
+    assert digest(tree, "killed", policy) == alone
+    assert replay(*recorded("killed"), ReplayRequest(step=4, through_step=5)).verdict == "equal"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "header", "said"),
+    [
+        ("no-such-compiler", None, "there is no 'no-such-compiler' here"),
+        ("sh", "/nowhere", "/nowhere/Python.h"),
+    ],
+)
+def test_without_a_compiler_it_is_refused_before_anything_is_made(
+    compiler: str, header: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    if header is not None:
+        monkeypatch.setattr("sysconfig.get_path", lambda name: header)
+    with pytest.raises(ConfigError, match=said):
+        new_run(Home.at(tmp_path / "home"), LoadedConfig(compiled("sft", tmp_path), {}), run_id="refused")
+    assert not list((tmp_path / "home").glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("grpo", {}),
+        ("sft", {"loader": {"layout": {"type": "packed", "sequence_tokens": 32}}}),
+        ("sft", {"method": {"model": small_model(lora={"rank": 2})}}),
+    ],
+)
+def test_what_is_not_known_to_be_exact_is_refused(method: str, more: dict[str, Any], tmp_path: Path) -> None:
+    tree = compiled(method, tmp_path)
+    tree |= {name: {**tree[name], **section} for name, section in more.items()}
+    with pytest.raises(ConfigError, match="known to be exact for sft, reward and dpo"):
+        new_run(Home.at(tmp_path / "home"), LoadedConfig(tree, {}), run_id="refused")
