@@ -19,6 +19,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
@@ -93,7 +94,12 @@ def _program(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _forward(
-    layer: Any, twin: nn.Module, program: Callable[..., Any], states: Tensor, *arguments: Any, **keywords: Any
+    layer: Any,
+    twin: nn.Module,
+    program: Callable[..., Any],
+    states: Float[Tensor, "line token width"],
+    *arguments: Any,
+    **keywords: Any,
 ) -> Any:
     if not layer.training or not torch.is_grad_enabled() or states.shape[1] == 1:
         return type(layer).forward(layer, states, *arguments, **keywords)
