@@ -62,6 +62,7 @@ READS_ENVIRONMENT = {
     "launch/ranks/processes.py": "likewise",
     "launch/ranks/rank.py": "likewise",
     "launch/ranks/processor.py": "limits of instruction sets",
+    "launch/run.py": "the compiler of torch.compile",
 }
 """Module -> what of the environment is its business."""
 STARTS_A_PROCESS = {"launch/ranks/wiring.py", "training/checkpoint/named_commit.py"}
