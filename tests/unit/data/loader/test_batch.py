@@ -5,7 +5,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.data.loader.batch import LaneShare, MicroBatch, Packing, Ragged
-from assay.data.loader.config import LoaderConfig
 
 row_lists = st.lists(st.lists(st.integers(1, 99), max_size=6), min_size=1, max_size=6)
 
@@ -78,25 +77,3 @@ def test_a_lane_counts_the_rows_and_tokens_of_its_micro_batches(batches):
     assert lane.num_tokens == sum(len(row) for rows in batches for row in rows)
     assert [batch.num_tokens for batch in lane.micro_batches] == [sum(map(len, rows)) for rows in batches]
     assert lane.quarantined == ()
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"lanes": 6, "global_batch_size": 6}, "lanes=6 is not a power of two; use 8"),
-        ({"lanes": 7, "global_batch_size": 7}, "lanes=7 is not a power of two; use 8"),
-        ({"lanes": 4, "global_batch_size": 10}, "global_batch_size=10 is not a multiple of lanes=4; use 12"),
-        ({"lanes": 4, "global_batch_size": 3}, "global_batch_size=3 is not a multiple of lanes=4; use 4"),
-    ],
-)
-def test_lanes_that_do_not_divide_are_refused_with_the_next_number_that_would(values, message):
-    with pytest.raises(ValueError, match=message):
-        LoaderConfig(**values)
-
-
-@pytest.mark.parametrize(
-    ("lanes", "batch", "window", "rows", "steps"), [(4, 12, 10, 3, 3), (1, 5, 4, 5, 1), (8, 8, 4096, 1, 4096)]
-)
-def test_a_window_feeds_whole_steps_and_at_least_one(lanes, batch, window, rows, steps):
-    config = LoaderConfig(lanes=lanes, global_batch_size=batch, window_rows=window)
-    assert (config.rows_per_lane, config.window_steps) == (rows, steps)
