@@ -106,7 +106,7 @@ def measure_mixing(view: DatasetView, config: LoaderConfig) -> Mixing:
         }
         if isinstance(config.layout, PaddedLayout):
             values[LENGTH] = _ranks(pa.array(np.concatenate([s.lengths[s.present] for s in samples])))
-        traits = [_trait(name, each, steps) for name, each in values.items() if np.ptp(each, axis=0).any()]
+        traits = [_trait(name, each, steps) for name, each in values.items() if np.ptp(each)]
     places = _place_correlation(loader, view)
     again = _meeting_again(loader, samples, steps) * _sharing_windows_again(loader, view, samples, steps)
     mend = _mend(loader, view, places, max((trait.excess for trait in traits), default=0.0))

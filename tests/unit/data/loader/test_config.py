@@ -66,7 +66,10 @@ def test_what_is_not_chosen_is_as_the_documents_say() -> None:
 
 def test_a_run_without_jitter_has_the_digest_that_it_had_before_there_was_any() -> None:
     assert BucketedLayout().model_dump(context=dict(FOR_DIGEST)) == {"type": "bucketed"}
-    assert BucketedLayout(jitter=0.1).model_dump(context=dict(FOR_DIGEST)) == {"type": "bucketed", "jitter": 0.1}
+    assert BucketedLayout(jitter=0.1).model_dump(context=dict(FOR_DIGEST)) == {
+        "type": "bucketed",
+        "jitter": 0.1,
+    }
 
 
 NAMES = {
