@@ -171,7 +171,12 @@ class Numbers:
         (1, {"lanes": 8, "global_batch_size": 8, "window_rows": 256}, range(8), [0, 1]),
         (1, {"lanes": 1, "global_batch_size": 1, "window_rows": 512}, range(1), list(range(8))),
         # 32 windows at most, the first and the last among them.
-        (1, {"lanes": 1, "global_batch_size": 2, "window_rows": 2}, range(1), [n * 2047 // 31 for n in range(32)]),
+        (
+            1,
+            {"lanes": 1, "global_batch_size": 2, "window_rows": 2},
+            range(1),
+            [n * 2047 // 31 for n in range(32)],
+        ),
         # 131,072 rows, about: so many of eight lanes' windows of 2,048 rows.
         (64, {"lanes": 8, "global_batch_size": 64, "window_rows": 2048}, range(8), [0, 2, 4, 6, 8, 10, 12, 15]),
         # Two windows in any case.
