@@ -5,7 +5,8 @@
 Each campaign is looked at at every checkpoint. With no effect the rule must scale at most 1% and stop at
 least 90%; the naive rule (one seed, best checkpoint, best benchmark) stands beside it. With the effect that
 the power analysis was made for, it must scale at least as often as stated. Intervals of the crossed design
-must cover 93 to 97%, one-sided bounds of clustered failure rates at least 93%. The scaling laws of
+must cover 93 to 97%, one-sided bounds of clustered failure rates at least 93%. Harm of twice a guardrail's
+margin must pass in at most 5%, at any number of items. The scaling laws of
 `evidence_scaling.py` are measured with them. Drawings go to build/bench-evidence; the last line printed is
 one JSON object.
 """
@@ -23,6 +24,7 @@ import numpy as np
 
 from assay.evaluation.evidence.effect import paired_effect
 from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
+from assay.evaluation.evidence.guardrail import harm_as_seen, harm_of
 from campaign_design import CampaignDesign, detectable_effect, stated_power
 from campaign_simulation import (
     CampaignOutcomes,
@@ -61,6 +63,7 @@ def main() -> None:
         **campaigns(design, options.campaigns, options.folder),
         **coverage(options.tables),
         **coverage_of_failure_rates(options.tables // 10),
+        **guardrails(options.tables // 20),
         **scaling_laws(),
     }
     print(json.dumps({key: round(value, 5) for key, value in found.items()}))
@@ -124,6 +127,28 @@ def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
     return {"rate_coverage_lowest": min(upper, lower), "rate_coverage_independent": alone}
 
 
+def guardrails(num_tables: int) -> dict[str, float]:
+    """How often harm of twice the margin passes, and no harm, as bounded and by the items' variance alone."""
+    rng = np.random.default_rng(9)
+    print("\nguardrails of right or wrong items that pass, in percent of tables (by the items' variance alone)")
+    print(
+        "  items  margin  harm of twice the margin: alike, by seed, both ways     no harm: 2%, 10%, 40% differ"
+    )
+    harmful, lost = [], []
+    for items, margin in itertools.product((20, 50, 100, 200, 500, 1000, 2000), (0.005, 0.01, 0.02, 0.05)):
+        count = max(min(num_tables, 400_000 // items), 200)
+        harm = [
+            _passing(rng, count, items, margin, worse=2 * margin + better, better=better, own=own)
+            for better, own in ((0.0, False), (0.0, True), (0.05, False))
+        ]
+        none = [_passing(rng, count, items, margin, worse=rate, better=rate) for rate in (0.01, 0.05, 0.2)]
+        harmful += [now for now, _ in harm]
+        lost += [before - now for now, before in none if before >= 0.8 and items >= 500]
+        cells = ["  ".join(f"{100 * now:5.1f} ({100 * was:5.1f})" for now, was in row) for row in (harm, none)]
+        print(f"  {items:5}  {100 * margin:5.1f}%  {cells[0]}   {cells[1]}")
+    return {"harm_passes_most": max(harmful), "harmless_pass_lost_most": max(lost, default=0.0)}
+
+
 def scaling_laws() -> dict[str, float]:
     """`chinchilla_max_relative_error`, `chinchilla_s` and so on, where the published points are at hand."""
     print("\nthe scaling law of Hoffmann et al., found (published)")
@@ -173,6 +198,27 @@ def _bounds_hold(
     alone = rate_upper(failures.sum(axis=1), count * size)
     upper, lower = rate_upper(trials[:, 0], trials[:, 1]), rate_lower(trials[:, 0], trials[:, 1])
     return float((upper >= rate).mean()), float((lower <= rate).mean()), float((alone >= rate).mean())
+
+
+def _passing(
+    rng: np.random.Generator,
+    num_tables: int,
+    items: int,
+    margin: float,
+    *,
+    worse: float,
+    better: float,
+    own: bool = False,
+) -> tuple[float, float]:
+    """Shares of tables of three seeds that pass, as bounded and by the items' variance alone.
+
+    A share `worse` of the items turns wrong and a share `better` right, the same of every seed or, with `own`,
+    each seed's.
+    """
+    luck = rng.random((num_tables, 3 if own else 1, items))
+    tables = np.broadcast_to((luck < better).astype(float) - (luck > 1.0 - worse), (num_tables, 3, items))
+    bounded, seen = harm_of(tables, is_share=True), harm_as_seen(paired_effect(tables))
+    return float((bounded.upper < margin).mean()), float((seen.upper < margin).mean())
 
 
 def _print_outcomes(design: CampaignDesign, curve: Sequence[CampaignOutcomes]) -> None:

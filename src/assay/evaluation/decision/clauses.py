@@ -36,7 +36,7 @@ from assay.evaluation.decision.words import (
     rate_text,
     side_text,
 )
-from assay.evaluation.evidence.effect import estimate_of
+from assay.evaluation.evidence.effect import Effect, estimate_of
 from assay.evaluation.evidence.failure_rate import (
     Trials,
     independent_trials,
@@ -44,8 +44,7 @@ from assay.evaluation.evidence.failure_rate import (
     rate_upper,
     trials_needed,
 )
-from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, harm_of, is_sized, non_inferiority
-from assay.evaluation.evidence.interval import ONE_SIDED
+from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, Harm, is_sized, non_inferiority
 from assay.records.coverage import Coverage
 from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
 from assay.records.drill import DrillReport
@@ -74,16 +73,16 @@ def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
 def stopping_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
     """What each alone means `stop`: harm beyond a guardrail's margin, a failure mode surely above its limit."""
     for guardrail in config.rule.guardrails:
-        yield harm_clause(guardrail.benchmark, guardrail.margin, facts)
+        yield harm_clause(guardrail.benchmark, guardrail.margin, config, facts)
     for safety in config.rule.safety:
         yield rate_clause(safety.benchmark, safety.max_rate, facts)
 
 
-def condition_clause(condition: Condition, facts: Facts) -> Clause:
+def condition_clause(condition: Condition, config: CampaignConfig, facts: Facts) -> Clause:
     """The clause of one condition of a further gate."""
     match condition:
         case HarmCondition():
-            return harm_clause(condition.benchmark, condition.margin, facts)
+            return harm_clause(condition.benchmark, condition.margin, config, facts)
         case RateCondition():
             return rate_clause(condition.benchmark, condition.max_rate, facts)
         case SpentCondition():
@@ -94,7 +93,8 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
     """Non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
     must_be_sized = config.rule.edition == 1
-    found = non_inferiority(harm_of(benchmark.effect), margin=rule.margin, must_be_sized=must_be_sized)
+    harm = benchmark.harm(config.rule.edition)
+    found = non_inferiority(harm, margin=rule.margin, must_be_sized=must_be_sized)
     unit = benchmark.unit
     verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
     error = effect_text(found.standard_error, unit, signed=False)
@@ -113,10 +113,12 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
             "fail": "It is worse than the margin allows, surely.",
             "undecided": "It may be worse than the margin allows.",
             "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
-            f"of the margin{as_declared}.",
+            f"of the margin{as_declared}."
+            if math.isfinite(found.standard_error)
+            else "Too small to tell: one seed, or no item that differs, does not say how much one could.",
         }[found.verdict],
         benchmarks=(rule.benchmark,),
-        more=_more_items(benchmark, rule.margin, found.items_factor, config, facts)
+        more=_more_items(benchmark, harm, rule.margin, found.items_factor, config, facts)
         if verdict == "undecided"
         else None,
     )
@@ -149,18 +151,18 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
     )
 
 
-def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
+def harm_clause(benchmark: str, margin: float, config: CampaignConfig, facts: Facts) -> Clause:
     """Whether it surely got worse by more than `margin`."""
     found = facts.benchmarks[benchmark]
-    harm = harm_of(found.effect)
-    lower = float(harm.lower(ONE_SIDED))
+    harm = found.harm(config.rule.edition)
+    lower = float(harm.lower)
     is_met = lower > margin
     return Clause(
         name=f"harm: {benchmark}",
         type="harm",
         verdict="pass" if is_met else "fail",
         asks=f"harm above {bound_text(margin, found.unit)}, with 95% confidence",
-        seen=f"{side_text(float(harm.mean), found.unit)}, at best {side_text(lower, found.unit)}",
+        seen=f"{side_text(float(harm.effect.mean), found.unit)}, at best {side_text(lower, found.unit)}",
         value=_finite(lower),
         bound=margin,
         reason="Harm is shown." if is_met else "No such harm is shown.",
@@ -384,21 +386,27 @@ def budget_clause(facts: Facts) -> Clause:
 
 
 def _more_items(
-    benchmark: BenchmarkFacts, margin: float, items_factor: float, config: CampaignConfig, facts: Facts
+    benchmark: BenchmarkFacts,
+    harm: Harm,
+    margin: float,
+    items_factor: float,
+    config: CampaignConfig,
+    facts: Facts,
 ) -> MoreEvidence:
     """What would let a guardrail speak: a declared look at which it is precise enough, or else more items."""
     for look in config.all_looks:
-        if look > facts.num_seeds and is_sized(_standard_error_at(look, benchmark, facts), margin):
+        if look > facts.num_seeds and is_sized(_standard_error_at(look, harm.effect, facts), margin):
             return seeds_to_look(look, facts)
+    if math.isinf(float(harm.effect.item_variance)):
+        return MoreEvidence(what=f"items of {benchmark.name} on which candidate and baseline differ")
     if math.isfinite(items_factor) and items_factor > 1.0:
         extra = math.ceil((items_factor - 1.0) * benchmark.differences.shape[1])
         return MoreEvidence(what=f"{extra:,} more items of {benchmark.name}, scored with the same checkpoints")
     return MoreEvidence(what=f"a new campaign with more than {config.seeds} seeds: seeds differ too much")
 
 
-def _standard_error_at(num_seeds: int, benchmark: BenchmarkFacts, facts: Facts) -> float:
+def _standard_error_at(num_seeds: int, effect: Effect, facts: Facts) -> float:
     """The standard error of the effect with so many seeds on the same items."""
-    effect = benchmark.effect
     return math.sqrt(float(effect.items_alone) + float(effect.seed_variance) * facts.num_seeds / num_seeds)
 
 

@@ -188,10 +188,10 @@ class StandardRule(FrozenConfig):
     least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
-    edition: Literal[1, 2] = 2
-    """Which statistics judge it: those of the day it was declared. In the first edition, a guardrail
-    passes and fails only where its standard error is at most margin / 3.9, and a `cluster` of a benchmark's own
-    is no other benchmark's. Leave it out."""
+    edition: Literal[1, 2, 3] = 3
+    """Which statistics judge it: those of the day it was declared. Up to the second edition, harm that no item
+    shows is none; in the first, a guardrail passes and fails only where its standard error is at most
+    margin / 3.9, and a `cluster` of a benchmark's own is no other benchmark's. Leave it out."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
@@ -294,13 +294,22 @@ def _rows_alone(tree: dict[str, Any]) -> dict[str, Any]:
 
 def _first_edition(tree: dict[str, Any]) -> dict[str, Any]:
     """Before there were editions, all was of the first."""
-    return {**tree, "rule": {"edition": 1, **tree.get("rule", {})}}
+    return _of_edition(1, tree)
+
+
+def _second_edition(tree: dict[str, Any]) -> dict[str, Any]:
+    """What did not say its edition was of the second until there was a third."""
+    return _of_edition(2, tree)
+
+
+def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
+    return {**tree, "rule": {"edition": edition, **tree.get("rule", {})}}
 
 
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
 
-    upgrades: ClassVar = (_rows_alone, _first_edition)
+    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition)
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""

@@ -19,6 +19,7 @@ from assay.base.errors import DataError
 from assay.evaluation.decision.config import Benchmark, CampaignConfig
 from assay.evaluation.evidence.benchmark_items import ScoreMatrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.guardrail import Harm, harm_as_seen, harm_of
 from assay.evaluation.evidence.predictions import CLUSTER
 from assay.evaluation.evidence.several import Breadth, breadth
 from assay.evaluation.evidence.shared_items import ItemCollection, common_draws
@@ -83,6 +84,12 @@ class BenchmarkFacts(NamedTuple):
             candidate=self.candidate[kept],
             effect=paired_effect(self.differences[kept], self.clusters, self.weights),
         )
+
+    def harm(self, edition: int) -> Harm:
+        """What it lost, by the statistics of that edition of the rule."""
+        if edition < 3:
+            return harm_as_seen(self.effect)
+        return harm_of(self.differences, self.clusters, self.weights, is_share=self.unit == "share")
 
     @property
     def by_seed(self) -> Floats:
@@ -246,7 +253,7 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
 
 
 def benchmark_facts(
-    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int = 2
+    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int = 3
 ) -> BenchmarkFacts:
     """What is known of one benchmark; `edition`: that of the rule."""
     matrix, result = scores.matrix, scores.results[0]

@@ -58,7 +58,7 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
     rule = rule or config.rule.thresholds()
     needed = list(needed_clauses(config, facts))
     stops = list(stopping_clauses(config, facts))
-    others = [_other_gate(gate, facts) for gate in config.gates]
+    others = [_other_gate(gate, config, facts) for gate in config.gates]
     found = judge(
         CampaignEvidence(
             effect=facts.composite,
@@ -134,8 +134,8 @@ def _stop_gate(clauses: Sequence[Clause], config: CampaignConfig, facts: Facts) 
     return GateResult(gate="stop", then="stop", verdict=verdict, reason=reason, clauses=tuple(clauses))
 
 
-def _other_gate(gate: Gate, facts: Facts) -> GateResult:
-    clauses = tuple(condition_clause(condition, facts) for condition in gate.conditions)
+def _other_gate(gate: Gate, config: CampaignConfig, facts: Facts) -> GateResult:
+    clauses = tuple(condition_clause(condition, config, facts) for condition in gate.conditions)
     met = [clause.verdict == "pass" for clause in clauses]
     passes = all(met) if gate.when == "all" else any(met)
     shown = next((clause for clause in clauses if clause.verdict == "pass"), None)

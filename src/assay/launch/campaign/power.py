@@ -2,7 +2,8 @@
 `--check` prints it, a run warns by it.
 
 A candidate that does no harm passes a guardrail as often as a gain of the margin's size would be found: it is
-the same bound, turned around. Guardrails must all pass, so their chances multiply.
+the same bound, turned around, but for what it allows for harm that no item shows. Guardrails must all pass, so
+their chances multiply.
 """
 
 import math
@@ -14,7 +15,8 @@ from assay.evaluation.decision.config import CampaignConfig, GuardrailRule, Safe
 from assay.evaluation.decision.words import bound_text, chance_text, effect_text, rate_text
 from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, power_of_looks
 from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
-from assay.evaluation.evidence.power import POWER, minimum_detectable_effect, power, seeds_needed
+from assay.evaluation.evidence.guardrail import Allowance, allowance_for_unseen, chance_to_pass
+from assay.evaluation.evidence.power import POWER, minimum_detectable_effect, seeds_needed
 from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
 from assay.launch.campaign.paired_noise import NoiseBeforehand, PairedNoise
 from assay.store.home import Home
@@ -119,9 +121,21 @@ def _safety_line(each: SafetyPower) -> str:
 def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
     if noise is None:
         return GuardrailPower(rule, None, math.nan, math.nan)
+    passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=noise.num_items)
+    allowed = _allowance(noise, noise.num_items)
     design = {"num_seeds": num_seeds, "num_items": noise.num_items}
-    passes = float(power(rule.margin, noise.components, **design))
-    return GuardrailPower(rule, noise, passes, minimum_detectable_effect(noise.components, **design))
+    enough = allowed.margin + minimum_detectable_effect(allowed.components, **design)
+    return GuardrailPower(rule, noise, passes, enough)
+
+
+def _passes(margin: float, noise: PairedNoise, *, num_seeds: int, num_items: int) -> float:
+    return chance_to_pass(
+        margin, noise.components, num_seeds=num_seeds, num_items=num_items, is_share=noise.unit == "share"
+    )
+
+
+def _allowance(noise: PairedNoise, num_items: int) -> Allowance:
+    return allowance_for_unseen(noise.components, num_items=num_items, is_share=noise.unit == "share")
 
 
 def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]) -> list[Warned]:
@@ -174,12 +188,13 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
 def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
     """The margin that would do, and seeds or items for the one that was declared."""
     assert each.noise is not None
-    margin, components, num_items = each.rule.margin, each.noise.components, each.noise.num_items
+    margin, num_items = each.rule.margin, each.noise.num_items
+    allowed = _allowance(each.noise, num_items)
     parts = [f"a margin of {effect_text(each.enough, each.noise.unit, signed=False)}"]
-    if seeds := seeds_needed(margin, components, num_items=num_items):
+    if seeds := seeds_needed(margin - allowed.margin, allowed.components, num_items=num_items):
         parts.append(f"{seeds} seeds")
     for factor in ITEMS_FACTORS:
-        if float(power(margin, components, num_seeds=num_seeds, num_items=factor * num_items)) >= POWER:
+        if _passes(margin, each.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
             parts.append(f"{factor * num_items:,} items instead of {num_items:,}")
             break
     return f"For {POWER:.0%}: {' or '.join(parts)}."

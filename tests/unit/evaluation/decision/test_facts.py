@@ -77,7 +77,7 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
     assert found.composite.item_degrees == one.item_degrees
 
 
-@pytest.mark.parametrize(("edition", "share"), [(2, 1.0), (1, 0.5)])
+@pytest.mark.parametrize(("edition", "share"), [(3, 1.0), (2, 1.0), (1, 0.5)])
 def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of, edition: int, share: float):
     """In campaigns that were declared before there were editions, each benchmark's authors are its own."""
     benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in ("code", "prose")]

@@ -8,6 +8,7 @@ from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts,
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
 from assay.evaluation.decision.more_evidence import more_seeds
 from assay.evaluation.decision.sensitivity import variations
+from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
 from assay.records.decision import Clause, MoreEvidence, Source
 from assay.records.drill import DrillReport, Exercise
 
@@ -49,10 +50,11 @@ def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks
 
 
 def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_for_items(config_of, facts_of):
-    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.0052}]))
-    facts = facts_of(config, {**BROAD, "refusals": -0.0065})
-    error = float(facts.benchmarks["refusals"].effect.standard_error)
-    assert error * (3 / 5) ** 0.5 < 0.0052 / 3.9 < error
+    gains = {**BROAD, "refusals": -0.05}
+    seen = facts_of(config_of(), gains, noise=0.5).benchmarks["refusals"].harm(3).effect
+    margin = 0.95 * MARGINS_PER_ERROR * float(seen.standard_error)
+    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": margin}]))
+    facts = facts_of(config, gains, noise=0.5)
     clause = _clauses(judge_gates(config, facts))["guardrail: refusals"]
     assert clause.more is not None
     assert (clause.more.num_seeds, clause.more.device_s) == (2, 2 * 2 * 3600.0)
@@ -246,17 +248,37 @@ def test_a_guardrail_whose_bound_clears_the_margin_passes_by_todays_rule_and_not
 ):
     """As a campaign of five points' gain had it: the standard error is above a 3.9th of the margin."""
     margin = {"guardrails": [{"benchmark": "refusals", "margin": 0.004}]}
-    verdicts = []
-    for edition in (2, 1):
-        config = config_of(rule=_rule(edition=edition, **margin))
-        clause = _clauses(judge_gates(config, facts_of(config, {**BROAD, "refusals": 0.05})))[
-            "guardrail: refusals"
-        ]
-        verdicts.append(clause.verdict)
-    assert verdicts == ["pass", "undecided"]
+    assert [
+        _guardrail_verdict(config_of(rule=_rule(edition=edition, **margin)), facts_of, {"refusals": 0.05})
+        for edition in (3, 2, 1)
+    ] == ["pass", "pass", "undecided"]
+
+
+def test_a_guardrail_of_400_items_that_do_not_differ_rules_out_one_point_and_not_a_half(config_of, facts_of):
+    """Nothing failed among them, so 3 / 400 is what may fail; the second edition took it for nothing."""
+    for margin, verdicts in ((0.01, ["pass", "pass"]), (0.005, ["undecided", "pass"])):
+        rule = {"guardrails": [{"benchmark": "refusals", "margin": margin}]}
+        assert [
+            _guardrail_verdict(
+                config_of(rule=_rule(edition=edition, **rule)), facts_of, failures={"refusals": 0}
+            )
+            for edition in (3, 2)
+        ] == verdicts
+
+
+def test_harm_on_one_item_of_four_hundred_is_no_reason_to_stop(config_of, facts_of):
+    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.0001}]))
+    found = judge_gates(config, facts_of(config, BROAD, failures={"refusals": 1}))
+    assert (_clauses(found)["guardrail: refusals"].verdict, found.passed_stop()) == ("undecided", None)
+
+
+def _guardrail_verdict(config, facts_of, gains=None, **how):
+    found = judge_gates(config, facts_of(config, {**BROAD, **(gains or {})}, **how))
+    return _clauses(found)["guardrail: refusals"].verdict
 
 
 def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
     today = config_of().model_dump(mode="json")
-    before = {**today, "version": 2, "rule": {key: today["rule"][key] for key in ("primary", "least_effect")}}
-    assert [CampaignConfig.from_stored(tree).rule.edition for tree in (today, before)] == [2, 1]
+    rule = {key: today["rule"][key] for key in ("primary", "least_effect")}
+    trees = [today, *({**today, "version": version, "rule": rule} for version in (3, 2))]
+    assert [CampaignConfig.from_stored(tree).rule.edition for tree in trees] == [3, 2, 1]
