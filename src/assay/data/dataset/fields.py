@@ -21,7 +21,7 @@ from assay.base.errors import ConfigError, DataError
 from assay.base.kind_text import kind_text
 from assay.base.seeds import Keys
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
-from assay.data.dataset.formats.encode import COLUMNS, KeptRow
+from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, KeptRow
 from assay.data.dataset.formats.rows import (
     FIELDS,
     OTHER_FIELDS,
@@ -321,7 +321,7 @@ def _read_rows(span: RawSpan, config: BuildConfig) -> Iterator[_ReadRow]:
             said = reader.read(nested(row) if has_structs else row, where)
         except DataError as error:
             if "unusable" not in config.drop:
-                raise
+                raise DataError(f"{error} {LEAVES_OUT}") from error
             yield _ReadRow(where, row, None, "unusable", str(error))
             continue
         if said is not None and config.label_field is not None and is_unlabelled(row.get(config.label_field)):

@@ -39,3 +39,10 @@ def test_spans_of_several_sources_do_not_mix(tmp_path: Path) -> None:
     first, second, *of_the_copy = [span.digest(()) for span in spans]
     assert first != second
     assert of_the_copy == [first, second]
+
+
+def test_blank_lines_are_no_rows_and_count_as_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('\n{"n": 1}\n \n\r\n\n{"n": 2}\n\n')
+    spans = [list(span.rows()) for span in find_spans([tmp_path / "a.jsonl"], 2)]
+    source = tmp_path / "a.jsonl"
+    assert spans == [[(f"{source}: line 2", {"n": 1})], [], [(f"{source}: line 6", {"n": 2})], []]

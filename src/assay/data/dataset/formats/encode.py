@@ -39,6 +39,8 @@ COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
 }
 """What a row of each format is trained on."""
 _WITHOUT_OFFSETS = ("labelled", "text", "prompts")
+LEAVES_OUT = "All such rows are left out, and counted, by '--drop unusable'."
+"""The cure behind what is wrong with the first of them."""
 
 
 class KeptRow(NamedTuple):
@@ -84,7 +86,7 @@ class Encoder:
                     found = encode(row, *encodings)
                 except DataError as error:
                     if not self.drops_unusable:
-                        raise
+                        raise DataError(f"{error} {LEAVES_OUT}") from error
                     self._leave("unusable", str(error))
                     continue
                 if self._is_long(found[0]):

@@ -1,8 +1,10 @@
 """Rows of JSON lines, of text files, and of files that are a row each: where they lie, and reading a stretch.
 
     rows.jsonl      a JSON object a line
-    notes.txt       a row a line, in the field `text`; blank lines are left out
+    notes.txt       a row a line, in the field `text`
     page.md, ...    a row a file: `text`, its `path`, and the `folder` that it lies in
+
+Blank lines are left out.
 
 Finding the spans of a file of lines reads it once and parses nothing, so that processes can then start in the
 middle of a large file.
@@ -62,10 +64,8 @@ class Lines:
                 place += len(line)
                 where = f"{self.source}: line {number}"
                 text = decoded(line, where, unit="line")
-                if not is_text:
-                    yield where, _parsed(text, where)
-                elif text.strip():
-                    yield where, {"text": text.rstrip("\r\n")}
+                if text.strip():
+                    yield where, {"text": text.rstrip("\r\n")} if is_text else _parsed(text, where)
                 if place >= self.stop:
                     return
 
