@@ -31,6 +31,7 @@ BOUNDS: list[tuple[type[FrozenConfig], str, list[Any], list[Any]]] = [
     (TrainerConfig, "evaluate_every", [None, 1], [0, "auto"]),
     (TrainerConfig, "spot_check_every", [None, 1], [0, "auto"]),
     (TrainerConfig, "threads_per_rank", [1], [0]),
+    (TrainerConfig, "compile", [False, True], ["layers", None]),
 ]  # fmt: skip
 
 
@@ -83,6 +84,7 @@ NAMES: dict[type[FrozenConfig], dict[str, str]] = {
         "commit_every": "save_steps save_every checkpoint_every",
         "evaluate_every": "eval_steps eval_every",
         "threads_per_rank": "num_threads",
+        "compile": "torch_compile",
     },
 }
 """Key -> what torch.optim, transformers (`TrainingArguments`, its schedules), TRL, Lightning, DeepSpeed,
