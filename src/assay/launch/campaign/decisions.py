@@ -121,8 +121,9 @@ def difference_of(recorded: Decision, found: Decision, *, besides: frozenset[str
                 continue
             if old.verdict != new.verdict or not _are_equal((old.value, old.bound), (new.value, new.bound)):
                 return f"clause '{old.name}' was {_verdict_text(old)}, and is {_verdict_text(new)}"
-    if recorded.effect != found.effect:
-        return f"its effect was {recorded.effect.value:+.6g}, and is {found.effect.value:+.6g}"
+    was, is_now = recorded.effect, found.effect
+    if not _are_equal((was.value, was.low, was.high), (is_now.value, is_now.low, is_now.high)):
+        return f"its effect was {was.value:+.9g}, and is {is_now.value:+.9g}"
     return None
 
 
@@ -131,7 +132,7 @@ def _verdict_text(clause: Clause) -> str:
 
 
 def _are_equal(before: Sequence[float | None], after: Sequence[float | None]) -> bool:
-    """But for the last digits: libraries sum in orders of their own."""
+    """But for the last digits: libraries sum in orders of their own, and so do processors."""
     return len(before) == len(after) and all(
         old == new
         or (old is not None and new is not None and math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-9))

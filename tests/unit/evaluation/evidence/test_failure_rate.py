@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -45,6 +45,7 @@ def test_items_on_their_own_are_the_trials_that_they_are():
     assert independent_trials(failed, np.arange(40)) == (3.0, 40.0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.lists(st.booleans(), min_size=1, max_size=12), min_size=1, max_size=12),
 )
