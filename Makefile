@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Where it is set, as in many images, each of the hundreds of processes of the tests compiles every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-slow test-sinks test-lora check format soak mutants agreement bench clean
 
