@@ -17,6 +17,10 @@ from slurm_cluster import SlurmCluster, missing_program
 shapes.install()
 
 
+def pytest_runtest_setup() -> None:
+    shapes.begin_test()
+
+
 def require(part: str, present: bool, reason: str) -> None:
     """Skip the test where `part` is absent; fail instead where $ASSAY_REQUIRE (comma-separated) names it."""
     if present:

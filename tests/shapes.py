@@ -2,27 +2,39 @@
 
 A finder stands before Python's own and, when a module of `ROOMS` has been imported, puts a checking function in
 the place of each function and method that has a shape in its signature. So a shape that is wrong fails the test
-that comes by, and the program itself, which knows nothing of this, pays nothing. Installed by
+that comes by, and the program itself, which knows nothing of this, pays nothing. A check may take longer than
+what it checks: so a test checks the first calls of each, and a share of the others. Installed by
 `tests/conftest.py`, before any test has imported such a module.
 """
 
+import functools
 import importlib.abc
 import importlib.machinery
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
 
 ROOMS = ("assay.data.loader", "assay.evaluation.evidence", "assay.training")
+FIRST_CALLS = 30
+"""So many calls of a function are checked in each test,"""
+LATER_CALLS = 16
+"""and then one of so many."""
+_current = {"test": 0}
 
 
 def install() -> None:
     """Check what is imported from now on; once a process is enough."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def begin_test() -> None:
+    """From here on it is another test that calls."""
+    _current["test"] += 1
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -72,7 +84,26 @@ def _checked(value: Any) -> Any | None:
             # What NumPy makes of an array whose last dimension is summed away is a number of its own.
             shape.array_type = np.ndarray | np.generic
     # A whole number will do where a float is asked for, as Python has it.
-    return jaxtyped(value, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+    checked = jaxtyped(function, typechecker=beartype(conf=BeartypeConf(is_pep484_tower=True)))
+    call = _now_and_then(function, checked)
+    if isinstance(value, property):
+        return property(call, value.fset, value.fdel, value.__doc__)
+    return type(value)(call) if isinstance(value, classmethod | staticmethod) else call
+
+
+def _now_and_then(function: Callable[..., Any], checked: Callable[..., Any]) -> Callable[..., Any]:
+    test = calls = 0
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **named: Any) -> Any:
+        nonlocal test, calls
+        if test != _current["test"]:
+            test, calls = _current["test"], 0
+        calls += 1
+        is_checked = calls <= FIRST_CALLS or calls % LATER_CALLS == 0
+        return (checked if is_checked else function)(*arguments, **named)
+
+    return call
 
 
 def _shapes(annotation: Any) -> Iterator[Any]:
