@@ -17,6 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
 from assay.launch.ranks.supervisor import RestartPolicy
+from integration.test_soak import seeds
 from method_runs import digest, eventful
 from one_rank import train_one_rank
 from preference_rows import (
@@ -159,7 +160,7 @@ def test_pairs_that_make_a_loss_not_finite_are_named(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", seeds(short=1, soak=2))
 def test_a_reward_model_learns_which_answer_is_nearer_to_sorted(seed: int, tmp_path: Path) -> None:
     dataset = preference_dataset(tmp_path / "data", num_rows=12_000, digits=(5, 5))
     tree = preference_recipe(
@@ -228,7 +229,7 @@ def greedy_shares(network: Any) -> tuple[float, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", seeds(short=1, soak=2))
 def test_dpo_ends_the_rejected_behaviour_and_says_what_became_of_the_chosen_one(
     seed: int, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ from assay.store.home import Home
 from assay.store.metrics.recorded import recorded_series, recorded_steps
 from assay.store.objects import open_store
 from assay.training.recipe import recipe_of
+from integration.test_soak import seeds
 from one_rank import train_here
 from preference_rows import preference_dataset, preference_recipe, small_model
 from prompt_rows import GRADER, grpo_recipe, prompt_dataset
@@ -279,7 +280,7 @@ def learn(folder: Path, name: str, *changes: str) -> RunView:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(short=1, soak=2))
 def test_an_honest_run_learns_and_raises_no_flag_beside_any_commit(digits: Path, seed: int) -> None:
     """Though its likeliest answers become worse for a while, as what is drawn becomes better."""
     view = learn(digits, f"honest-{seed}", f"seed={seed}")
