@@ -48,7 +48,7 @@ def table_of_differences(
 
 
 def _outcome_name(key: str) -> str:
-    return "device time" if key == "device_seconds" else key.replace("_", " ")
+    return {"device_seconds": "device time", "tokens_per_s": "tokens a second"}.get(key, key.replace("_", " "))
 
 
 def _data_text(found: RunDiffView) -> str:
@@ -70,7 +70,7 @@ def _data_text(found: RunDiffView) -> str:
 
 def _curve_text(found: RunDiffView) -> str:
     if not found.loss:
-        return "they share no step"
+        return "no step was made by both"
     if found.first_other_step is None:
         return "the loss of every step that both made is equal, bit for bit"
     return f"the loss differs from step {found.first_other_step:,} on"

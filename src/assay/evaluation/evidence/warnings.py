@@ -507,8 +507,8 @@ def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
     if low is not None and low > constant:
         yield Warned(
             "worse than constant",
-            f"its log-loss is {metrics.log_loss.value:.4f}; always saying the share of positives has "
-            f"{constant:.4f}.",
+            f"its log-loss is {metrics.log_loss.value:.4f}; always saying these rows' share of "
+            f"positives has {constant:.4f}.",
         )
     low = None if metrics.auc is None else metrics.auc.low
     if not is_one_score and low is not None and low <= 0.5:
@@ -526,7 +526,8 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     if metrics.classes and loss is not None and loss.low is not None and loss.low > constant:
         yield Warned(
             "worse than constant",
-            f"its log-loss is {loss.value:.4f}; always saying the classes' shares has {constant:.4f}.",
+            f"its log-loss is {loss.value:.4f}; always saying these rows' shares of the classes has "
+            f"{constant:.4f}.",
         )
     pairs = next((each.estimate for each in metrics.measured if each.metric.name == ACCURACY.name), None)
     if not metrics.classes and pairs is not None and pairs.low is not None and pairs.low <= 0.5:

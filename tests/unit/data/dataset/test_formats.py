@@ -363,13 +363,15 @@ def test_rows_that_are_too_long_are_left_out_and_counted(tmp_path: Path, tokeniz
 
 def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, tokenizer: Path) -> None:
     rows = write(tmp_path / "a.jsonl", [{"messages": CHAT}, {"messages": CHAT[:1]}, {"messages": None}])
-    with pytest.raises(DataError, match=r"line 2: no message is the assistant's.* by '--drop unusable'"):
+    with pytest.raises(
+        DataError, match=r"line 2: no message is the assistant's.*Mend the row, .* '--drop unusable'"
+    ):
         build(tmp_path, rows, tokenizer, "chat")
     assert not (tmp_path / "a-chat").exists()
     summary = build(tmp_path, rows, tokenizer, "chat", drop=("unusable",)).manifest.build
     assert summary is not None
     assert (summary.num_unusable, summary.num_empty, summary.num_read) == (1, 1, 3)
-    assert "line 2: no message" in summary.first_unusable and "--drop" not in summary.first_unusable
+    assert summary.first_unusable.endswith("line 2: no message is the assistant's: there is nothing to learn.")
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,10 @@ def test_a_guardrail_that_is_zero_on_both_sides_is_warned_of(config_of, facts_of
 
 def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_of):
     config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
-    worse = ("worse than constant", "its log-loss is 0.{seed}; always saying the share of positives has 0.6.")
+    worse = (
+        "worse than constant",
+        "its log-loss is 0.{seed}; always saying these rows' share of positives has 0.6.",
+    )
     warned = {
         "baseline": [worse],
         "treated": [("diverged", "the training loss began at 0.69 and ended at {seed}000."), worse],
@@ -117,7 +120,7 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
     runs[1] = facts.runs[1]
     found = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).warnings
     constant = "did worse than one answer for every row would; with seed 0, its log-loss is 0.7; always saying"
-    assert [each.partition(" the share")[0] for each in found] == [
+    assert [each.partition(" these rows")[0] for each in found] == [
         f"2 of 3 runs of baseline {constant}",
         "3 of 3 runs of treated diverged; with seed 0, the training loss began at 0.69 and ended at 7000.",
         f"3 of 3 runs of treated {constant}",

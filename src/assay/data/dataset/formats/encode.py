@@ -39,7 +39,7 @@ COLUMNS: Mapping[Format, Mapping[str, pa.DataType]] = {
 }
 """What a row of each format is trained on."""
 _WITHOUT_OFFSETS = ("labelled", "text", "prompts")
-LEAVES_OUT = "All such rows are left out, and counted, by '--drop unusable'."
+LEAVES_OUT = "Mend the row, or have all such rows left out, and counted: '--drop unusable'."
 """The cure behind what is wrong with the first of them."""
 
 
@@ -156,7 +156,7 @@ class Encoder:
         chosen, rejected = _ids(good), _ids(bad)
         if np.array_equal(chosen, rejected):
             raise DataError(
-                f"{kept.where}: chosen and rejected are the same tokens by this tokenizer. Drop the row: it "
+                f"{kept.where}: chosen and rejected are the same tokens by this tokenizer: the row "
                 "prefers nothing."
             )
         borders = [sequence.spans[0][0] for sequence in kept.said.sequences]

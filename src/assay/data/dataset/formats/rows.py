@@ -136,13 +136,13 @@ class RowReader:
         if prompt is None or (isinstance(prompt, str) and _is_whole(chosen) and _is_whole(rejected)):
             prompt, chosen, rejected = _common_prompt(chosen, rejected, where)
         if chosen == rejected:
-            raise DataError(f"{where}: chosen and rejected are the same. Drop the row: it prefers nothing.")
+            raise DataError(f"{where}: chosen and rejected are the same: the row prefers nothing.")
         good, is_templated, group = self._answered(prompt, chosen, "chosen", context, where)
         bad, _, _ = self._answered(prompt, rejected, "rejected", context, where)
         if good.text == bad.text:
             raise DataError(
-                f"{where}: chosen and rejected are the same once the chat template has rendered them. Drop the "
-                "row: it prefers nothing."
+                f"{where}: chosen and rejected are the same once the chat template has rendered them: the "
+                "row prefers nothing."
             )
         return Said((good, bad), group, is_templated, margin=_margin(row.get("margin"), where))
 
@@ -172,9 +172,7 @@ class RowReader:
         """A prompt with its answer, whether a template wrote it, and the group of rows that it is in."""
         if isinstance(prompt, str) and isinstance(answer, str):
             if not answer.strip():
-                raise DataError(
-                    f"{where}: '{name}' is empty: there is nothing to learn. Fill it, or drop the row."
-                )
+                raise DataError(f"{where}: '{name}' is empty: there is nothing to learn.")
             begin, text = _checked(prompt, "prompt", where), self._ended(_checked(answer, name, where))
             return Rendered(begin + text, ((len(begin), len(begin) + len(text)),)), False, begin.strip() or text
         if isinstance(prompt, str):
@@ -194,12 +192,11 @@ class RowReader:
         wanted = [does and message.get("weight") != 0 for does, message in zip(speaks, messages, strict=True)]
         if not any(wanted):
             why = "every assistant message has weight 0" if any(speaks) else "no message is the assistant's"
-            raise DataError(f"{where}: {why}: there is nothing to learn. Drop the row, or mend it.")
+            raise DataError(f"{where}: {why}: there is nothing to learn.")
         for number, (message, is_wanted) in enumerate(zip(messages, wanted, strict=True), start=1):
             if is_wanted and not str(message.get("content") or "").strip() and not message.get("tool_calls"):
                 raise DataError(
-                    f"{where}: message {number}: the assistant says nothing. Fill it, give it weight 0, or "
-                    "drop the row."
+                    f"{where}: message {number}: the assistant says nothing. Fill it, or give it weight 0."
                 )
         plain = [_without_weight(message) for message in (*before, *messages)]
         rendered = self._template(where).render_turns(
@@ -284,9 +281,7 @@ def _several(row: Row, names: Sequence[str], where: str) -> list[Any]:
     present = [name for name, value in zip(names, values, strict=True) if value is not None]
     if present and len(present) < len(names):
         (missing, *_) = (name for name in names if name not in present)
-        raise DataError(
-            f"{where}: has '{present[0]}' and no '{missing}'. Fill it, or drop the row.{_meant(missing, row)}"
-        )
+        raise DataError(f"{where}: has '{present[0]}' and no '{missing}'.{_meant(missing, row)}")
     return values
 
 
@@ -318,7 +313,7 @@ def _message(message: Message, where: str) -> Message:
     if isinstance(content, Sequence) and not isinstance(content, str):
         content = _joined(content, where)
     if content is None and not message.get("tool_calls") and not message.get("function_call"):
-        raise DataError(f"{where}: has no 'content'. Fill it, or drop the row.")
+        raise DataError(f"{where}: has no 'content'.")
     if content is not None and not isinstance(content, str):
         raise DataError(f"{where}: 'content' is {kind_text(content)}; expected text.")
     weight = message.get("weight")
@@ -357,7 +352,7 @@ def _context(row: Row, where: str) -> dict[str, Any]:
         try:
             tools = json.loads(tools)
         except ValueError as error:
-            raise DataError(f"{where}: 'tools' is not JSON: {error}. Mend or drop the row.") from error
+            raise DataError(f"{where}: 'tools' is not JSON: {error}.") from error
     return {**(others or {}), "tools": tools}
 
 
@@ -377,7 +372,7 @@ def _common_prompt(chosen: Any, rejected: Any, where: str) -> tuple[Any, Any, An
     )
     if good == bad or border == 0:
         same = "the same" if good == bad else "answers to different prompts"
-        raise DataError(f"{where}: chosen and rejected are {same}. Drop the row, or mend it.")
+        raise DataError(f"{where}: chosen and rejected are {same}.")
     return good[:border], good[border:], bad[border:]
 
 
@@ -389,7 +384,7 @@ def _margin(value: Any, where: str) -> float:
     except (TypeError, ValueError):
         margin = math.nan
     if isinstance(value, bool) or not math.isfinite(margin):
-        raise DataError(f"{where}: 'margin' is {value!r}; expected a finite number. Mend or drop the row.")
+        raise DataError(f"{where}: 'margin' is {value!r}; expected a finite number.")
     return margin
 
 
@@ -397,7 +392,7 @@ def _json(value: Any, where: str) -> str:
     try:
         return _checked(json.dumps(value, ensure_ascii=False, allow_nan=False), "item", where)
     except (TypeError, ValueError) as error:
-        raise DataError(f"{where}: what graders read is no JSON: {error}. Mend or drop the row.") from error
+        raise DataError(f"{where}: what graders read is no JSON: {error}.") from error
 
 
 def refuse_half_characters(text: str, name: str, where: str) -> None:
@@ -414,5 +409,5 @@ def _checked(text: str, name: str, where: str) -> str:
     """Text that UTF-8 can hold, and no template's marks."""
     refuse_half_characters(text, name, where)
     if _MARKS[0] in text or _MARKS[1] in text:
-        raise DataError(f"{where}: '{name}' holds U+FDD0 or U+FDD1, which no text may. Mend or drop the row.")
+        raise DataError(f"{where}: '{name}' holds U+FDD0 or U+FDD1, which no text may.")
     return text

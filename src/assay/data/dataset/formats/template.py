@@ -243,7 +243,7 @@ def _unmarked(marked: str) -> Rendered:
 def _cure(error: Exception) -> str:
     if "strftime_now" in str(error):
         return "Say which day it shall take for today (--chat-date 2026-11-22): it is part of the dataset."
-    return "Mend or drop the row, or name another template (--chat-template)."
+    return "Another template may do (--chat-template)."
 
 
 def _speaks(message: Message) -> bool:
