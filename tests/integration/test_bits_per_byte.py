@@ -80,6 +80,7 @@ def evaluated(capfd, *arguments: object) -> dict:
     return json.loads(line)
 
 
+@pytest.mark.slow
 def test_training_on_other_packages_saves_bits_on_our_own_source(checkpoints, suite, tmp_path, capfd):
     trained_on = Path(importlib.util.find_spec("click").submodule_search_locations[0])
     found = {

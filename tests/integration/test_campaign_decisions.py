@@ -559,6 +559,7 @@ def _forecast_clause(ladder_file: Callable[..., Path], gains: list[float], *, ta
     return clause
 
 
+@pytest.mark.slow
 def test_a_gain_that_holds_over_scales_is_forecast_and_scaled_from_the_command_line(ladder_file, capfd) -> None:
     clause = _forecast_clause(ladder_file, [0.06] * 5, target=2.5e6)
     assert (clause.verdict, len(clause.evidence)) == ("pass", 5)

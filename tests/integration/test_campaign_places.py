@@ -156,7 +156,7 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
     assert told(home) == told(Home.from_environment())
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_trains_nothing_twice(
     campaign_file: Path,
 ) -> None:

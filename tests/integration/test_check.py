@@ -87,10 +87,15 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
 @pytest.mark.parametrize(
     "encoder",
     [
-        {"hidden_size": 512, "num_layers": 8, "intermediate_size": 2048, "num_heads": 8},  # parameters decide
-        {"hidden_size": 256, "num_layers": 6, "intermediate_size": 1024, "num_heads": 4},  # activations do
+        pytest.param(  # parameters decide
+            {"hidden_size": 512, "num_layers": 8, "intermediate_size": 2048, "num_heads": 8},
+            id="deep",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(  # activations do
+            {"hidden_size": 256, "num_layers": 6, "intermediate_size": 1024, "num_heads": 4}, id="wide batch"
+        ),
     ],
-    ids=["deep", "wide batch"],
 )
 def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, encoder, request) -> None:
     batch = 32 if "deep" in request.node.name else 256
@@ -137,7 +142,15 @@ def language_tree(dataset: Path, method: dict[str, Any], loader: dict[str, Any])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", LANGUAGE_WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(
+            way, marks=[pytest.mark.soak] if way in ("sft, packed", "sft, checkpointed", "reward") else []
+        )
+        for way in LANGUAGE_WAYS
+    ],
+)
 def test_the_memory_of_a_language_model_is_as_the_formula_says(
     way: str, tmp_path: Path, requires: Callable[..., None]
 ) -> None:
@@ -170,7 +183,7 @@ def test_the_memory_of_a_language_model_is_as_the_formula_says(
     assert taken / STATED_FACTOR < said < taken * STATED_FACTOR
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_memory_of_a_model_that_answers_is_as_the_formula_says(tmp_path: Path) -> None:
     dataset = prompt_dataset(tmp_path / "prompts", num_rows=320, longest=64)
 

@@ -127,6 +127,7 @@ def test_an_unreachable_store_is_one_clear_error(new_tiny_run, monkeypatch: pyte
         supervise(run)
 
 
+@pytest.mark.slow
 def test_commits_live_in_s3_as_they_do_in_a_folder(new_tiny_run, run_it, s3_url: str) -> None:
     _, undisturbed, _ = run_it()
     run = new_tiny_run(store_url=s3_url)

@@ -69,6 +69,7 @@ def chunks(run: Run) -> int:
     return len(list((Path(run.run_dir) / "benchmarks").rglob("chunk-*.parquet")))
 
 
+@pytest.mark.slow
 def test_every_commit_that_the_recipe_asks_for_is_evaluated_beside_training(new_tiny_run, suite, capfd):
     run = new_tiny_run(
         evaluation={"suite": suite, "every_steps": 5},

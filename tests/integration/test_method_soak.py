@@ -208,7 +208,14 @@ def wrong_with(
     return what_is_wrong(run, judge, folder / name / "beside")
 
 
-def test_judged_rollouts_end_alike_whatever_dies_and_a_cursor_that_moves_before_the_update_is_caught(
+def test_judged_rollouts_end_alike_whatever_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    with moody_judge() as judge:
+        assert wrong_with("right", judge, tmp_path, sizes=(2, 1), parallel=("fsdp2", "ddp")) == []
+
+
+@pytest.mark.slow
+def test_a_cursor_that_moves_before_the_update_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
@@ -219,9 +226,8 @@ def test_judged_rollouts_end_alike_whatever_dies_and_a_cursor_that_moves_before_
         place = right(commit, loader)
         return place._replace(step=place.step + 1, cursor=loader.next_cursor(place.cursor))
 
+    monkeypatch.setattr(TrainingPosition, "after", staticmethod(too_far))
     with moody_judge() as judge:
-        assert wrong_with("right", judge, tmp_path, sizes=(2, 1), parallel=("fsdp2", "ddp")) == []
-        monkeypatch.setattr(TrainingPosition, "after", staticmethod(too_far))
         found = wrong_with("wrong", judge, tmp_path, sizes=(1, 1))
     assert any(each.startswith("audit: ") for each in found)
     assert "an undisturbed run that is paid the same ends with other weights" in found

@@ -48,7 +48,13 @@ def dataset_of(format: str, folder: Path) -> Path:
     return folder / format
 
 
-@pytest.mark.parametrize(("format", "method"), [("text", "sft"), ("chat", "sft"), ("pairs", "reward")])
+@pytest.mark.parametrize(
+    ("format", "method"),
+    [
+        ("chat", "sft"),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("text", "sft"), ("pairs", "reward"))),
+    ],
+)
 def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method: str, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", dataset_of(format, tmp_path), "--out", file) == 0

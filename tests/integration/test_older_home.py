@@ -80,6 +80,7 @@ def test_a_step_of_it_comes_out_again_in_every_bit(assay: Assay) -> None:
     assert report["recorded_code_version"].endswith(COMMIT)
 
 
+@pytest.mark.slow
 def test_after_a_move_it_is_audited_resumed_to_the_same_end_and_decided_on_where_it_lies_now(
     tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +131,7 @@ def test_its_campaign_is_decided_again_and_its_decision_stands(assay: Assay, hom
     assert (home / "campaigns" / "small" / "memo.html").is_file()
 
 
+@pytest.mark.slow
 def test_its_campaign_is_judged_by_the_folders_of_its_runs_whatever_the_ledger_lacks(
     tmp_path: Path, assay: Assay, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,10 +113,10 @@ def test_each_row_is_learned_once_an_epoch_whatever_is_cut(seed):
 
 def test_the_simulation_finds_the_rows_that_a_prefetched_cursor_loses():
     found = 0
-    for seed in range(30):
+    for seed in range(10):
         loader, learned = simulate(seed, cursor_runs_ahead=True)
         found += Counter(learned) != Counter(dict.fromkeys(all_rows(loader).tolist(), EPOCHS))
-    assert found >= 15
+    assert found >= 5
 
 
 @pytest.mark.parametrize("seed", range(20))

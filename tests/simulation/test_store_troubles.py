@@ -378,10 +378,8 @@ LEAVE_S = 2 * HURRIED_S
 """One call that was under way, and one more."""
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    ["hang", *(pytest.param(each, marks=pytest.mark.slow) for each in TROUBLES if each != "hang")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_sigterm_is_heeded_in_time_at_every_call_of_the_supervisor_that_is_in_trouble(
     trouble: Trouble, ranks: Ranks, folders: Iterator[Path]
 ) -> None:

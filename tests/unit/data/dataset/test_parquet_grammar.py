@@ -187,7 +187,7 @@ def test_a_file_is_read_as_pyarrow_reads_it_or_refused_by_name(tmp_path_factory,
     check_some_file(tmp_path_factory, data)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @settings(max_examples=3000, **QUIET)
 @given(data=st.data())
 def test_thousands_of_files_are_read_as_pyarrow_reads_them_or_refused(tmp_path_factory, data) -> None:

@@ -61,7 +61,7 @@ def epoch_of(loader, lanes=None, epoch=0):
     return list(loader.shares(Cursor(epoch=epoch), lanes, loader.steps_per_epoch))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sizes=group_sizes,
     config=configs,

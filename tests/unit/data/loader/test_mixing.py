@@ -111,10 +111,8 @@ def test_rows_that_were_shuffled_are_mixed_by_any_window(sorted_dataset) -> None
         assert domain.neighbours == pytest.approx(0, abs=0.15)
 
 
-@pytest.mark.parametrize(
-    "group_rows",
-    [pytest.param(500, marks=pytest.mark.slow), 2000, pytest.param(5000, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("group_rows", [500, 2000, 5000])
 def test_what_is_said_to_mend_it_mends_it(sorted_dataset, group_rows: int) -> None:
     view = whole_view(sorted_dataset(group_rows))
     mend = measure_mixing(view, config_of()).mend

@@ -28,6 +28,7 @@ def test_benchmarks_of_other_items_are_as_they_were():
     assert breadth(tables, draws=draws).composite == breadth(tables).composite
 
 
+@pytest.mark.slow
 def test_the_interval_of_two_scores_of_the_same_rows_covers():
     rng, inside = np.random.default_rng(3), []
     draws = common_draws({"a": collection("rows", 60), "b": collection("rows", 60)})

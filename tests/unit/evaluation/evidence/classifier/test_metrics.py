@@ -62,6 +62,7 @@ def test_each_row_is_in_one_calibration_bin_and_equal_scores_share_it(pairs):
     assert len(bins) <= len(set(rows.probabilities.tolist()))
 
 
+@pytest.mark.slow
 def test_the_interval_of_average_precision_covers_the_truth():
     rng = np.random.default_rng(5)
     truth = average_precision(simulated(rng, 2_000_000)).value

@@ -46,6 +46,7 @@ def test_checkpoints_of_one_run_do_not_pass_for_independent_runs(ladder):
     assert errors[2] == pytest.approx(errors[0], rel=0.02)
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_about_as_often_as_they_say(ladder, truth):
     # The full simulation is benchmarks/evidence_scaling.py; 40 worlds tell 95% from 80%.
     covered = []

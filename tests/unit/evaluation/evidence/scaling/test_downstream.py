@@ -32,6 +32,7 @@ def test_a_known_curve_is_found(ladder):
     assert fit.curve[1:] == pytest.approx(CURVE[1:], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_score_of_a_larger_run_lies_in_its_band(ladder, truth):
     target = {"parameters": 1.3e10, "tokens": 2.6e11}
     found = study(

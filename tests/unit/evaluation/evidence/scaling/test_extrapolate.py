@@ -67,6 +67,7 @@ def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder
     assert "too few to test an extrapolation" in str(few.asked[0].refusal)
 
 
+@pytest.mark.slow
 def test_a_study_is_a_function_of_its_arguments(ladder):
     target = {"parameters": 4e9, "tokens": 8e10}
     one, other = ask(ladder(), target, seed=3), ask(ladder(), target, seed=3)
