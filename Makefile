@@ -34,7 +34,7 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills; half an hour
+soak: $(VENV)/.installed .venv-lora/.installed  ## hundreds of kills, and what is slow a third time; hours
 	$(BIN)/pytest -n 2 --dist worksteal -m soak tests
 	ASSAY_REQUIRE=$(ASSAY_REQUIRE),peft .venv-lora/bin/python -m pytest -n 2 -m soak tests/integration/test_method_soak.py -k adapters
 
