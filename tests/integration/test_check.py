@@ -145,9 +145,7 @@ def language_tree(dataset: Path, method: dict[str, Any], loader: dict[str, Any])
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param(
-            way, marks=[pytest.mark.soak] if way in ("sft, packed", "sft, checkpointed", "reward") else []
-        )
+        pytest.param(way, marks=[pytest.mark.soak] if way not in ("sft", "sft, adapters") else [])
         for way in LANGUAGE_WAYS
     ],
 )

@@ -18,6 +18,7 @@ from assay.store.objects import open_store
 from assay.training.replay.request import ReplayRequest
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
+from variants import soaked
 
 
 def compiled(method: str, folder: Path, **model: Any) -> dict[str, Any]:
@@ -52,7 +53,7 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", ["reward", "dpo"])
+@pytest.mark.parametrize("method", ["reward", *soaked("dpo")])
 def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from assay.store.ledger.ledger import open_ledger
 from assay.store.ledger.writer import missed_subjects
 from ledger_rows import drop_tables
 from slurm_cluster import wait_until
+from variants import soaked
 
 AFTER_COMMIT_S = 5.0
 HOLD = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None); db.execute('{begin}'); "
@@ -155,7 +156,7 @@ def is_all_on_record(assay: Assay) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("from_the_start", [True, False])
+@pytest.mark.parametrize("from_the_start", [True, *soaked(False)])
 def test_a_locked_ledger_stops_neither_restart_nor_leave(tmp_path, tiny_recipe_tree, from_the_start) -> None:
     path = tmp_path / "ledger.db"
     open_ledger(f"sqlite:///{path}").close()
@@ -169,7 +170,7 @@ def test_a_locked_ledger_stops_neither_restart_nor_leave(tmp_path, tiny_recipe_t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("from_the_start", [True, False])
+@pytest.mark.parametrize("from_the_start", [True, *soaked(False)])
 def test_a_stopped_server_stops_neither_restart_nor_leave(
     tmp_path, tiny_recipe_tree, server_url, from_the_start
 ) -> None:

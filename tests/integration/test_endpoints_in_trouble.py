@@ -38,6 +38,7 @@ from faulty_wire import (
 )
 from integration.test_dead_ledger import server_url as server_url
 from slurm_cluster import wait_until
+from variants import soaked
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -182,7 +183,7 @@ def test_sigterm_is_heeded_while_neither_store_nor_ledger_answers(assay: Assay, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", ["refused", "error", "throttled"])
+@pytest.mark.parametrize("trouble", [*soaked("refused", "error"), "throttled"])
 def test_sigterm_is_heeded_in_an_outage(assay: Assay, undisturbed: str, trouble: Any) -> None:
     assay.s3.strike([Strike(30, trouble, FOR_EVER_S)])
     training = assay.train(workers=2, patience_s=FOR_EVER_S)
@@ -193,7 +194,7 @@ def test_sigterm_is_heeded_in_an_outage(assay: Assay, undisturbed: str, trouble:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", [2, 25, 60])
+@pytest.mark.parametrize("at", [*soaked(2), 25, *soaked(60)])
 @pytest.mark.parametrize("trouble", OUTAGES[:3])
 def test_a_store_that_stays_away_is_exit_code_75_and_nothing_is_lost(
     assay: Assay, undisturbed: str, trouble: Any, at: int
@@ -230,8 +231,7 @@ def test_a_worker_beside_training_survives_what_training_does(evaluated_assay: A
 
 @pytest.mark.parametrize(
     "seed",
-    [*(pytest.param(seed, marks=pytest.mark.slow) for seed in range(4))]
-    + [pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 44)],
+    [*(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 3)), *soaked(1, 2, *range(4, 44))],
 )
 def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest, undisturbed: str) -> None:
     rng = random.Random(seed)

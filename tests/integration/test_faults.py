@@ -22,6 +22,7 @@ from assay.store.notices import read_notices
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.triage import straggler
+from variants import soaked
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["torn", "flipped", "missing"])
+@pytest.mark.parametrize("how", ["torn", *soaked("flipped", "missing")])
 def test_a_damaged_commit_is_quarantined_and_the_one_before_it_used(how: str, suffer, undisturbed) -> None:
     run, log, _ = suffer({"type": "damage", "how": how, "step": 10}, world_size=1)
     quarantined = [entry for entry in log.entries() if isinstance(entry, CommitQuarantined)]
@@ -167,7 +168,7 @@ def test_a_damaged_commit_is_quarantined_and_the_one_before_it_used(how: str, su
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["error", "drop", "stall"])
+@pytest.mark.parametrize("how", [*soaked("error", "drop"), "stall"])
 def test_a_store_in_trouble_costs_an_attempt_at_most(how: str, suffer, undisturbed) -> None:
     run, log, _ = suffer({"type": "store", "how": how, "step": 6, "num_writes": 2}, world_size=1)
     assert_as_if_nothing_had_happened(run, log, undisturbed)

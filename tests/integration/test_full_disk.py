@@ -20,6 +20,7 @@ from assay.records.run import Run
 from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.objects import open_store
+from variants import soaked
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 TRY_AGAIN = 75
@@ -80,7 +81,7 @@ def assert_no_room(answer: Answer) -> None:
     assert "The disk is full: free some space" in answer.err, answer
 
 
-@pytest.mark.parametrize("room", [0, 40_000, 400_000])
+@pytest.mark.parametrize("room", [*soaked(0), 40_000, *soaked(400_000)])
 def test_a_dataset_is_built_once_there_is_room(
     room: int, disk: Disk, assay: Callable[..., Answer], tmp_path
 ) -> None:
@@ -99,7 +100,7 @@ def test_a_dataset_is_built_once_there_is_room(
     assert built.fingerprint == elsewhere.fingerprint
 
 
-@pytest.mark.parametrize("room", [0, 100_000, 700_000, 1_200_000])
+@pytest.mark.parametrize("room", [0, *soaked(100_000), 700_000, *soaked(1_200_000)])
 def test_a_run_goes_on_from_its_last_commit_once_there_is_room(
     room: int, disk: Disk, assay: Callable[..., Answer], tiny_recipe_tree, undisturbed, tmp_path, monkeypatch
 ) -> None:

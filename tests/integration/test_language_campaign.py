@@ -12,6 +12,7 @@ import yaml
 
 from integration.test_language_export import MODEL, conversations, preferences, recipe
 from prompt_rows import grpo_recipe, prompt_dataset
+from variants import soaked
 
 __all__ = ["conversations", "preferences"]
 TEXT = "".join(
@@ -108,7 +109,7 @@ def test_candidates_of_sft_end_in_a_memo_by_bits_a_byte(conversations: Path, tmp
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("method", ["reward", "dpo"])
+@pytest.mark.parametrize("method", [*soaked("reward"), "dpo"])
 def test_candidates_of_methods_of_pairs_end_in_a_memo(
     method: str, conversations: Path, preferences: Path, tmp_path: Path
 ) -> None:

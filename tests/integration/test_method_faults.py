@@ -27,11 +27,11 @@ from assay.triage.explain import explain
 from integration.conftest import PlantedAssay
 from one_rank import one_rank_run, train_one_rank
 from preference_rows import FIRST_DIGIT, SEPARATOR, preference_recipe, small_model, write_pairs
+from variants import soaked
 
 NUM_ROWS, GROUP_ROWS = 640, 16
 BAD_GROUP = 25
 """Of these rows, chosen and rejected are exchanged."""
-METHODS = ["sft", "reward", "dpo"]
 
 
 def slow(*names: str) -> list:
@@ -82,7 +82,7 @@ def replayed(run: Run, request: ReplayRequest) -> ReplayReport:
     return replay(run, CommitLog(open_store(run.store_url)), request)
 
 
-@pytest.mark.parametrize("method", slow("sft", "reward", "dpo"))
+@pytest.mark.parametrize("method", [*slow("sft", "dpo"), *soaked("reward")])
 def test_rows_that_teach_the_contrary_are_bad_data_and_named(method: str, pairs: Path, tmp_path: Path) -> None:
     trainer = {"epochs": 2, "max_steps": None, "commit_every": 20, "optimizer": {"learning_rate": 1e-2}}
     tree, folder = recipe(method, pairs, tmp_path, trainer=trainer), tmp_path / "run"
@@ -128,7 +128,7 @@ FIRST_NORM = {
 }
 
 
-@pytest.mark.parametrize("method", [*slow("sft", "reward"), "dpo"])
+@pytest.mark.parametrize("method", [*soaked("sft"), *slow("reward"), "dpo"])
 def test_nan_in_the_loss_is_traced_to_the_operator_its_module_and_its_rows(
     method: str, pairs: Path, tmp_path: Path, wrong_mean: Callable[[str], None]
 ) -> None:
@@ -147,7 +147,7 @@ def test_nan_in_the_loss_is_traced_to_the_operator_its_module_and_its_rows(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["sft", *soaked("reward", "dpo")])
 def test_a_mean_that_is_only_a_little_off_is_found_though_the_replay_is_equal(
     method: str, pairs: Path, tmp_path: Path, wrong_mean: Callable[[str], None]
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_mean_that_is_only_a_little_off_is_found_though_the_replay_is_equal(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*soaked("sft", "reward"), "dpo"])
 def test_a_rank_that_flips_bits_is_named_and_training_goes_back_to_the_last_verified_commit(
     method: str, pairs: Path, tmp_path: Path
 ) -> None:

@@ -105,7 +105,7 @@ def test_the_commands_take_it_as_they_are(language: Path, assay: Assay, tmp_path
     assert found["metric"]["name"] == "nats_per_token" and found["difference"]["high"] < 0
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tmp_path: Path) -> None:
     recipe, runs = tmp_path / "recipe.yaml", []

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from variants import soaked
+
 
 @pytest.fixture
 def flipping(planted_assay, tmp_path: Path):
@@ -24,7 +26,7 @@ def flipping(planted_assay, tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("parallel", ["ddp", *soaked("fsdp2")])
 def test_a_rank_that_flips_bits_is_named_and_training_goes_back_to_the_last_verified_commit(
     parallel: str, flipping, undisturbed: str, tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ from simulation.test_power_cuts import (
 )
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
+from variants import soaked
 
 RETENTION = RetentionConfig(keep_last=2, keep_best=1)
 
@@ -379,7 +380,7 @@ LEAVE_S = 2 * HURRIED_S
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", ["hang", *soaked(*(each for each in TROUBLES if each != "hang"))])
 def test_sigterm_is_heeded_in_time_at_every_call_of_the_supervisor_that_is_in_trouble(
     trouble: Trouble, ranks: Ranks, folders: Iterator[Path]
 ) -> None:
