@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+import shapes
+
 SRC = Path(__file__).parents[2] / "src" / "assay"
 ROOMS = (
     "data/loader",
@@ -95,3 +97,22 @@ def test_arrays_that_do_not_belong_together_are_refused() -> None:
     arranged(4)
     with pytest.raises(TypeCheckError, match="lengths"):
         arranged(3)
+
+
+def test_what_is_called_often_is_checked_at_first_and_now_and_then_and_anew_in_the_next_test() -> None:
+    from assay.data.loader.receipts import receipt
+
+    def is_refused() -> bool:
+        try:
+            receipt(np.zeros(3, np.int64))
+        except TypeCheckError:
+            return True
+        except TypeError:  # NumPy's own, further down
+            pass
+        return False
+
+    shapes.begin_test()
+    assert all(is_refused() for _ in range(shapes.FIRST_CALLS))
+    assert sum(is_refused() for _ in range(10 * shapes.LATER_CALLS)) == 10
+    shapes.begin_test()
+    assert is_refused()

@@ -113,7 +113,6 @@ def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, e
     assert memory is not None
     large = calibrate(LoadedConfig(tree, {}), world_size=1, seconds=0.1)
     measured = large.peak_bytes - small.peak_bytes
-    print(sum(memory), measured, memory, small.peak_bytes)
     assert measured / STATED_FACTOR < sum(memory) < measured * STATED_FACTOR
 
 

@@ -38,7 +38,7 @@ from faulty_wire import (
 )
 from integration.test_dead_ledger import server_url as server_url
 from slurm_cluster import wait_until
-from variants import soaked
+from variants import slow, soaked
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -231,7 +231,7 @@ def test_a_worker_beside_training_survives_what_training_does(evaluated_assay: A
 
 @pytest.mark.parametrize(
     "seed",
-    [*(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 3)), *soaked(1, 2, *range(4, 44))],
+    [*slow(0, 3), *soaked(1, 2, *range(4, 44))],
 )
 def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest, undisturbed: str) -> None:
     rng = random.Random(seed)

@@ -27,15 +27,11 @@ from assay.triage.explain import explain
 from integration.conftest import PlantedAssay
 from one_rank import one_rank_run, train_one_rank
 from preference_rows import FIRST_DIGIT, SEPARATOR, preference_recipe, small_model, write_pairs
-from variants import soaked
+from variants import slow, soaked
 
 NUM_ROWS, GROUP_ROWS = 640, 16
 BAD_GROUP = 25
 """Of these rows, chosen and rejected are exchanged."""
-
-
-def slow(*names: str) -> list:
-    return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
 def up_and_down(row: int, rng: np.random.Generator) -> dict[str, Any]:

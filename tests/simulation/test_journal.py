@@ -9,7 +9,6 @@ import io
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from power_cut_store import PowerCutStore
 from simulation.test_power_cuts import MAX_RESTARTS, NUM_ROWS, CursorAhead, CursorApart, trainer_of, was_cut
 from simulation.test_power_cuts import many_summaries as many_summaries
 from simulation.test_power_cuts import ranks as ranks
+from variants import slow
 
 SIZE = 2
 MOST_WRITES = (20, 90)
@@ -216,12 +216,7 @@ def unaccounted(store: ObjectStore, ranks: Ranks) -> list[str]:
     return found + [f"row {row} was learned {times[row]} times" for row in range(NUM_ROWS) if times[row] != 1]
 
 
-def slow(values: Iterable[Any]) -> list[Any]:
-    """For `make test-slow`."""
-    return [pytest.param(each, marks=pytest.mark.slow) for each in values]
-
-
-@pytest.mark.parametrize("seed", [1, 2, *slow([0, *range(3, 24)])])
+@pytest.mark.parametrize("seed", [1, 2, *slow(0, *range(3, 24))])
 def test_no_prompt_is_lost_and_no_judge_asked_twice_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
     assert problems(seed, ranks) == []
 
@@ -232,6 +227,6 @@ def test_likewise_where_it_is_cut_once_at_any_write(num_writes: int, ranks: Rank
     assert problems(num_writes, ranks, only_cut=num_writes) == []
 
 
-@pytest.mark.parametrize("wrong", [JournalAfter, Forgetful, *slow([CursorApart, CursorAhead])])
+@pytest.mark.parametrize("wrong", [JournalAfter, Forgetful, *slow(CursorApart, CursorAhead)])
 def test_the_simulation_finds_a_program_that_accounts_or_asks_wrongly(wrong: type, ranks: Ranks) -> None:
     assert any(problems(seed, ranks, wrong) for seed in range(6))
