@@ -1,0 +1,107 @@
+"""A diagnosis of failures, what logs name, and whether a fix worked, on a terminal."""
+
+import click
+
+from assay.base.units import number_of, percent_text
+from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
+from assay.records.fix_check import FixCheck
+from assay.records.symptoms import LogSymptom, Symptoms
+
+COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
+FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
+
+
+def print_diagnosis(found: FailureDiagnosis) -> None:
+    """The verdict, the causes, and what was ruled out with its ratios."""
+    before = "" if found.baseline_rate is None else f" (before: {_rate(found.baseline_rate)})"
+    click.echo(
+        f"{found.failures:,} of {found.attempts:,} attempts failed: {_rate(found.rate)}{before}; "
+        f"{number_of(found.units, 'unit')}, correlation {found.unit_correlation:.2f}"
+    )
+    click.secho(f"{found.verdict}: {found.because}", fg=COLOURS[found.verdict], bold=True)
+    for number, cause in enumerate(found.causes, 1):
+        _print_cause(number, cause)
+    if found.ruled_out:
+        click.echo("ruled out:")
+    for each in found.ruled_out:
+        click.echo(
+            f"  {_text(each.factors)}: {each.failures:,} of {each.attempts:,} ({_rate(each.rate)}), elsewhere "
+            f"{_rate(each.elsewhere_rate)}: {each.because}"
+        )
+        _print_ratios(each.adjustments)
+    for name, why in found.left_out.items():
+        click.echo(f"not scanned: {name} ({why})")
+
+
+def print_symptoms(found: Symptoms) -> None:
+    """Each log with its likeliest lines, then the failures that several of them share."""
+    for log in found.logs:
+        _print_log(log)
+    for signature in found.signatures:
+        if signature.count > 1:
+            click.secho(
+                f"{signature.count} alike, {signature.symptom_class}: {_line(signature.key)}", bold=True
+            )
+            click.echo("".join(f"  {_line(path)}\n" for path in signature.paths), nl=False)
+
+
+def _print_log(log: LogSymptom) -> None:
+    role = f" ({log.role})" if log.role else ""
+    click.secho(f"{_line(log.path)}: {log.symptom_class}{role}", bold=True)
+    if not log.candidates:
+        click.echo(f"  no line of {log.num_lines:,} speaks of a failure")
+    for number, candidate in enumerate(log.candidates):
+        click.secho(f"  {candidate.line:>8,}  {_line(candidate.text)}", dim=number > 0)
+
+
+def _line(text: str) -> str:
+    """What a log or a path holds, on one line, with what a terminal would obey made visible."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def print_fix_check(found: FixCheck) -> None:
+    """Both rates, and the verdict."""
+    if found.baseline_rate is not None:
+        click.echo(
+            f"before: {_rate(found.baseline_rate)} of {found.baseline_attempts:,} attempts failed "
+            f"({_rate(found.baseline_low)} to {_rate(found.baseline_high)}); correlation in units "
+            f"{found.unit_correlation:.2f}"
+        )
+    if found.rate is not None:
+        click.echo(f"since:  {found.failures:,} of {found.attempts:,} failed ({_rate(found.rate)})")
+    click.echo(
+        f"evidence that it is fixed: {found.e_value:.3g} (decides at 20); "
+        f"that it is worse: {found.worse_e_value:.3g}"
+    )
+    after = "" if found.decided_after is None else f", decided after {found.decided_after:,} attempts"
+    click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
+
+
+def _print_cause(number: int, cause: FailureCause) -> None:
+    said = f"p = {cause.p_value:.2g}" if cause.is_confirmed else f"suspected, p = {cause.p_value:.2g}"
+    click.secho(f"{number}. {_text(cause.factors)} ({said})", bold=True)
+    click.echo(
+        f"   {cause.failures:,} of {cause.attempts:,} attempts in {number_of(cause.units, 'unit')} failed: "
+        f"{_rate(cause.rate)} [{_rate(cause.rate_low)}, {_rate(cause.rate_high)}], elsewhere "
+        f"{_rate(cause.elsewhere_rate)}; {percent_text(cause.share_of_excess)} of what is too much"
+    )
+    _print_ratios(cause.adjustments)
+    for tie in cause.ties:
+        click.echo(f"   not told apart from {_text(tie)}")
+    if cause.lost_device_hours is not None:
+        click.echo(f"   lost: {cause.lost_device_hours:.1f} device-hours")
+    click.echo(f"   next: {cause.next}")
+
+
+def _print_ratios(ratios: tuple[AdjustedRatio, ...]) -> None:
+    for each in ratios:
+        within = f"within {', '.join(each.within)}" if each.within else "to all others"
+        click.echo(f"   ratio {within}: {each.ratio:.1f} ({each.low:.1f} to {each.high:.1f})")
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:.2%}" if rate < 0.01 else f"{rate:.1%}"
+
+
+def _text(factors: dict[str, str]) -> str:
+    return " + ".join(f"{name}={value}" for name, value in factors.items())

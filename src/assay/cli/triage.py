@@ -1,0 +1,166 @@
+"""`assay triage`: why attempts fail, over a whole fleet; what their logs say; whether the fix worked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import SOURCE_PATH, CommandGroup, found_ledger, given_home
+
+if TYPE_CHECKING:
+    from assay.triage.attempts.build import ColumnNames
+    from assay.triage.attempts.table import AttemptTable
+
+
+@click.group(cls=CommandGroup)
+def triage() -> None:
+    """Say why attempts fail, over all runs or any table, what their logs name, and whether a fix worked."""
+
+
+_SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object (docs/json.md).")
+
+
+def _columns(command: click.decorators.FC) -> click.decorators.FC:
+    """The options that say what a table's columns are."""
+    for option in reversed(
+        (
+            click.option(
+                "--failed", metavar="COL", help="1 where the attempt failed, else 0; a count with --attempts."
+            ),
+            click.option("--attempts", metavar="COL", help="How many attempts a row stands for."),
+            click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601."),
+            click.option("--unit", metavar="COL", help="What fails alike: the recipe without its seed."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@triage.command()
+@_SOURCES
+@_columns
+@click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
+@click.option("--window", metavar="FROM..TO", help="Only attempts of this time, half open.")
+@click.option("--baseline", metavar="FROM..TO", help="The time before, which the window is held against.")
+@click.option("--exposure", metavar="COL", help="Rates per this instead of per attempt, e.g. device-hours.")
+@_JSON
+def failures(
+    sources: tuple[Path, ...],
+    failed: str | None,
+    attempts: str | None,
+    at: str | None,
+    unit: str | None,
+    factors: str | None,
+    window: str | None,
+    baseline: str | None,
+    exposure: str | None,
+    as_json: bool,
+) -> None:
+    """Name what failed attempts have in common: host, image, recipe key, dataset, commit, up to three together.
+
+    A SOURCE is CSV, Parquet, JSONL, what sacct (--parsable2, --json) or Slurm's job completion wrote, pods
+    of kubectl, JUnit XML or GitHub's jobs, told apart by content; without one, the attempts of all runs. A
+    cell n01|n02 holds two values."""
+    from assay.triage.attempts.build import ColumnNames
+    from assay.triage.attempts.moments import window as given_window
+
+    chosen = tuple(part.strip() for part in factors.split(",")) if factors else None
+    names = ColumnNames(failed, attempts, at, unit, exposure, chosen)
+    times = [
+        given_window(text, f"--{name}") if text else None
+        for name, text in (("window", window), ("baseline", baseline))
+    ]
+    import numpy as np
+
+    from assay.cli.screens.triage import print_diagnosis
+    from assay.triage.failures.diagnose import diagnose
+
+    table = _table(sources, names)
+    found = diagnose(table, window=times[0], baseline=times[1], rng=np.random.default_rng(0))
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_diagnosis(found)
+
+
+@triage.command()
+@click.argument("logs", nargs=-1, type=SOURCE_PATH, metavar="LOG...", required=True)
+@_JSON
+def symptoms(logs: tuple[Path, ...], as_json: bool) -> None:
+    """Name the line at which each LOG failed, of which class that is, and which failures are alike.
+
+    A LOG is any text: of a rank, a job, a scheduler, a CI run. A folder holds the logs of one attempt's ranks:
+    what only lost its peer there, or was put away, is told from what began it."""
+    from assay.cli.screens.triage import print_symptoms
+    from assay.triage.symptoms.together import read_symptoms
+
+    found = read_symptoms(logs)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_symptoms(found)
+
+
+@triage.command()
+@_SOURCES
+@_columns
+@click.option("--since", metavar="T", required=True, help="When it was mended: epoch seconds, or ISO 8601.")
+@click.option(
+    "--where", multiple=True, metavar="COL=VALUE", help="Only these attempts, e.g. host=n12; may be repeated."
+)
+@_JSON
+def fixed(
+    sources: tuple[Path, ...],
+    failed: str | None,
+    attempts: str | None,
+    at: str | None,
+    unit: str | None,
+    since: str,
+    where: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say whether attempts fail less often since a moment; may be asked after every attempt.
+
+    It is fixed once the evidence reaches 20 against the least that the old rate may have been: wrongly in
+    at most 5%, however often it is asked."""
+    from assay.triage.attempts.build import ColumnNames
+    from assay.triage.attempts.moments import moment
+
+    since_s = moment(since, "--since")
+    wanted = [_given_value(text) for text in where]
+    from assay.cli.screens.triage import print_fix_check
+    from assay.triage.attempts.select import with_values
+    from assay.triage.failures.fixed import check_fix
+
+    names = ColumnNames(
+        failed, attempts, at, unit, None, tuple(dict.fromkeys(name for name, _ in wanted)) or None
+    )
+    found = check_fix(with_values(_table(sources, names), wanted), since_s)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_fix_check(found)
+
+
+def _given_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"--where {text}: expected COL=VALUE, e.g. host=n12.")
+    return name, value
+
+
+def _table(sources: tuple[Path, ...], names: "ColumnNames") -> "AttemptTable":
+    if sources:
+        from assay.triage.attempts.sources import read_attempts
+
+        return read_attempts(list(sources), names)
+    home = given_home()
+    ledger = found_ledger(home)
+    if ledger is None:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right? Or give a SOURCE.")
+    from assay.triage.attempts.ledger import ledger_attempts
+
+    with ledger:
+        return ledger_attempts(ledger, names)

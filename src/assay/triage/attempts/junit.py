@@ -1,0 +1,57 @@
+"""JUnit XML: test cases as attempts. A document that declares entities or a type is refused before it is
+read."""
+
+import xml.etree.ElementTree as ElementTree
+from typing import Any
+from xml.parsers import expat
+
+from assay.base.errors import DataError
+from assay.triage.attempts.columns import Columns, columns_of
+
+
+def junit_columns(source: str, text: str) -> Columns:
+    """Every test case that ran; skipped ones did not. The unit is the test."""
+    refuse_declarations(source, text)
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{source}: not readable as XML: {error}.") from error
+    suites = [root] if root.tag == "testsuite" else root.findall(".//testsuite")
+    if not suites:
+        raise DataError(f"{source}: XML without a testsuite. Expected JUnit's.")
+    rows: list[dict[str, str | None]] = [
+        {
+            "failed": str(int(case.find("failure") is not None or case.find("error") is not None)),
+            "at": suite.get("timestamp"),
+            "unit": f"{case.get('classname', '')}::{case.get('name', '')}",
+            "suite": suite.get("name", ""),
+            "host": suite.get("hostname", ""),
+            "class": case.get("classname", ""),
+            "file": case.get("file", ""),
+        }
+        for suite in suites
+        for case in suite.findall("testcase")
+        if case.find("skipped") is None
+    ]
+    has_times = all(row["at"] for row in rows)
+    factors = ("host", "suite", "file", "class")
+    return columns_of(
+        rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=factors
+    )
+
+
+def refuse_declarations(source: str, text: str) -> None:
+    """No entity is ever expanded: a document that declares one, or a document type, is an error."""
+
+    def refuse(*_: Any) -> None:
+        raise DataError(
+            f"{source}: it declares a document type or entities, which JUnit's XML does not: it may be an "
+            "XML bomb, and was not read."
+        )
+
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text.encode(), True)
+    except expat.ExpatError as error:
+        raise DataError(f"{source}: not readable as XML: {error}.") from error

@@ -1,0 +1,76 @@
+"""assay's own attempts as a table: what each ran on and with, and whether it failed.
+
+The unit is the recipe without its seed and name. Keys of the recipe are factors where runs differ in them,
+if few values are shared by many. What an older assay did not write down is no value. Attempts that run,
+were preempted, or that a drill hurt on purpose, say nothing of failure."""
+
+from collections import defaultdict
+from typing import Any
+
+from assay.base.config import dotted_leaves
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.records.run import Attempt, Run
+from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.build import ColumnNames, built
+from assay.triage.attempts.columns import columns_of, several
+from assay.triage.attempts.table import AttemptTable
+
+NOT_OF_THE_UNIT = {"seed", "name"}
+MOST_KEYS = 12
+"""Recipe keys that are looked at, those with the fewest values first."""
+OVER = ("succeeded", "failed", "killed")
+HOUR_S = 3_600.0
+
+
+def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
+    """All attempts that are over."""
+    runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
+    attempts = [each for each in ledger.attempts() if each.run_id in runs and each.outcome in OVER]
+    if not attempts:
+        raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
+    recipes = {run_id: _recipe_texts(run) for run_id, run in runs.items()}
+    keys = _telling_keys([recipes[attempt.run_id] for attempt in attempts])
+    units = {run_id: sha256_of_json(recipe) for run_id, recipe in recipes.items()}
+    rows = [
+        {
+            **_row(attempt, runs[attempt.run_id]),
+            "unit": units[attempt.run_id],
+            **{f"recipe.{key}": recipes[attempt.run_id].get(key) for key in keys},
+        }
+        for attempt in attempts
+    ]
+    factors = ("host", "device", "code", "dataset", "world_size", *(f"recipe.{key}" for key in keys))
+    columns = columns_of(
+        rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
+    )
+    return built([("the ledger", columns)], names, {"ledger": sha256_of_json(rows)})
+
+
+def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
+    held_s = max((attempt.ended_s or attempt.started_s) - attempt.started_s, 0.0) * attempt.world_size
+    return {
+        "failed": str(int(attempt.outcome != "succeeded")),
+        "at": str(attempt.started_s),
+        "device_hours": str(held_s / HOUR_S),
+        "host": several(list(attempt.hosts)),
+        "device": several([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
+        "code": attempt.code_version,
+        "dataset": run.dataset_fingerprint[:12],
+        "world_size": str(attempt.world_size),
+    }
+
+
+def _recipe_texts(run: Run) -> dict[str, str | None]:
+    """Dotted key -> its value as text."""
+    leaves: dict[str, Any] = dict(dotted_leaves(run.recipe))
+    return {key: str(value) for key, value in leaves.items() if key.split(".")[-1] not in NOT_OF_THE_UNIT}
+
+
+def _telling_keys(recipes: list[dict[str, str | None]]) -> list[str]:
+    """Keys in which attempts differ, and whose values are shared; of keys that never vary apart, the first."""
+    values: dict[str, set[str | None]] = defaultdict(set)
+    for key in dict.fromkeys(key for recipe in recipes for key in recipe):
+        values[key] = {recipe.get(key) for recipe in recipes}
+    telling = [key for key, found in values.items() if 1 < len(found) <= max(len(recipes) // 4, 2)]
+    return sorted(telling, key=lambda key: len(values[key]))[:MOST_KEYS]

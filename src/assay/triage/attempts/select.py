@@ -1,0 +1,20 @@
+"""Some attempts of a table: those with given values of given factors."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from assay.base.errors import ConfigError
+from assay.triage.attempts.table import AttemptTable
+
+
+def with_values(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> AttemptTable:
+    """Attempts that have all of them; a `ConfigError` names a value that none has."""
+    mask = np.ones(table.num_rows, bool)
+    factors = {factor.name: factor for factor in table.factors}
+    for name, value in wanted:
+        factor = factors[name]
+        if value not in factor.values:
+            raise ConfigError(f"--where {name}={value}: no attempt has it.")
+        mask &= np.isin(np.arange(table.num_rows), factor.rows[factor.codes == factor.values.index(value)])
+    return table.where(mask)

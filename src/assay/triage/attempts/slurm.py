@@ -1,0 +1,130 @@
+"""Slurm's accounts of jobs: `sacct --parsable2`, `sacct --json`, and the text of its job-completion plugin.
+
+A job that was cancelled, or preempted, or still runs, says nothing of failure and is left out. The unit is the
+user's job name without its digits: forty jobs of one array fail alike.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from assay.base.errors import DataError
+from assay.triage.attempts.columns import Columns, columns_of, several
+
+FAILED = {"FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "TIMEOUT", "BOOT_FAIL", "DEADLINE"}
+SUCCEEDED = {"COMPLETED"}
+MOST_HOSTS = 100_000
+"""In one list; more is no node list."""
+MEANINGS: dict[str, Any] = {
+    "failed": "failed",
+    "at": "at",
+    "unit": "unit",
+    "factors": ("host", "user", "partition", "account", "name"),
+}
+
+
+def sacct_text_columns(source: str, text: str) -> Columns:
+    """`sacct --parsable2`: fields by the names in the head; steps of jobs are left out."""
+    head, *lines = [line for line in text.splitlines() if line.strip()]
+    names = [name.lower() for name in head.split("|")]
+    if "state" not in names:
+        raise DataError(
+            f"{source}: sacct wrote no State. Ask for it: sacct --parsable2 --format=JobID,State,..."
+        )
+    rows = []
+    for number, line in enumerate(lines, 2):
+        cells = line.split("|")
+        if len(cells) != len(names):
+            raise DataError(f"{source}, line {number}: {len(cells)} fields, and the head has {len(names)}.")
+        job = dict(zip(names, cells, strict=True))
+        if "." not in job.get("jobid", ""):
+            rows.append(job)
+    return _columns(source, rows)
+
+
+def completion_columns(source: str, text: str) -> Columns:
+    """`JobCompType=jobcomp/filetxt`: one line a job, `Key=value`; a name may hold blanks."""
+    rows = []
+    for number, line in enumerate(filter(str.strip, text.splitlines()), 1):
+        job = {key.lower(): value for key, value in re.findall(r"(\w+)=(.*?)(?=\s+\w+=|\s*$)", line)}
+        if "jobid" not in job or "jobstate" not in job:
+            raise DataError(f"{source}, line {number}: expected JobId= and JobState= of a completed job.")
+        job["user"] = job.get("userid", "").partition("(")[0]
+        rows.append({**job, "state": job["jobstate"], "jobname": job.get("name", "")})
+    return _columns(source, rows)
+
+
+def sacct_json_columns(source: str, jobs: list[Any]) -> Columns:
+    """`sacct --json`, of any version of its schema."""
+    rows = []
+    for job in jobs:
+        if not isinstance(job, dict):
+            raise DataError(f"{source}: one of the jobs is no object.")
+        state, time = job.get("state", job.get("job_state", "")), job.get("time")
+        current = state.get("current", "") if isinstance(state, dict) else state
+        times = time if isinstance(time, dict) else {}
+        nodes = job.get("nodes", "")
+        rows.append(
+            {
+                "jobname": str(job.get("name", "")),
+                "state": str(current[0] if isinstance(current, list) and current else current or ""),
+                "user": str(job.get("user") or (job.get("association") or {}).get("user", "")),
+                "partition": str(job.get("partition", "")),
+                "account": str(job.get("account", "")),
+                "nodelist": nodes if isinstance(nodes, str) else "",
+                "starttime": str(_number(times.get("start", job.get("start_time", "")))),
+            }
+        )
+    return _columns(source, rows)
+
+
+def hosts_of(node_list: str) -> list[str]:
+    """`n[01-03,7],login` -> n01, n02, n03, n7, login."""
+    found: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", node_list):
+        found += _expanded(part)
+        if len(found) > MOST_HOSTS:
+            raise DataError(f"a node list of over {MOST_HOSTS:,} hosts: {node_list[:60]}")
+    return [] if found == ["None assigned"] or found == ["(null)"] else found
+
+
+def _expanded(part: str) -> list[str]:
+    bracket = re.search(r"\[([^\]]*)\]", part)
+    if bracket is None:
+        return [part.strip()]
+    before, after = part[: bracket.start()], part[bracket.end() :]
+    numbers: list[str] = []
+    for span in bracket[1].split(","):
+        low, _, high = span.partition("-")
+        if not (low.isdecimal() and (high or low).isdecimal()) or int(high or low) - int(low) >= MOST_HOSTS:
+            raise DataError(f"'{part[:60]}' is no list of nodes.")
+        numbers += [f"{number:0{len(low)}}" for number in range(int(low), int(high or low) + 1)]
+    return [f"{before.strip()}{number}{rest}" for number in numbers for rest in _expanded(after)]
+
+
+def _number(value: Any) -> Any:
+    return value.get("number", "") if isinstance(value, dict) else value
+
+
+def _columns(source: str, jobs: Iterable[Mapping[str, str]]) -> Columns:
+    rows: list[dict[str, str | None]] = []
+    for job in jobs:
+        words = job.get("state", "").split()
+        state = words[0].rstrip("+") if words else ""
+        if state not in FAILED | SUCCEEDED:
+            continue
+        name, user = job.get("jobname", ""), job.get("user", "")
+        rows.append(
+            {
+                "failed": str(int(state in FAILED)),
+                "at": job.get("starttime") or job.get("start") or job.get("submittime") or job.get("submit"),
+                "unit": f"{user} {re.sub(r'[0-9]+', '#', name)}",
+                "host": several(hosts_of(job.get("nodelist", ""))),
+                "user": user,
+                "partition": job.get("partition", ""),
+                "account": job.get("account", ""),
+                "name": name,
+            }
+        )
+    has_times = all(row["at"] not in (None, "", "Unknown", "None") for row in rows)
+    return columns_of(rows, source, **(MEANINGS if has_times else {**MEANINGS, "at": None}))

@@ -1,0 +1,161 @@
+"""Which kind of source a file is, told by its content; never by its name.
+
+Parquet | JUnit XML | JSON (sacct, pods, GitHub's jobs, rows) | JSONL | sacct --parsable2 | Slurm's
+job-completion text | CSV"""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import DataError
+from assay.triage.attempts.build import ColumnNames, built
+from assay.triage.attempts.columns import Columns, columns_of, several
+from assay.triage.attempts.github import github_columns
+from assay.triage.attempts.junit import junit_columns
+from assay.triage.attempts.kubernetes import pod_columns
+from assay.triage.attempts.slurm import completion_columns, sacct_json_columns, sacct_text_columns
+from assay.triage.attempts.table import AttemptTable
+
+LARGEST_BYTES = 2 * 2**30
+"""A table of attempts that is larger is no table of attempts."""
+
+
+def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
+    """The attempts of some files, one below the other."""
+    contents = {str(file): _bytes_of(file) for file in files}
+    parts = [(file, read_columns(file, content)) for file, content in contents.items()]
+    return built(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
+
+
+def _bytes_of(file: Path) -> bytes:
+    try:
+        if file.stat().st_size > LARGEST_BYTES:
+            raise DataError(f"{file}: over 2 GiB, which no table of attempts is. Give a part of it.")
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read: {error.strerror}.") from error
+
+
+def read_columns(name: str, content: bytes) -> Columns:
+    """A source of any kind; `name` is what an error calls it."""
+    if content[:4] == b"PAR1":
+        return Columns(table=_parquet(name, content))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: byte {error.start} is not UTF-8. Expected Parquet, or text in UTF-8: convert it (iconv), "
+            "or give another source."
+        ) from error
+    head = text[:4_096].lstrip()
+    if not head:
+        raise DataError(f"{name}: it is empty.")
+    if head[0] == "<":
+        return junit_columns(name, text)
+    if head[0] in "{[":
+        return _json(name, text)
+    first_line = head.splitlines()[0]
+    if re.match(r"JobId=\d+ ", first_line):
+        return completion_columns(name, text)
+    if first_line.startswith("JobID|") or ("|JobID|" in first_line and "," not in first_line):
+        return sacct_text_columns(name, text)
+    return Columns(table=_csv(name, text))
+
+
+def _parquet(name: str, content: bytes) -> pa.Table:
+    try:
+        table = pq.read_table(io.BytesIO(content))
+        return pa.table({column: _texts(table[column]) for column in table.column_names})
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{name}: not readable as Parquet: {error}") from error
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pa.types.is_string(kind):
+        return column
+    if pa.types.is_dictionary(kind):
+        return _texts(column.cast(kind.value_type))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_large_string(kind):
+        return column.cast(pa.string())
+    return pa.chunked_array([pa.array([_cell(value) for value in column.to_pylist()], pa.string())])
+
+
+def _cell(value: Any) -> str | None:
+    """A value of JSON or Parquet as the text of a cell."""
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        return several([_cell(each) or "" for each in value])
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)
+
+
+def _csv(name: str, text: str) -> pa.Table:
+    try:
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except csv.Error as error:
+        raise DataError(f"{name}: not readable as CSV: {error}.") from error
+    rows = [row for row in rows if row]
+    head = [cell.strip() for cell in rows[0]]
+    if len(set(head)) < len(head):
+        raise DataError(f"{name}: two columns have one name. Every column of a table has a name of its own.")
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(head):
+            raise DataError(f"{name}, row {number}: {len(row)} cells, and the head has {len(head)}.")
+    if len(rows) == 1:
+        raise DataError(f"{name}: a head and no rows.")
+    return pa.table(
+        {
+            each: pa.array(cells, pa.string())
+            for each, cells in zip(head, zip(*rows[1:], strict=True), strict=True)
+        }
+    )
+
+
+def _json(name: str, text: str) -> Columns:
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return _json_lines(name, text)
+    if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
+        is_github = any(isinstance(job, dict) and "conclusion" in job for job in tree["jobs"])
+        return github_columns(name, tree["jobs"]) if is_github else sacct_json_columns(name, tree["jobs"])
+    if isinstance(tree, dict) and isinstance(tree.get("items"), list):
+        return pod_columns(name, tree["items"])
+    if isinstance(tree, list) and tree and all(isinstance(row, dict) for row in tree):
+        return _rows(name, tree)
+    if isinstance(tree, dict) and "\n" not in text.strip():
+        return _rows(name, [tree])
+    raise DataError(
+        f"{name}: JSON of no kind that is known here. Expected rows, the jobs of sacct or of GitHub, or a list "
+        "of pods."
+    )
+
+
+def _json_lines(name: str, text: str) -> Columns:
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{name}, line {number}: not JSON ({error}).") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{name}, line {number}: expected an object, one a line.")
+            rows.append(row)
+    return _rows(name, rows)
+
+
+def _rows(name: str, rows: list[dict[str, Any]]) -> Columns:
+    return columns_of([{str(key): _cell(value) for key, value in row.items()} for row in rows], name)

@@ -1,0 +1,1 @@
+"""Why attempts fail: which factors the failures have in common, and whether a repair helped."""

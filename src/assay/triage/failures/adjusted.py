@@ -1,0 +1,130 @@
+"""A region's ratio of failure rates, against attempts that are alike in the other factors and in time.
+
+Mantel & Haenszel's ratio over strata; its variance is Greenland & Robins' (1985), or, where that is larger,
+the one by which whole units vary. Time is always a stratum: a broken commit makes everything of its hour
+fail, and who ran then is not at fault. A factor that decides by itself who is in the region (a rack's own
+hosts) leaves nothing to compare, and is no stratum; nor is one after which hardly anything would be left."""
+
+import math
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from assay.records.failure_causes import AdjustedRatio
+from assay.triage.attempts.table import AttemptTable, Factor
+
+Z = 1.959964
+LEAST_LEFT = 0.15
+"""What strata have to leave of what the whole table says about a region."""
+DIRECT = 32
+"""Times the rows: as many pairs of codes are counted instead of sorted."""
+SLOTS = 12
+"""A slot is the longest of `SLOT_LENGTHS_S` that cuts the table's time into so many."""
+MINUTE_S, HOUR_S, DAY_S = 60.0, 3_600.0, 86_400.0
+SLOT_LENGTHS_S = (
+    *(MINUTE_S * n for n in (1, 2, 5, 10, 20, 30)),
+    *(HOUR_S * n for n in (1, 2, 4, 8, 12)),
+    *(DAY_S * n for n in (1, 2, 4, 7, 14, 28)),
+)
+
+
+def slot_length_s(at_s: Float64[np.ndarray, "row"]) -> float:
+    """How long a stratum of time is."""
+    span = float(at_s.max() - at_s.min())
+    return max((each for each in SLOT_LENGTHS_S if each <= span / SLOTS), default=SLOT_LENGTHS_S[0])
+
+
+def adjustments(
+    table: AttemptTable, inside: Bool[np.ndarray, "row"], named: tuple[int, ...]
+) -> tuple[AdjustedRatio, ...]:
+    """The region's ratio: to all others, within the other factors, within time too; as far as there is one."""
+    everything = np.zeros(table.num_rows, np.int64)
+    whole = _information(table, inside, everything)
+    slots = _slots(table)
+    others = [factor for index, factor in enumerate(table.factors) if index not in named]
+    strata, timed, within = everything, slots, tuple[str, ...]()
+    steps = [(within, strata)]
+    for factor in _most_telling_first(table, inside, slots, others, least=LEAST_LEFT * whole):
+        finer = _joined(timed, factor.cells)
+        if _information(table, inside, finer) >= LEAST_LEFT * whole:
+            strata, timed, within = _joined(strata, factor.cells), finer, (*within, factor.name)
+    if within:
+        steps.append((within, strata))
+    if slots.any():
+        steps.append(((*within, "time"), timed))
+    found = [_ratio(table, inside, each, names) for names, each in steps]
+    return tuple(each for each in found if each is not None)
+
+
+def _slots(table: AttemptTable) -> Int64[np.ndarray, "row"]:
+    """The stretch of time of each attempt; all one where no time is on record."""
+    if table.at_s is None:
+        return np.zeros(table.num_rows, np.int64)
+    slots = (table.at_s - table.at_s.min()) // slot_length_s(table.at_s)
+    return np.asarray(slots, np.int64)
+
+
+def _most_telling_first(
+    table: AttemptTable,
+    inside: Bool[np.ndarray, "row"],
+    slots: Int64[np.ndarray, "row"],
+    factors: list[Factor],
+    *,
+    least: float,
+) -> list[Factor]:
+    """Those that leave enough to compare; first the one that explains most of the ratio by itself."""
+    found = list[tuple[float, Factor]]()
+    for factor in factors:
+        strata = _joined(slots, factor.cells)
+        if _information(table, inside, strata) >= least:
+            ratio = _ratio(table, inside, strata, ())
+            found.append((math.inf if ratio is None else ratio.ratio, factor))
+    return [factor for _, factor in sorted(found, key=lambda each: each[0])]
+
+
+def _joined(one: Int64[np.ndarray, "row"], other: Int64[np.ndarray, "row"]) -> Int64[np.ndarray, "row"]:
+    """Equal where both are equal."""
+    codes, size = one * (int(other.max()) + 1) + other, (int(one.max()) + 1) * (int(other.max()) + 1)
+    if size > DIRECT * len(codes):
+        return np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    return np.asarray((np.cumsum(np.bincount(codes, minlength=size) > 0) - 1)[codes])
+
+
+def _information(
+    table: AttemptTable, inside: Bool[np.ndarray, "row"], strata: Int64[np.ndarray, "row"]
+) -> float:
+    """What strata leave of the comparison: the harmonic sum of both sides."""
+    size = table.size()
+    ours, theirs = (np.bincount(strata, size * side) for side in (inside, ~inside))
+    return float((ours * theirs / np.maximum(ours + theirs, 1e-12)).sum())
+
+
+def _ratio(
+    table: AttemptTable,
+    inside: Bool[np.ndarray, "row"],
+    strata: Int64[np.ndarray, "row"],
+    within: tuple[str, ...],
+) -> AdjustedRatio | None:
+    """None where no stratum has failures to compare."""
+    size, failed = table.size(), table.failures
+    n1, n0, a, c = (np.bincount(strata, of * side) for of in (size, failed) for side in (inside, ~inside))
+    n = np.maximum(n1 + n0, 1e-12)
+    kept = (n1 > 0) & (n0 > 0)
+    above, below = (a * n0 / n)[kept].sum(), (c * n1 / n)[kept].sum()
+    if above + below == 0:
+        return None
+    # Half a failure on either side, weighed as one of the smallest table, keeps a ratio of none a number.
+    half = 0.5 * float((n1 * n0 / n**2)[kept].mean()) if min(above, below) == 0 else 0.0
+    ratio = float((above + half) / (below + half))
+    # Of exposures, counts are Poisson: two failures do not exclude one another.
+    both = a * c * n if table.exposure is None else 0.0
+    variance = max(float(((n1 * n0 * (a + c) - both) / n**2)[kept].sum()), half) / (
+        (above + half) * (below + half)
+    )
+    if table.has_units:
+        influence = np.where(inside, (n0 / n)[strata], -ratio * (n1 / n)[strata]) * kept[strata]
+        means = np.where(inside, (a / np.maximum(n1, 1e-12))[strata], (c / np.maximum(n0, 1e-12))[strata])
+        of_units = np.bincount(table.units - table.units.min(), influence * (failed - means * size))
+        variance = max(variance, float(np.square(of_units).sum()) / (above + half) ** 2)
+    spread = math.exp(Z * math.sqrt(variance))
+    return AdjustedRatio(within=within, ratio=ratio, low=ratio / spread, high=ratio * spread)

@@ -1,0 +1,369 @@
+"""From a table of attempts to a verdict: scan, rule out what other factors or the hour explain, say what ties.
+
+scan -> the most striking region -> is it more than luck (p) and than its confounders (strata)? -> its ties
+     -> the same scan of the attempts outside, until nothing more stands out
+"""
+
+from collections.abc import ItemsView, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+
+from assay.base.clock import utc_text
+from assay.base.errors import ConfigError, DataError
+from assay.base.units import number_of
+from assay.records.failure_causes import (
+    AdjustedRatio,
+    FailureCause,
+    FailureDiagnosis,
+    FailureVerdict,
+    RuledOut,
+)
+from assay.triage.attempts.moments import TimeWindow
+from assay.triage.attempts.table import AttemptTable
+from assay.triage.failures.adjusted import adjustments
+from assay.triage.failures.baseline import expected_failures
+from assay.triage.failures.cause import Ties, cause_of, region_factors, region_rates
+from assay.triage.failures.regions import LEAST_UNITS
+from assay.triage.failures.scan import Region, Scan, scan
+
+LEVEL = 0.05
+MOST_CAUSES = 3
+NUM_JUDGED, NUM_STANDING = 30, 12
+"""So many regions are compared with their like at most, and until so many stand."""
+SAME_LLR = 2.0
+"""Regions of this log likelihood ratio of one another that share most failures are one finding."""
+SAME_FAILURES = 0.7
+"""Share of the failures of either that two regions have in common if they tie."""
+MOST_TIES = 12
+
+
+class _Standing(NamedTuple):
+    """A region that nothing else explains, and its ratios."""
+
+    region: Region
+    ratios: tuple[AdjustedRatio, ...]
+
+
+class _Judged(NamedTuple):
+    """Regions of one scan, sorted out."""
+
+    standing: list[_Standing]
+    refined: list[_Standing]
+    """Regions of several factors, one of which is not seen to add anything: second names, unless nothing else
+    stands."""
+    ruled_out: list[RuledOut]
+
+
+def diagnose(
+    table: AttemptTable, *, window: TimeWindow | None, baseline: TimeWindow | None, rng: np.random.Generator
+) -> FailureDiagnosis:
+    """Why the attempts of a table, or of a window of it, fail."""
+    chosen, before = _windows(table, window, baseline)
+    left_out = _left_out(chosen)
+    if problem := _nothing_to_scan(chosen, left_out):
+        return _nothing(chosen, before, problem, left_out)
+    expected = None if before is None else expected_failures(chosen, before)
+    first = scan(chosen, expected, rng=rng)
+    if not first.regions:
+        return _nothing(chosen, before, "no region failed more often than the rest.", left_out, first)
+    causes, ruled_out, rest, found = list[FailureCause](), list[RuledOut](), chosen, first
+    while len(causes) < MOST_CAUSES and found.p_value(found.regions[0].score) <= LEVEL:
+        judged = _judged(rest, found, is_surge=expected is not None, known=ruled_out)
+        ruled_out += judged.ruled_out
+        sure = [
+            each
+            for each in (*judged.standing[:1], *judged.refined[:1])
+            if found.p_value(each.region.score) <= LEVEL
+        ]
+        if not sure:
+            break
+        region, ratios = sure[0]
+        ties = _ties(rest, region, judged, found)
+        causes.append(cause_of(rest, region, ratios, ties, found, is_confirmed=True))
+        outside = np.ones(rest.num_rows, bool)
+        outside[region.rows] = False
+        rest = rest.where(outside)
+        expected = None if expected is None else expected[outside]
+        if rest.num_units() < 2 * LEAST_UNITS or rest.failures.sum() == 0:
+            break
+        found = scan(rest, expected, rng=rng)
+        if not found.regions:
+            break
+    if before is not None:
+        causes += _suspected(chosen, first, causes)
+    return _diagnosis(chosen, before, first, causes, ruled_out, left_out)
+
+
+def _suspected(table: AttemptTable, found: Scan, causes: list[FailureCause]) -> list[FailureCause]:
+    """What, of a surge that somebody saw, to look at next, whether or not the scan is sure."""
+    judged = _judged(table, found, is_surge=True)
+    named = [known for cause in causes for known in (cause.factors, *cause.ties)]
+    suspected = list[FailureCause]()
+    for region, ratios in judged.standing:
+        if len(causes) + len(suspected) == MOST_CAUSES:
+            break
+        if region_factors(table, region) not in named:
+            ties = _ties(table, region, judged, found)
+            suspected.append(cause_of(table, region, ratios, ties, found, is_confirmed=False))
+            named += [suspected[-1].factors, *ties.factors]
+    return suspected
+
+
+def _windows(
+    table: AttemptTable, window: TimeWindow | None, baseline: TimeWindow | None
+) -> tuple[AttemptTable, AttemptTable | None]:
+    if table.at_s is None and (window or baseline):
+        raise ConfigError("--window and --baseline need to know when attempts were made: give --at.")
+    if baseline is not None and window is None:
+        raise ConfigError("--baseline is what a --window is held against: give both.")
+    parts: list[AttemptTable] = []
+    for option, each in (("--window", window), ("--baseline", baseline)):
+        if each is not None:
+            assert table.at_s is not None
+            parts.append(table.where(each.holds(table.at_s)))
+            if parts[-1].num_rows == 0:
+                raise DataError(f"{option} {each.text}: no attempt is in it; {_span_text(table.at_s)}.")
+    return (parts[0] if parts else table), (parts[1] if len(parts) > 1 else None)
+
+
+def _span_text(at_s: Float64[np.ndarray, "row"]) -> str:
+    if len(at_s) == 0:
+        return "the table has none"
+    return f"the table's are from {utc_text(float(at_s.min()))} to {utc_text(float(at_s.max()))}"
+
+
+def _left_out(table: AttemptTable) -> dict[str, str]:
+    """Factors that no scan can say anything about."""
+    found = {}
+    for factor in table.factors:
+        counts = np.bincount(factor.codes, table.attempts[factor.rows], minlength=len(factor.values))
+        present = int((counts > 0).sum())
+        if present == 0:
+            found[factor.name] = "no attempt has a value"
+        elif present == 1 and len(factor.rows) == table.num_rows:
+            found[factor.name] = "all attempts have one value"
+        elif counts.max() < LEAST_UNITS:
+            found[factor.name] = f"no value is shared by {LEAST_UNITS} attempts"
+    return found
+
+
+def _nothing_to_scan(table: AttemptTable, left_out: dict[str, str]) -> str:
+    """Why nothing can be known; empty where something may be."""
+    if table.num_rows == 0:
+        return "there is no attempt."
+    if table.failures.sum() == 0:
+        return "no attempt failed."
+    if table.exposure is None and (table.failures == table.attempts).all():
+        return "every attempt failed, so nothing tells those apart that would not have."
+    if table.has_units and table.num_units() < LEAST_UNITS:
+        return f"the attempts are of {table.num_units()} unit(s), and a cause rests on at least {LEAST_UNITS}."
+    if len(left_out) == len(table.factors):
+        reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
+        return f"no factor can be at fault: {reasons or 'the table has none'}."
+    return ""
+
+
+def _judged(table: AttemptTable, found: Scan, *, is_surge: bool, known: Sequence[RuledOut] = ()) -> _Judged:
+    """Which regions stand, and what explains the others; no more are looked at than are listed. What was
+    `known` to be ruled out among all attempts stays so among some of them."""
+    idle = [each.factors.items() for each in known]
+    standing: list[_Standing] = []
+    refined: list[_Standing] = []
+    ruled_out: list[RuledOut] = []
+    for region in found.regions[:NUM_JUDGED]:
+        inside = np.zeros(table.num_rows, bool)
+        inside[region.rows] = True
+        if _is_longer_name(table, region, inside) or region_factors(table, region).items() in idle:
+            continue
+        ratios = adjustments(table, inside, region.factors)
+        verdict = "" if is_surge else explained_away(ratios) or _idle_factor(table, region)
+        if verdict is None:
+            refined.append(_Standing(region, ratios))
+        elif verdict:
+            ruled_out.append(_ruled_out(table, region, inside, ratios, verdict))
+        else:
+            standing.append(_Standing(region, ratios))
+        if len(standing) == NUM_STANDING:
+            break
+    idle = [each.factors.items() for each in (*known, *ruled_out)]
+    refined = [each for each in refined if not _holds_any(table, each.region, idle)]
+    return _Judged(standing, refined, ruled_out)
+
+
+def _holds_any(table: AttemptTable, region: Region, idle: Sequence[ItemsView[str, str]]) -> bool:
+    """Whether a region is a part of one of some others."""
+    ours = region_factors(table, region).items()
+    return any(each <= ours for each in idle)
+
+
+def _ruled_out(
+    table: AttemptTable,
+    region: Region,
+    inside: Bool[np.ndarray, "row"],
+    ratios: tuple[AdjustedRatio, ...],
+    because: str,
+) -> RuledOut:
+    rate, elsewhere = region_rates(table, inside)
+    return RuledOut(
+        factors=region_factors(table, region),
+        attempts=int(table.attempts[inside].sum()),
+        failures=int(table.failures[inside].sum()),
+        rate=rate,
+        elsewhere_rate=elsewhere,
+        adjustments=ratios,
+        because=because,
+    )
+
+
+def explained_away(ratios: tuple[AdjustedRatio, ...]) -> str:
+    """Why a region is no cause, by its ratios step by step; empty where they let it stand.
+
+    They do not where the last one may be 1, and cannot be what the plain one is. One that is so unsure that it
+    may be either says nothing.
+    """
+    if len(ratios) < 2:
+        return ""
+    plain, last = ratios[0], ratios[-1]
+    within = ", ".join(last.within)
+    if last.low <= 1.0 and last.high < plain.ratio:
+        return (
+            f"it fails {plain.ratio:.1f} times as often as the rest, and {last.ratio:.1f} times within {within}"
+        )
+    return ""
+
+
+def _parents(table: AttemptTable, region: Region) -> list[tuple[int, Bool[np.ndarray, "row"]]]:
+    """For each factor of a region: its place, and the region without it."""
+    held = [holds(table, index, value) for index, value in zip(region.factors, region.values, strict=True)]
+    everything = np.ones(table.num_rows, bool)
+    return [
+        (place, np.logical_and.reduce([everything, *held[:place], *held[place + 1 :]]))
+        for place in range(len(held))
+    ]
+
+
+def _is_longer_name(table: AttemptTable, region: Region, inside: Bool[np.ndarray, "row"]) -> bool:
+    """Whether one of its factors could be left out, and it would still be the same attempts."""
+    return len(region.factors) > 1 and any(
+        parent.sum() == inside.sum() for _, parent in _parents(table, region)
+    )
+
+
+def _idle_factor(table: AttemptTable, region: Region) -> str | None:
+    """Why one of a region's several factors is no cause, once the others are held; None where one is not
+    seen to add anything; empty where all count."""
+    is_idle = False
+    for place, parent in _parents(table, region) if len(region.factors) > 1 else ():
+        index = region.factors[place]
+        name, value = table.factors[index].name, table.factors[index].values[region.values[place]]
+        part = table.where(parent)
+        ratios = adjustments(part, holds(part, index, region.values[place]), region.factors)
+        if because := explained_away(ratios):
+            return f"within the rest of it, {name}={value} {because[3:]}"
+        is_idle |= not ratios or ratios[0].low <= 1.0
+    return None if is_idle else ""
+
+
+def holds(table: AttemptTable, index: int, value: int) -> Bool[np.ndarray, "row"]:
+    """Which rows have a value of a factor."""
+    factor, found = table.factors[index], np.zeros(table.num_rows, bool)
+    found[factor.rows[factor.codes == value]] = True
+    return found
+
+
+def _ties(table: AttemptTable, region: Region, judged: _Judged, found: Scan) -> Ties:
+    """What these attempts do not tell from a region: the very same attempts under another name, and regions
+    that fit about as well and share most of its failures."""
+    same, alike = list[Region](), list[Region]()
+    weighed = found.weights * table.failures
+    for other, _ in (*judged.standing, *judged.refined):
+        if other is region:
+            continue
+        if np.array_equal(other.rows, region.rows):
+            same.append(other)
+        elif other.llr >= region.llr - SAME_LLR and _overlap(weighed, region.rows, other.rows) >= SAME_FAILURES:
+            alike.append(other)
+    return Ties([region_factors(table, each) for each in (*same, *alike)][:MOST_TIES], bool(same))
+
+
+def _overlap(
+    weighed: Float64[np.ndarray, "row"], one: Int64[np.ndarray, "a"], other: Int64[np.ndarray, "b"]
+) -> float:
+    """Failures that two regions share, as a part of the larger one's."""
+    shared = float(weighed[np.intersect1d(one, other)].sum())
+    return shared / max(float(weighed[one].sum()), float(weighed[other].sum()), 1e-12)
+
+
+def _diagnosis(
+    table: AttemptTable,
+    before: AttemptTable | None,
+    first: Scan,
+    causes: list[FailureCause],
+    ruled_out: list[RuledOut],
+    left_out: dict[str, str],
+) -> FailureDiagnosis:
+    verdict: FailureVerdict = "nothing"
+    confirmed = [cause for cause in causes if cause.is_confirmed]
+    p_value = confirmed[0].p_value if confirmed else first.p_value(first.regions[0].score)
+    because = f"nothing stands out more than luck allows (p = {p_value:.2g})."
+    if not confirmed and p_value <= LEVEL:
+        verdict = "unidentifiable"
+        because = (
+            "failures are not spread as luck would spread them, but no factor on record explains it once the "
+            "others and time are held: look for what the table does not name."
+        )
+    elif confirmed and confirmed[0].is_inseparable:
+        verdict = "unidentifiable"
+        because = "something is at fault, and factors that never vary apart cannot be told apart: see its ties."
+    elif confirmed:
+        verdict = "cause" if len(confirmed) == 1 else "several"
+        because = f"{number_of(len(confirmed), 'region fails', 'regions fail')} too often."
+    return _of_table(
+        table, before, verdict=verdict, because=because, p_value=p_value, causes=causes, ruled_out=ruled_out,
+        left_out=left_out, correlation=first.correlation,
+    )  # fmt: skip
+
+
+def _nothing(
+    table: AttemptTable,
+    before: AttemptTable | None,
+    because: str,
+    left_out: dict[str, str],
+    found: Scan | None = None,
+) -> FailureDiagnosis:
+    return _of_table(
+        table, before, verdict="nothing", because=because, p_value=None if found is None else 1.0, causes=[],
+        ruled_out=[], left_out=left_out, correlation=0.0 if found is None else found.correlation,
+    )  # fmt: skip
+
+
+def _of_table(
+    table: AttemptTable,
+    before: AttemptTable | None,
+    *,
+    verdict: FailureVerdict,
+    because: str,
+    p_value: float | None,
+    causes: list[FailureCause],
+    ruled_out: list[RuledOut],
+    left_out: dict[str, str],
+    correlation: float,
+) -> FailureDiagnosis:
+    size = float(table.size().sum())
+    return FailureDiagnosis(
+        verdict=verdict,
+        because=because,
+        p_value=p_value,
+        attempts=int(table.attempts.sum()),
+        failures=int(table.failures.sum()),
+        rate=float(table.failures.sum()) / size if size else 0.0,
+        baseline_rate=None if before is None else float(before.failures.sum() / before.size().sum()),
+        units=table.num_units(),
+        unit_correlation=correlation,
+        causes=tuple(causes),
+        ruled_out=tuple(ruled_out[:MOST_TIES]),
+        left_out=left_out,
+        sources=dict(table.sources),
+    )

@@ -1,0 +1,171 @@
+"""Did the fix work? A test that may be looked at after every attempt, against the least of the old rate.
+
+The e-value after n attempts of which f failed is a mixture over all rates q below r0 of how much better q
+explains them than r0 does. If the rate still is r0 or more, it reaches 20 with a chance of at most 5%,
+however often one looks (Ville 1939). r0 is the lower 95% bound of the old rate, not its estimate: a lucky
+stretch would else be a fix. The mirror of it asks whether the rate rose. Attempts of one unit fail alike,
+so the k-th of a unit is worth less than the first: each factor of the product is raised to a power below 1,
+which keeps it a fair bet."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.special import betainc, betaln
+
+from assay.base.errors import ConfigError
+from assay.evaluation.evidence.failure_rate import rate_lower, rate_upper
+from assay.records.fix_check import FixCheck
+from assay.triage.attempts.table import AttemptTable
+from assay.triage.failures.likeness import likeness
+
+DECIDES = 20.0
+"""The e-value at which it is decided: at most 5% false."""
+MOST_MORE = 1_000_000
+"""Attempts beyond which nobody waits."""
+
+
+class _Verdicts(NamedTuple):
+    """E-values after each attempt."""
+
+    fixed: Float64[np.ndarray, "attempt"]
+    worse: Float64[np.ndarray, "attempt"]
+
+
+def check_fix(table: AttemptTable, since_s: float) -> FixCheck:
+    """The attempts of a table from a moment on, against those before."""
+    if table.at_s is None:
+        raise ConfigError("--since needs to know when attempts were made: give --at.")
+    if (table.attempts != 1).any():
+        raise ConfigError("'triage fixed' looks attempt by attempt: give one row for each, without --attempts.")
+    table = table.of_rows(np.argsort(table.at_s, kind="stable"))
+    assert table.at_s is not None
+    before, after = table.where(table.at_s < since_s), table.where(table.at_s >= since_s)
+    correlation = _correlation(before)
+    low, high = _bounds(before, correlation)
+    verdicts, weights = _after_each(after, correlation, low, high)
+    decided = [
+        (first, name) for name, values in verdicts._asdict().items() if (first := _first(values)) is not None
+    ]
+    first, verdict = min(decided, default=(None, "undecided"))
+    more = 0 if verdict == "fixed" else _more_needed(after, weights, low)
+    return FixCheck(
+        verdict=verdict,
+        because=_because(verdict, before, after, more),
+        decided_after=first,
+        e_value=_last(verdicts.fixed, first),
+        worse_e_value=_last(verdicts.worse, first),
+        baseline_rate=_rate(before),
+        baseline_low=low,
+        baseline_high=high,
+        baseline_attempts=before.num_rows,
+        rate=_rate(after),
+        attempts=after.num_rows,
+        failures=int(after.failures.sum()),
+        more_attempts=more if verdict != "worse" else None,
+        unit_correlation=correlation,
+        sources=dict(table.sources),
+    )
+
+
+def _correlation(before: AttemptTable) -> float:
+    if before.num_rows == 0:
+        return 0.0
+    return likeness(before, np.full(before.num_rows, before.failures.mean())).correlation
+
+
+def _bounds(before: AttemptTable, correlation: float) -> tuple[float, float]:
+    """What the old rate may have been at least and at most, each at 95%; failures count as independent
+    attempts would have been."""
+    if before.num_rows == 0:
+        return 0.0, 1.0
+    weights = _weights(before, correlation)
+    failed, number = float(weights @ before.failures), float(weights.sum())
+    return float(rate_lower(failed, number)), float(rate_upper(failed, number))
+
+
+def _weights(table: AttemptTable, correlation: float) -> Float64[np.ndarray, "row"]:
+    """What each attempt is worth if those of its unit before it are known: k of them together k / (1 + (k -
+    1) rho)."""
+    _, begins, counts = np.unique(table.units, return_index=True, return_counts=True)
+    # Rows lie by unit; within a unit by time, as its attempts were made.
+    place = np.arange(table.num_rows) - np.repeat(begins, counts)
+    known = place / (1.0 + np.maximum(place - 1.0, 0.0) * correlation)
+    return np.asarray((place + 1.0) / (1.0 + place * correlation) - known)
+
+
+def _after_each(
+    after: AttemptTable, correlation: float, low: float, high: float
+) -> tuple[_Verdicts, Float64[np.ndarray, "row"]]:
+    assert after.at_s is not None
+    weights = _weights(after, correlation)
+    order = np.argsort(after.at_s, kind="stable")
+    failed = np.cumsum((weights * after.failures)[order])
+    passed = np.cumsum((weights * (1.0 - after.failures))[order])
+    return _Verdicts(e_values(failed, passed, low), e_values(passed, failed, 1.0 - high)), weights
+
+
+def e_values(
+    failed: Float64[np.ndarray, "look"], passed: Float64[np.ndarray, "look"], least: float
+) -> Float64[np.ndarray, "look"]:
+    """Evidence that the rate is below `least`: the mean over q uniform in (0, least) of the likelihood
+    ratio."""
+    if least <= 0.0:
+        return np.ones(len(failed))
+    with np.errstate(divide="ignore", over="ignore"):
+        mixture = betaln(failed + 1.0, passed + 1.0) + np.log(betainc(failed + 1.0, passed + 1.0, least))
+        at_least = failed * math.log(least) + (passed * math.log1p(-least) if least < 1.0 else 0.0)
+        return np.exp(np.minimum(mixture - math.log(least) - at_least, 700.0))
+
+
+def _first(values: Float64[np.ndarray, "attempt"]) -> int | None:
+    reached = np.flatnonzero(values >= DECIDES)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def _last(values: Float64[np.ndarray, "attempt"], decided_after: int | None) -> float:
+    """When it was decided, else now; 1 before the first attempt."""
+    if len(values) == 0:
+        return 1.0
+    return float(values[-1 if decided_after is None else decided_after - 1])
+
+
+def _more_needed(after: AttemptTable, weights: Float64[np.ndarray, "row"], low: float) -> int | None:
+    """Further attempts of units of their own, none failing, until it is decided."""
+    failed, passed = float(weights @ after.failures), float(weights @ (1.0 - after.failures))
+    if low <= 0.0:
+        return None
+
+    def decides(more: int) -> bool:
+        return bool(e_values(np.array([failed]), np.array([passed + more]), low)[0] >= DECIDES)
+
+    most = 1
+    while not decides(most):
+        most *= 2
+        if most > MOST_MORE:
+            return None
+    least = most // 2
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (least, middle) if decides(middle) else (middle, most)
+    return most
+
+
+def _rate(table: AttemptTable) -> float | None:
+    return float(table.failures.mean()) if table.num_rows else None
+
+
+def _because(verdict: str, before: AttemptTable, after: AttemptTable, more: int | None) -> str:
+    if before.num_rows == 0:
+        return "there is no attempt before that moment to compare with."
+    if before.failures.sum() == 0:
+        return "nothing failed before that moment, so there is nothing that could be fixed."
+    if verdict == "fixed":
+        return "attempts fail less often than before, at the least that the old rate may have been."
+    if verdict == "worse":
+        return "attempts fail more often than before, at the most that the old rate may have been."
+    if more is None:
+        return "no number of attempts without a failure would decide it."
+    been = "no attempt was made since" if after.num_rows == 0 else "the attempts since do not decide it"
+    return f"{been}: {more} more without a failure would."

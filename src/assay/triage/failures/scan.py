@@ -1,0 +1,104 @@
+"""The scan: all regions of a table at once, and of tables in which nothing is at fault.
+
+The most striking region of the table is held against the most striking of each null table, so looking at
+everything costs nothing in honesty. Observed and null failures are columns of one matrix: a region's counts in
+all tables are one product with its rows.
+"""
+
+import heapq
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float32, Float64, Int64
+
+from assay.triage.attempts.table import AttemptTable
+from assay.triage.failures.likeness import likeness, null_failures
+from assay.triage.failures.regions import Regions, all_regions
+from assay.triage.failures.striking import Contrast
+
+NUM_NULLS, NUM_NULLS_LARGE, LARGE_ROWS = 199, 99, 20_000
+"""Null tables, and those of a table of so many rows."""
+NUM_KEPT = 80
+"""Regions that are looked at more closely."""
+
+
+class Region(NamedTuple):
+    """One that stands out."""
+
+    score: float
+    llr: float
+    share: float
+    factors: tuple[int, ...]
+    """Indices of the table's factors."""
+    values: tuple[int, ...]
+    rows: Int64[np.ndarray, "member"]
+
+
+class Scan(NamedTuple):
+    """What stands out in a table, the most striking first, and in tables where nothing is at fault."""
+
+    regions: list[Region]
+    null_scores: Float64[np.ndarray, "table"]
+    correlation: float
+    weights: Float64[np.ndarray, "row"]
+
+    def p_value(self, score: float) -> float:
+        """How often nothing at fault looks at least as striking."""
+        return float((1 + (self.null_scores >= score).sum()) / (1 + len(self.null_scores)))
+
+
+def scan(table: AttemptTable, baseline: Float64[np.ndarray, "row"] | None, *, rng: np.random.Generator) -> Scan:
+    """`baseline`: failures that each row was expected to have by an earlier window; None against the rest."""
+    size = table.size()
+    expected = size * (table.failures.sum() / size.sum()) if baseline is None else baseline
+    expected = np.minimum(expected, table.attempts)
+    alike = likeness(table, expected)
+    null_rate = expected * (table.failures.sum() / max(expected.sum(), 1e-12))
+    num_nulls = NUM_NULLS if table.num_rows <= LARGE_ROWS else NUM_NULLS_LARGE
+    columns = np.empty((table.num_rows, 1 + num_nulls), np.float32)
+    columns[:, 0] = table.failures
+    columns[:, 1:] = null_failures(table, null_rate, alike.correlation, num_tables=num_nulls, rng=rng)
+    columns *= alike.weights[:, None].astype(np.float32)
+    weighed = alike.weights * size
+    weighed_baseline = None if baseline is None else alike.weights * baseline
+    contrast = Contrast(
+        failures=columns.sum(axis=0, dtype=np.float64).astype(np.float32),
+        size=float(weighed.sum()),
+        is_count=table.exposure is None,
+        baseline=weighed_baseline,
+    )
+    found, nulls = _best(table, contrast, columns, weighed)
+    return Scan(found, nulls, alike.correlation, alike.weights)
+
+
+def _best(
+    table: AttemptTable,
+    contrast: Contrast,
+    columns: Float32[np.ndarray, "row table"],
+    weighed: Float64[np.ndarray, "row"],
+) -> tuple[list[Region], Float64[np.ndarray, "null"]]:
+    nulls = np.full(columns.shape[1] - 1, -np.inf)
+    kept: list[tuple[float, int, Region]] = []
+    number = 0
+    for regions in all_regions(table):
+        before = None if contrast.baseline is None else regions.members @ contrast.baseline
+        striking = contrast.of_regions(regions.members @ columns, regions.members @ weighed, before)
+        score = striking.score()
+        nulls = np.maximum(nulls, score[:, 1:].max(axis=0))
+        ours = score[:, 0]
+        for index in np.argsort(-ours, kind="stable")[:NUM_KEPT]:
+            if not np.isfinite(ours[index]) or (len(kept) == NUM_KEPT and ours[index] <= kept[0][0]):
+                break
+            number += 1
+            region = _region(regions, int(index), striking.llr[index, 0], striking.share[index, 0], ours[index])
+            # Of equals, the one met first is kept: it has fewer factors.
+            push = heapq.heappush if len(kept) < NUM_KEPT else heapq.heapreplace
+            push(kept, (region.score, -number, region))
+    return [region for *_, region in sorted(kept, key=lambda each: (-each[0], -each[1]))], nulls
+
+
+def _region(regions: Regions, index: int, llr: Any, share: Any, score: Any) -> Region:
+    begins, ends = regions.members.indptr[index : index + 2]
+    rows = regions.members.indices[begins:ends].astype(np.int64)
+    values = tuple(int(value) for value in regions.values[index])
+    return Region(float(score), float(llr), float(share), regions.factors, values, rows)

@@ -1,0 +1,196 @@
+"""How strongly one line speaks of the failure that ended a log, and what it shares with lines like it.
+
+A log is mostly noise, and its end is the noise of putting things away: "exit code 1", an upload that fails, the
+other ranks that lose their peer. So a line has a strength (an exception behind a traceback and a full device
+weigh most, a word such as "failed" least), which is lowered where it speaks of the tear-down, of a retry, or of
+what merely happened to be said. Scripts that a shell echoes say nothing.
+"""
+
+import re
+from typing import NamedTuple
+
+STAMP = re.compile(
+    r"^\ufeff?\[?(?:\d{4}[-/]\d\d[-/]\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?"
+    r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:\s*[-|:])?\s?"
+)
+COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+SPEAKER = re.compile(
+    r"^(?:\[(?:rank|default|gpu|worker|node)?[ _-]?\d+(?:,\d+)?\](?:<std(?:err|out)>)?:?\s?|rank ?\d+:\s?"
+    r"|\d{1,5}: "
+    r"|\((?:\w+ )?(?:pid|rank)=[^)]*\)\s?)",
+    re.IGNORECASE,
+)
+"""Who says it, as torchrun, srun, mpirun and Ray write it in front of a rank's lines."""
+
+TROUBLE = tuple(
+    b"error,exception,fail,fatal,traceback,panic,abort,kill,crash,could not,couldn't,cannot,can't,"
+    b"unable,denied,refused,timed,timeout,time-out,out of,no such,not found,unknown,invalid,unexpected,"
+    b"cancel,shutdown,preempt,evict,conflict,mismatch,missing,interrupt,corrupt,hang,hung,deadlock,"
+    b"stuck,lockup,exited,nan,inf,finite,exceed,limit,signal,oom,xid,uncorrect,dumped,regress,violat,"
+    b"____,!!!,double free,smashing,terminate called,bad_alloc,stall,lost,undefined,critical,severe,"
+    b"quota,no space,stale,fault".split(b",")
+)
+"""What a line holds, in small letters, that can weigh anything: no other is looked at."""
+
+EXCEPTION = re.compile(
+    r"^(?:E\s+|\w+: )?((?:\w+\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Failure|Fault|Abort"
+    r"|Expired|Exhausted|NotFound|Unavailable))\b(?=\s*:|\s*$)"
+)
+DOTTED = re.compile(r"^(?:E\s+)?(?:[a-z_]\w*\.)+[A-Za-z_]\w*(?=:\s)")
+"""An exception whose name does not say that it is one: `socket.gaierror: ...`."""
+SPECIFIC = re.compile(
+    r"out of memory|no space left|oom[-_]?kill|segmentation fault|bus error|illegal memory access"
+    r"|device-side assert"
+    r"|\bxid\b|preempted|\bevicted\b|due to (?:preemption|time limit)|shutdown signal|operation was cancell?ed"
+    r"|fatal python error|core dumped|uncorrectable|fallen off the bus|kernel panic|\bhung\b|soft lockup"
+    r"|disk quota"
+    r"|stale file handle|(?:watchdog|collective).*time|double free|stack smashing|terminate called|no cuda gpus"
+    r"|loss (?:is|was|became) (?:nan|inf)",
+    re.IGNORECASE,
+)
+COMPILER = re.compile(r"(?:^|\s)\S+(?::\d+(?::\d+)?|\(\d+(?:,\d+)?\))\s*:\s*(?:fatal )?error\b", re.IGNORECASE)
+TEST = re.compile(
+    r"^FAILED \S+::|^(?:--- )?FAIL:? \S|^not ok \d|\bFAIL(?:ED)?\s*:\s*\S|^!{3,} .+ !{3,}$"
+    r"|^[A-Z]{4,}(?: [A-Z]{4,}){1,4}: \S"
+)
+LEVEL = re.compile(
+    r"(?:^|[\s\]\[)(\"'|])(?:fatal error|error|fatal|panic|critical|severe|alert"
+    r"|emerg)\w?(?:\s*[A-Z]{0,4}\d+|\[\w+\])?"
+    r"\]?\s*(?:[:!|]|-\s)|^error\b|^fatal\b|panicked at|\berror response\b"
+    r"|\"level\"\s*:\s*\"(?:error|fatal|critical)"
+    r"|^[EF]\d{4} |\berror\]",
+    re.IGNORECASE,
+)
+WORDS = re.compile(
+    r"\b(?:failed to|failure|fail(?:ed|s)?|could not|couldn't|cannot|can't|unable to|not found|no such"
+    r"|denied|refused"
+    r"|timed? ?out|unknown|invalid|unexpected|abort(?:ed|ing)?|killed|crash(?:ed)?|cancell?ed|conflict"
+    r"|mismatch|missing"
+    r"|regression|violation|interrupted|error|exception|nan|inf|corrupt(?:ed)?|lost|exceed(?:ed|s)|exited"
+    r"|stalled|hang)\b",
+    re.IGNORECASE,
+)
+PUT_AWAY = re.compile(
+    r"exit(?:ed|s|ing)?(?: with)?(?: code| status)|process completed|upload|artifact|clean(?:ing|ed)?[ -]?up"
+    r"|orphan"
+    r"|post[- ]job|failed!?$|^\W*\d+ (?:failed|errors?|passed)\b|closing signal|childfailed"
+    r"|executing the custom|stopping"
+    r"|shutting down|task \d+: |\bwandb: |\(failed \d+\)|terminating|task was cancel|srun: error"
+    r"|elastic\.multiprocessing"
+    r"|will be (?:killed|terminated)|\*\*\* step \S+.* cancelled(?!.*due to)|if your build fails"
+    r"|likely not a problem"
+    r"|please (?:contact|take)|see the (?:log|full)|check the (?:log|step)|check (?:failed|for)"
+    r"|for more (?:info|detail)|\bhint\b|\btip\b",
+    re.IGNORECASE,
+)
+PEER = re.compile(
+    r"connection (?:reset|closed)(?: by)? (?:the )?(?:remote )?peer|broken pipe|communicator (?:was )?aborted"
+    r"|aborted on rank|socket was closed|peer (?:has )?(?:closed|disconnected|gone)|closed by (?:the )?peer"
+    r"|remote process (?:exited|failed|has)|aborted by (?:peer|rank)|tcpstore.*(?:closed|reset|broken)",
+    re.IGNORECASE,
+)
+"""What a rank says that lost another one, which is the cause."""
+RETRIED = re.compile(
+    r"back(?:ing)? ?off|retry(?:ing)?|will try again|attempt \d+ (?:of|/)|trying again", re.IGNORECASE
+)
+MILD = re.compile(
+    r"\bwarn(?:ing)?s?\b|deprecat|\bnote:|\binfo\b|\bdebug\b|\btrace\b|caused by|during handling"
+    r"|direct cause of"
+    r"|0 errors|no errors?\b|errors?=0|failed=0|returned non-zero|compilation log|ignor(?:ed|ing)"
+    r"|expected fail|xfail"
+    r"|skipp(?:ed|ing)|\berror rate|--\S*(?:error|fail)",
+    re.IGNORECASE,
+)
+ECHO = re.compile(
+    r"^\s*(?:\+{1,4} |\$ |echo |##\[(?:group|command|endgroup|debug|section)\]|\[command\])"
+    r"|^\s+[A-Za-z_]\w*: \S+$|^[a-z-]+: \d+$"
+)
+SHELL_COLOUR = "\x1b[36;1m"
+"""In which GitHub's runner prints the script that it is about to run."""
+
+MASKS = (
+    (re.compile(r"https?://\S+"), "<url>"),
+    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE), "<id>"),
+    (re.compile(r"0x[0-9a-fA-F]+"), "<address>"),
+    (re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b"), "<host>"),
+    (re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.+@~-]+){2,}[\\/]?"), "<path>"),
+    (re.compile(r"\b[0-9a-f]{12,}\b"), "<digest>"),
+    (re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"), "<n>"),
+)
+KEY_CHARACTERS = 200
+
+
+class Weighed(NamedTuple):
+    """A line that says something of a failure."""
+
+    strength: float
+    """0 to 10."""
+    text: str
+    is_peer: bool
+    """A rank that lost another."""
+    is_put_away: bool
+    """The tear-down speaks."""
+
+
+def speaks_of_trouble(raw: bytes) -> bool:
+    """Whether a line may weigh anything, told quickly."""
+    small = raw.lower()
+    return any(word in small for word in TROUBLE)
+
+
+def plain(raw: str) -> tuple[str, str]:
+    """Who says it (empty where nobody is named), and what: without time stamps, colours and line end."""
+    text = raw.rstrip("\r\n")
+    if "\x1b" in text:
+        text = COLOURS.sub("", text)
+    text = STAMP.sub("", text, count=1)
+    if speaker := SPEAKER.match(text):
+        return speaker.group().strip(), STAMP.sub("", text[speaker.end() :], count=1)
+    return "", text
+
+
+def is_echo(raw: str, text: str) -> bool:
+    """Whether a shell shows a script or its environment, and nothing happened."""
+    return SHELL_COLOUR in raw or ECHO.match(text) is not None
+
+
+def weigh(text: str, *, ends_traceback: bool) -> Weighed | None:
+    """What a plain line is worth; None of a line that says nothing of a failure."""
+    said = text.strip()
+    strength = 8.0 if ends_traceback else _strength(said)
+    if not strength:
+        return None
+    is_exception = ends_traceback or EXCEPTION.match(said) is not None
+    is_put_away, is_peer = PUT_AWAY.search(said) is not None, PEER.search(said) is not None
+    if is_put_away:
+        strength -= 3.5
+    if is_peer:
+        strength -= 2.5
+    if RETRIED.search(said):
+        strength -= 3.0
+    if MILD.search(said):
+        strength -= 1.5 if is_exception else 3.0
+    if text[:1].isspace() and not is_exception:
+        strength -= 1.0
+    return Weighed(max(strength, 0.1), said, is_peer, is_put_away)
+
+
+def _strength(said: str) -> float:
+    if SPECIFIC.search(said):
+        return 8.0
+    if COMPILER.search(said):
+        return 7.0
+    if EXCEPTION.match(said):
+        return 6.8
+    if LEVEL.search(said) or TEST.search(said):
+        return 6.0
+    if DOTTED.match(said):
+        return 5.5
+    return 4.0 if WORDS.search(said) else 0.0
+
+
+def key_of(text: str) -> str:
+    """The line with what differs from one time to the next masked."""
+    for pattern, name in MASKS:
+        text = pattern.sub(name, text)
+    return text[:KEY_CHARACTERS]

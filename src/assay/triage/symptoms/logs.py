@@ -1,0 +1,170 @@
+"""Reads a log, of any size and any bytes, and names the line at which it failed.
+
+    bytes -> lines -> those that hold a word of trouble -> weighed, alike ones together -> three candidates
+
+Lines that are alike count once, by their last: what was said before and gone on from was survived. Of equally
+strong ones the later weighs a little more, since a log ends where it failed. Nothing of a log is executed.
+"""
+
+import hashlib
+import heapq
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from assay.base.errors import DataError
+from assay.records.symptoms import LogCandidate, LogSymptom, SymptomClass
+from assay.triage.symptoms.classes import class_of
+from assay.triage.symptoms.lines import (
+    EXCEPTION,
+    TEST,
+    is_echo,
+    key_of,
+    plain,
+    speaks_of_trouble,
+    weigh,
+)
+
+LONGEST_LINE_BYTES = 1 << 16
+LONGEST_TEXT = 600
+"""Characters of a line that are looked at."""
+SHOWN_CHARACTERS = 500
+MOST_KINDS = 2_000
+"""Kinds of lines that are kept while a log is read: the weakest go first."""
+NUM_CANDIDATES = 3
+NUM_LOOKED_UP = 12
+KNOWN = 0.7
+"""What it weighs that a rule knows what a line speaks of."""
+LATENESS = 0.8
+"""What standing at the end weighs, against standing at the beginning."""
+FIRST_FAILED_TEST = 9.0
+TRACEBACK = "Traceback (most recent call last)"
+RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:\[[^\]]*\])?(?::\s|:?$)")
+"""The line of a traceback that says its exception; other lines without an indent are said in between."""
+FAILURES = re.compile(r"^=+ (?:FAILURES|ERRORS) =+$")
+FAILED_TEST = re.compile(r"^_{3,} .+ _{3,}$")
+
+
+class Named(NamedTuple):
+    """A kind of line that may name the failure, at its last occurrence."""
+
+    strength: float
+    line: int
+    text: str
+    is_peer: bool
+    is_put_away: bool
+
+
+class ReadLog(NamedTuple):
+    """What a log holds."""
+
+    symptom: LogSymptom
+    best: Named | None
+    """The likeliest line."""
+
+
+class _Place:
+    """Where in a log we are: which ranks are inside a traceback, and whether a list of failed tests begins."""
+
+    def __init__(self) -> None:
+        self.in_traceback: set[str] = set()
+        self.awaits_failed_test = False
+
+    def ends_traceback(self, who: str, text: str) -> bool:
+        """Whether this is the line in which a traceback says its exception."""
+        if who in self.in_traceback and RAISED.match(text):
+            self.in_traceback.discard(who)
+            return True
+        return False
+
+    def names_failed_test(self, text: str) -> bool:
+        """Whether this is the first heading below pytest's FAILURES."""
+        if FAILURES.match(text):
+            self.awaits_failed_test = True
+            return False
+        if self.awaits_failed_test and FAILED_TEST.match(text):
+            self.awaits_failed_test = False
+            return True
+        return False
+
+
+def read_log(path: Path) -> ReadLog:
+    """The failure that a log names; raises `DataError` where it cannot be read."""
+    digest = hashlib.sha256()
+    kinds: dict[str, Named] = {}
+    num_lines, place = 0, _Place()
+    try:
+        with path.open("rb") as file:
+            for num_lines, raw in _lines(file, digest):
+                if place.in_traceback or place.awaits_failed_test or speaks_of_trouble(raw):
+                    named = _named(raw.decode("utf-8", "replace"), num_lines, place)
+                    if named is not None:
+                        _keep(kinds, named)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}).") from error
+    best = _likeliest(kinds.values(), num_lines)
+    symptom = LogSymptom(
+        path=str(path),
+        sha256=digest.hexdigest(),
+        line=best[0].line if best else None,
+        symptom_class=class_of_line(best[0].text) if best else "unknown",
+        key=key_of(best[0].text) if best else "",
+        num_lines=num_lines,
+        candidates=tuple(LogCandidate(line=each.line, text=each.text[:SHOWN_CHARACTERS]) for each in best),
+    )
+    return ReadLog(symptom, best[0] if best else None)
+
+
+def class_of_line(text: str) -> SymptomClass:
+    """The class of a line that names a failure; what meets no rule and is an error is the program's own."""
+    if found := class_of(text):
+        return found
+    is_programs = (
+        EXCEPTION.match(text) or TEST.search(text) or FAILED_TEST.match(text) or "error" in text.lower()
+    )
+    return "program" if is_programs else "unknown"
+
+
+def _likeliest(named: Iterable[Named], num_lines: int) -> list[Named]:
+    """The candidates: by strength and place, and then whether a rule knows what they speak of."""
+
+    def likely(each: Named) -> float:
+        return each.strength + LATENESS * each.line / num_lines
+
+    def known(each: Named) -> float:
+        return likely(each) + KNOWN * (class_of(each.text) is not None)
+
+    return heapq.nlargest(NUM_CANDIDATES, heapq.nlargest(NUM_LOOKED_UP, named, key=likely), key=known)
+
+
+def _lines(file: BinaryIO, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
+    """Number and bytes of each line; of a line that is longer than any is, its beginning."""
+    number, continues = 0, False
+    while raw := file.readline(LONGEST_LINE_BYTES):
+        digest.update(raw)
+        if not continues:
+            number += 1
+            yield number, raw[: 4 * LONGEST_TEXT]
+        continues = not raw.endswith(b"\n")
+
+
+def _named(raw: str, number: int, place: _Place) -> Named | None:
+    who, text = plain(raw[:LONGEST_TEXT])
+    if is_echo(raw, text):
+        return None
+    if text.strip().startswith(TRACEBACK):
+        place.in_traceback.add(who)
+        return None
+    if place.names_failed_test(text):
+        return Named(FIRST_FAILED_TEST, number, text.strip(), is_peer=False, is_put_away=False)
+    weighed = weigh(text, ends_traceback=place.ends_traceback(who, text))
+    return None if weighed is None else Named(weighed.strength, number, *weighed[1:])
+
+
+def _keep(kinds: dict[str, Named], named: Named) -> None:
+    """Alike lines are one, at the last of them."""
+    kinds[key_of(named.text)] = named
+    if len(kinds) > 2 * MOST_KINDS:
+        for key in heapq.nsmallest(MOST_KINDS, kinds, key=lambda key: kinds[key].strength):
+            del kinds[key]

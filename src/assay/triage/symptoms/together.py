@@ -1,0 +1,65 @@
+"""What several logs say together: which rank began it, and which failures are alike.
+
+The logs of one folder are the ranks of one attempt. A rank that lost its peer fell because another one did, and
+a rank that was put away says so; where some log of the folder says what happened itself, those are fall-out and
+count as no cause. Where all of them lost a peer, nobody knows who began.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.records.symptoms import LogSymptom, Role, Signature, Symptoms
+from assay.triage.symptoms.logs import ReadLog, read_log
+
+
+def read_symptoms(sources: Sequence[Path]) -> Symptoms:
+    """What log files say, and folders of the logs of one attempt."""
+    logs = tuple(log for source in sources for log in _of_source(source))
+    return Symptoms(logs=logs, signatures=signatures(logs))
+
+
+def signatures(logs: Sequence[LogSymptom]) -> tuple[Signature, ...]:
+    """Failures that are alike, the most frequent first; of equals the one that was met first."""
+    alike: dict[tuple[str, str], list[LogSymptom]] = defaultdict(list)
+    for log in logs:
+        if log.role in (None, "initiating") and log.candidates:
+            alike[log.symptom_class, log.key].append(log)
+    found = [
+        Signature(
+            symptom_class=each[0].symptom_class,
+            key=each[0].key,
+            count=len(each),
+            paths=tuple(log.path for log in each),
+        )
+        for each in alike.values()
+    ]
+    return tuple(sorted(found, key=lambda signature: -signature.count))
+
+
+def _of_source(source: Path) -> Iterator[LogSymptom]:
+    if not source.is_dir():
+        yield read_log(source).symptom
+        return
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    if not files:
+        raise ConfigError(f"{source}: no file lies in it.")
+    logs = [read_log(path) for path in files]
+    for log, role in zip(logs, _roles(logs), strict=True):
+        yield log.symptom.model_copy(update={"role": role})
+
+
+def _roles(logs: Sequence[ReadLog]) -> list[Role | None]:
+    of_its_own = [_role_of_its_own(log) if len(logs) > 1 else None for log in logs]
+    if "initiating" in of_its_own:
+        return of_its_own
+    return [None if role == "cascade" else role for role in of_its_own]
+
+
+def _role_of_its_own(log: ReadLog) -> Role | None:
+    if log.best is None:
+        return None
+    if log.best.is_peer:
+        return "cascade"
+    return "teardown" if log.best.is_put_away else "initiating"

@@ -1,0 +1,81 @@
+"""`assay triage` from the outside: a table in, a verdict out; what is wrong is one error with exit code 2."""
+
+import json
+
+import pytest
+
+from assay.cli.main import main
+
+KEYS = {
+    *("verdict", "p_value", "rate", "baseline_rate", "unit_correlation", "causes"),
+}
+CAUSE_KEYS = {
+    *("factors", "attempts", "failures", "rate", "rate_low", "rate_high", "elsewhere_rate", "adjusted_ratio"),
+    *("adjusted_low", "adjusted_high", "share_of_excess", "evidence", "ties", "lost_device_hours", "next"),
+}
+
+
+@pytest.fixture
+def table(tmp_path):
+    """300 attempts; on n3 a third fail, elsewhere one in fifty."""
+    rows = [
+        f"{int((k % 6 == 3 and k % 9 < 4) or k % 50 == 0)},{60 * k},r{k % 80},n{k % 6},a{k % 4}"
+        for k in range(300)
+    ]
+    file = tmp_path / "attempts.csv"
+    file.write_text("\n".join(["failed,at,recipe,host,image\x1b[2J", *rows]))
+    return file
+
+
+def said(capsys, *arguments):
+    try:
+        main([str(each) for each in arguments])
+    except SystemExit as ended:
+        return ended.code, *capsys.readouterr()
+    raise AssertionError
+
+
+def test_failures_prints_the_keys_that_programs_read(table, capsys):
+    asked = ("--failed", "failed", "--at", "at", "--unit", "recipe", "--factors", "host")
+    code, out, _ = said(capsys, "triage", "failures", table, *asked, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["causes"][0]["factors"]) == (0, "cause", {"host": "n3"})
+    assert found.keys() >= KEYS and found["causes"][0].keys() >= CAUSE_KEYS
+
+
+def test_the_screen_says_the_same_and_obeys_nothing_in_the_table(table, capsys):
+    code, out, _ = said(capsys, "triage", "failures", table, "--at", "at", "--unit", "recipe")
+    assert code == 0
+    assert "1. host=n3 (p = 0.005)" in out and "ratio to all others" in out
+    assert "\x1b[2J" not in out
+
+
+def test_fixed_asks_about_the_blamed_attempts_only(table, capsys):
+    asked = ("--at", "at", "--unit", "recipe", "--since", "9000", "--where", "host=n3", "--json")
+    code, out, _ = said(capsys, "triage", "fixed", table, *asked)
+    found = json.loads(out)
+    assert code == 0
+    assert (found["verdict"], found["attempts"], found["baseline_attempts"]) == ("undecided", 25, 25)
+    assert {"decided_after", "e_value", "rate", "baseline_rate", "more_attempts"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (("failures", "--failed", "broken"), "no column 'broken', which --failed names"),
+        (("failures", "--at", "at", "--window", "5..4"), "--window 5..4: it is empty"),
+        (("failures", "--window", "5..9"), "give --at"),
+        (("fixed", "--since", "9000"), "give --at"),
+        (("fixed", "--at", "at", "--since", "noon"), "--since noon"),
+        (
+            ("fixed", "--at", "at", "--since", "9000", "--where", "host=n9"),
+            "--where host=n9: no attempt has it",
+        ),
+        (("fixed", "--at", "at", "--since", "9000", "--where", "host"), "expected COL=VALUE"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_error(table, capsys, arguments, part):
+    command, *options = arguments
+    code, _, error = said(capsys, "triage", command, table, *options)
+    assert code == 2
+    assert part in error and "\x1b[2J" not in error

@@ -1,0 +1,175 @@
+"""Planted culprits are named, luck is not; what other factors or the hour explain is ruled out; ties are
+said."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from assay.base.errors import ConfigError, DataError
+from assay.triage.attempts.build import ColumnNames
+from assay.triage.attempts.moments import TimeWindow
+from assay.triage.attempts.sources import read_attempts
+from assay.triage.failures.diagnose import diagnose
+from triage_fleets import CULPRITS, FACTORS, made_fleet
+
+NAMES = ColumnNames(failed="failed", at="at", unit="recipe", factors=FACTORS)
+
+
+def asked(tmp_path, text, names=NAMES, window=None, baseline=None):
+    file = tmp_path / "attempts.csv"
+    file.write_text(text)
+    table = read_attempts([file], names)
+    return diagnose(table, window=window, baseline=baseline, rng=np.random.default_rng(0))
+
+
+def of_fleet(tmp_path, culprit, seed, unit_sd=0.5, size=500):
+    fleet = made_fleet(size, culprit, unit_sd=unit_sd, rng=np.random.default_rng(seed))
+    return fleet, asked(tmp_path, fleet.csv())
+
+
+@pytest.mark.parametrize("culprit", CULPRITS, ids="+".join)
+def test_a_planted_culprit_is_named_first_or_in_the_first_tie_set(tmp_path, culprit):
+    named = []
+    for seed in (1, 2):
+        fleet, found = of_fleet(tmp_path, culprit, seed)
+        named += [bool(found.causes) and fleet.culprit in (found.causes[0].factors, *found.causes[0].ties)]
+    assert any(named)
+
+
+@pytest.mark.parametrize("unit_sd", [0.0, 1.5])
+def test_luck_and_units_that_fail_alike_are_no_cause(tmp_path, unit_sd):
+    verdicts = [of_fleet(tmp_path, (), seed, unit_sd)[1].verdict for seed in range(1001, 1006)]
+    assert verdicts.count("nothing") >= 4
+
+
+def test_the_pool_that_had_the_harder_jobs_in_a_bad_hour_is_not_named(tmp_path, published_data):
+    jobs = pq.read_table(published_data / "triage" / "ci_jobs" / "jobs.parquet").to_pandas()
+    jobs = jobs[(jobs["instance"] == "linux.g5.4xlarge.nvidia.gpu") & (jobs["pool"] != "lf.amz2023")]
+    names = ColumnNames(failed="failed", at="at", factors=("pool", "job", "config"))
+    found = asked(tmp_path, jobs.to_csv(index=False), names)
+    assert not any("pool" in factors for cause in found.causes for factors in (cause.factors, *cause.ties))
+    (pool,) = (each for each in found.ruled_out if each.factors == {"pool": "amz2023"})
+    plain, within, timed = ((round(r.ratio, 1), round(r.low, 1), round(r.high, 1)) for r in pool.adjustments)
+    assert (plain[0], within, timed) == (3.1, (1.9, 1.3, 2.9), (0.6, 0.2, 1.7))
+    assert (round(pool.rate, 3), round(pool.elsewhere_rate, 3)) == (0.160, 0.052)
+
+
+def rows(number, value_of):
+    """`number` attempts of as many recipes, one a minute; `value_of(k)` gives failed and other cells."""
+    return [{"at": str(60 * k), "recipe": f"r{k}", **value_of(k)} for k in range(number)]
+
+
+def text_of(table):
+    head = list(table[0])
+    return "\n".join([",".join(head), *(",".join(str(row[name]) for name in head) for row in table)]) + "\n"
+
+
+def test_factors_that_never_vary_apart_are_a_tie_with_the_experiment_that_would_tell(tmp_path):
+    def cells(k):
+        is_bad = k % 5 == 0
+        driver, rack = ("550", "3") if is_bad else ("535", str(k % 3))
+        return {"failed": int(k % 10 == 0 or k % 41 == 1), "driver": driver, "rack": rack}
+
+    names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("driver", "rack"))
+    found = asked(tmp_path, text_of(rows(300, cells)), names)
+    assert found.verdict == "unidentifiable"
+    both = [found.causes[0].factors, *found.causes[0].ties]
+    assert {"driver": "550"} in both and {"rack": "3"} in both
+    assert "run " in found.causes[0].next and "without" in found.causes[0].next
+
+
+def test_two_culprits_are_several(tmp_path):
+    def cells(k):
+        return {
+            "failed": int((k % 7 == 0 and k % 2 == 0) or (k % 11 == 3 and k % 2 == 1)),
+            "host": k % 7,
+            "image": k % 11,
+        }
+
+    names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host", "image"))
+    found = asked(tmp_path, text_of(rows(700, cells)), names)
+    assert found.verdict == "several"
+    assert [cause.factors for cause in found.causes[:2]] in (
+        [{"host": "0"}, {"image": "3"}],
+        [{"image": "3"}, {"host": "0"}],
+    )
+
+
+def test_forty_retries_of_one_broken_recipe_are_one_piece_of_evidence(tmp_path):
+    def cells(k):
+        return {"failed": int(k < 40 or k % 25 == 0), "host": "bad" if k < 40 else f"n{k % 6}"}
+
+    table = rows(400, cells)
+    for k, row in enumerate(table):
+        row["recipe"] = "broken" if k < 40 else f"r{k % 60}"
+    named = asked(tmp_path, text_of(table), ColumnNames(failed="failed", unit="recipe", factors=("host",)))
+    alone = asked(tmp_path, text_of(table), ColumnNames(failed="failed", factors=("host",)))
+    assert (named.verdict, alone.verdict) == ("nothing", "cause")
+    assert named.unit_correlation > 0.3
+
+
+def test_a_surge_is_found_against_what_was_so_before(tmp_path):
+    """A host that always fails often is no surge; an image that began to is."""
+
+    def cells(k):
+        is_new = k >= 1_000 and k % 8 == 1
+        return {
+            "failed": int((k % 5 == 0 and k % 2 == 0) or (is_new and k % 3 == 0) or k % 37 == 0),
+            "host": k % 5,
+            "image": k % 8,
+        }
+
+    names = ColumnNames(failed="failed", at="at", unit="recipe", factors=("host", "image"))
+    times = {"window": TimeWindow(60_000.0, 90_000.0, "w"), "baseline": TimeWindow(0.0, 60_000.0, "b")}
+    found = asked(tmp_path, text_of(rows(1_500, cells)), names, **times)
+    standing = asked(tmp_path, text_of(rows(1_500, cells)), names)
+    assert (found.verdict, found.causes[0].factors) == ("cause", {"image": "1"})
+    assert standing.causes[0].factors == {"host": "0"}
+    assert found.baseline_rate is not None and found.baseline_rate < found.rate
+
+
+def test_rates_per_exposure_do_not_blame_who_merely_ran_longer(tmp_path):
+    def cells(k):
+        hours = 10 if k % 4 == 0 else 1
+        return {"failed": int(np.random.default_rng(k).random() < 0.04 * hours), "hours": hours, "host": k % 4}
+
+    table = text_of(rows(600, cells))
+    per_attempt = asked(tmp_path, table, ColumnNames(failed="failed", factors=("host",)))
+    per_hour = asked(tmp_path, table, ColumnNames(failed="failed", exposure="hours", factors=("host",)))
+    assert (per_attempt.verdict, per_hour.verdict) == ("cause", "nothing")
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (lambda k: {"failed": 0, "host": k % 3}, "no attempt failed"),
+        (lambda k: {"failed": 1, "host": k % 3}, "every attempt failed"),
+        (lambda k: {"failed": k % 2, "host": k}, "no value is shared by 4 attempts"),
+        (lambda k: {"failed": k % 2, "host": "n"}, "all attempts have one value"),
+        (lambda k: {"failed": k % 2, "host": k % 3, "recipe": "one"}, "1 unit"),
+    ],
+)
+def test_where_nothing_can_be_known_the_verdict_says_why(tmp_path, cells, said):
+    names = ColumnNames(failed="failed", unit="recipe", factors=("host",))
+    found = asked(tmp_path, text_of(rows(40, cells)), names)
+    assert (found.verdict, found.causes) == ("nothing", ())
+    assert said in found.because
+
+
+def test_windows_that_cannot_be_are_errors(tmp_path):
+    table = text_of(rows(40, lambda k: {"failed": k % 2, "host": k % 3}))
+    some, none = TimeWindow(0.0, 600.0, "0..600"), TimeWindow(1e9, 2e9, "1e9..2e9")
+    timed = ColumnNames(failed="failed", at="at", factors=("host",))
+    with pytest.raises(DataError, match=r"--window 1e9\.\.2e9: no attempt is in it; the table's are from 1970"):
+        asked(tmp_path, table, timed, window=none)
+    with pytest.raises(ConfigError, match="give both"):
+        asked(tmp_path, table, timed, baseline=some)
+    with pytest.raises(ConfigError, match="give --at"):
+        asked(tmp_path, table, ColumnNames(failed="failed", factors=("host",)), window=some)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("unit_sd", [0.0, 1.5])
+def test_in_400_fleets_without_a_culprit_at_most_7_percent_accuse(tmp_path, unit_sd):
+    verdicts = [of_fleet(tmp_path, (), seed, unit_sd)[1].verdict for seed in range(2_000, 2_400)]
+    assert sum(verdict in ("cause", "several") for verdict in verdicts) <= 28

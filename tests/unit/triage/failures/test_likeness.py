@@ -1,0 +1,33 @@
+"""How alike the attempts of a unit end, and what each of them then counts."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from assay.triage.failures.likeness import likeness
+
+
+def table(sizes: list[int], failed: list[int]) -> SimpleNamespace:
+    """A row for each unit."""
+    return SimpleNamespace(
+        units=np.arange(len(sizes)), attempts=np.array(sizes, float), failures=np.array(failed, float)
+    )
+
+
+def test_units_that_fail_as_a_whole_weigh_one_each() -> None:
+    found = likeness(
+        table([1, 4, 4, 16, 16, 16], [0, 4, 0, 16, 0, 0]), np.array([0.35, 1.4, 1.4, 5.6, 5.6, 5.6])
+    )
+    assert found.correlation > 0.9
+    sizes = np.array([1, 4, 4, 16, 16, 16])
+    np.testing.assert_allclose(found.weights, 1.0 / (1.0 + (sizes - 1.0) * found.correlation))
+    np.testing.assert_allclose(sizes * found.weights, 1.0, atol=0.1)
+
+
+def test_attempts_that_have_nothing_in_common_weigh_one_each() -> None:
+    rng = np.random.default_rng(0)
+    sizes = np.full(400, 5)
+    found = likeness(table(list(sizes), list(rng.binomial(5, 0.1, 400))), np.full(400, 0.5))
+    assert found.correlation == pytest.approx(0.0, abs=0.05)
+    assert found.weights.min() > 0.8
