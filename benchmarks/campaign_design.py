@@ -111,8 +111,8 @@ def gain_power(design: CampaignDesign, effect: float) -> float:
     """P(the gain meets its three clauses at the last gate)."""
     end = design.looks.gate_seeds[-1]
     seen = _expected(design, end)
-    quantile = seen.quantile(design.looks.gate_levels()[-1])
-    needed = least_scaling_effect(seen.variance, quantile, design.replication_variance(), design.rule)
+    level = design.looks.gate_levels()[-1]
+    needed = least_scaling_effect(seen, level, design.replication_variance(), design.rule)
     passes: npt.NDArray[np.float64] = ndtr((effect - needed) / _true_error(design, end))
     return float(passes.mean())
 

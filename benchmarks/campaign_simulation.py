@@ -142,6 +142,16 @@ def _evidence(
         item_degrees=design.num_items() - benchmarks,
     )
     left_out = (benchmarks * mean[:, None] - by_benchmark) / max(benchmarks - 1, 1)
+    evidence = CampaignEvidence(
+        effect=effect,
+        level=level,
+        is_gate=is_gate,
+        replication_variance=design.replication_variance(),
+        least_without_one=left_out.min(axis=1) if benchmarks > 1 else mean,
+        share_positive=(by_benchmark > 0.0).mean(axis=1),
+    )
+    if not is_gate:
+        return evidence
     ahead = {
         "num_seeds": num_seeds,
         "end_seeds": design.looks.gate_seeds[-1],
@@ -149,15 +159,8 @@ def _evidence(
         "replication_variance": design.replication_variance(),
         "rule": design.rule,
     }
-    return CampaignEvidence(
-        effect=effect,
-        level=level,
-        is_gate=is_gate,
-        replication_variance=design.replication_variance(),
-        least_without_one=left_out.min(axis=1) if benchmarks > 1 else mean,
-        share_positive=(by_benchmark > 0.0).mean(axis=1),
-        chance_by_end=chance_by_end(effect, **ahead),
-        needed_by_end=needed_by_end(effect, **ahead),
+    return evidence._replace(
+        chance_by_end=chance_by_end(effect, **ahead), needed_by_end=needed_by_end(effect, **ahead)
     )
 
 

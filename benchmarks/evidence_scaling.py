@@ -1,4 +1,5 @@
-"""Scaling laws against what is known: a published refit, simulated coverage, and bands for forgotten runs.
+"""Scaling laws against what is known: a published refit, published ladders, simulated coverage, and bands for
+forgotten runs.
 
     python benchmarks/evidence_scaling.py [--worlds 200] [--band-worlds 6] [--chinchilla FILE.csv]
 
@@ -21,6 +22,7 @@ from assay.evaluation.evidence.scaling.extrapolate import check_bands
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA, LEAST_ABSOLUTE_DELTA, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import FORMS
 from assay.evaluation.evidence.scaling.points import ScalingPoints, read_points, scaling_points
+from assay.evaluation.evidence.scaling.study import study
 
 CHECKOUT = Path(__file__).parents[1]
 # Besiroglu et al. 2024, arXiv 2404.10102, with the digits that are given.
@@ -70,6 +72,51 @@ def band_coverage(path: Path | None = None) -> dict[str, float]:
     }
 
 
+def published_ladders() -> dict[str, float]:
+    """Runs of 1.4 and 6.9 B parameters forecast from those of 10 to 411 M (Gadre et al. 2024), by the form that
+    the small runs choose: how many within 2%, and how many in their 90% bands."""
+    folder, errors, held = chinchilla_file().parents[1] / "ladders", [], []
+    for path in sorted(folder.glob("*_largest.csv")):
+        larger = read_points(path)
+        targets = [
+            dict(zip(("parameters", "tokens"), map(float, each), strict=True))
+            for each in zip(larger.variables["parameters"], larger.variables["tokens"], strict=True)
+        ]
+        found = study(read_points(path.with_name(path.name.replace("_largest", ""))), targets=targets)
+        for loss, asked in zip(larger.loss, found.asked, strict=True):
+            if asked.prediction is not None:
+                expected = asked.prediction.loss
+                errors.append(expected.value / float(loss) - 1)
+                held.append(expected.low <= loss <= expected.high)
+        print(f"{path.stem}: {found.fit.form.name}, " + ", ".join(f"{error:+.2%}" for error in errors[-3:]))
+    return {
+        "ladders_forecast": len(errors),
+        "ladders_within_2_percent": float(np.sum(np.abs(errors) < 0.02)),
+        "ladders_in_90_bands": float(np.sum(held)),
+    }
+
+
+def what_ladders_tell(num_worlds: int) -> dict[str, float]:
+    """How well anybody who knows the law's form can forecast those runs: ladders drawn anew from the law that
+    was fitted to each, with its own residuals; the share of draws in which all three are within 2%."""
+    found, rng = {}, np.random.default_rng(1)
+    for path in sorted((chinchilla_file().parents[1] / "ladders").glob("*_largest.csv")):
+        points = read_points(path.with_name(path.name.replace("_largest", "")))
+        truth, at = fit_scaling_law(points, FORMS["over-training"]), read_points(path).variables
+        expected, residuals = truth.log_loss(points.variables), truth.residuals()
+        errors = []
+        for _ in range(num_worlds):
+            variables: dict[str, Any] = dict(points.variables)
+            world = scaling_points(np.exp(expected + rng.choice(residuals, points.num_points)), **variables)
+            fit = fit_scaling_law(world, truth.form, num_starts=8)
+            errors.append(np.expm1(fit.log_loss(at) - truth.log_loss(at)))
+        name = path.stem.replace("_largest", "")
+        found[f"{name}_all_within_2_percent"] = float(np.mean(np.abs(errors).max(axis=1) < 0.02))
+        found[f"{name}_last_off_5.2_percent"] = float(np.mean(np.abs(errors)[:, -1] > 0.052))
+        print(f"{name}: " + ", ".join(f"{share:.2f}" for share in list(found.values())[-2:]), flush=True)
+    return found
+
+
 def simulated_bands(num_worlds: int) -> dict[str, float]:
     """The same over made-up ladders of 60 runs: the law is right, or bends, or each size has its own luck."""
     found = {}
@@ -99,6 +146,18 @@ def interval_coverage(num_worlds: int, path: Path | None = None) -> dict[str, fl
             hits[each.name] += each.estimate.low <= truth.parameters()[each.name] <= each.estimate.high  # type: ignore[operator]
     covered = {f"interval_95_{name}": count / num_worlds for name, count in hits.items()}
     return {**covered, "interval_95_mean": float(np.mean(list(covered.values())))}
+
+
+def many_points(number: int = 1401) -> dict[str, float]:
+    """Seconds for all that `assay scaling fit --at` says of so many runs: both forms tested, one chosen."""
+    rng = np.random.default_rng(0)
+    parameters = 10.0 ** rng.uniform(7, 10, number)
+    tokens = parameters * 10.0 ** rng.uniform(0.5, 2.5, number)
+    loss = (1.8 + 400 / parameters**0.34 + 410 / tokens**0.28) * np.exp(0.005 * rng.standard_normal(number))
+    points = scaling_points(loss, parameters=parameters, tokens=tokens)
+    began = time.perf_counter()
+    study(points, None, targets=[{"parameters": 7e10, "tokens": 1.4e12}])
+    return {"many_points_s": time.perf_counter() - began}
 
 
 def _ladder(rng: np.random.Generator, spoil: Callable[..., np.ndarray]) -> ScalingPoints:
@@ -141,6 +200,9 @@ def main() -> None:
     parser.add_argument("--chinchilla", type=Path, help="The published points.")
     options = parser.parse_args()
     found: dict[str, Any] = {**chinchilla(options.chinchilla), **band_coverage(options.chinchilla)}
+    found |= published_ladders() | many_points()
+    if options.worlds:
+        found |= what_ladders_tell(options.worlds)
     if options.band_worlds:
         found |= simulated_bands(options.band_worlds)
     if options.worlds:

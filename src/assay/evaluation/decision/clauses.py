@@ -26,7 +26,7 @@ from assay.evaluation.decision.config import (
 )
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts, ForecastFacts, PlanFacts
-from assay.evaluation.decision.more_evidence import seeds_to_look
+from assay.evaluation.decision.more_evidence import lacking_rows_text, seeds_to_look, standard_error_at
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
@@ -36,10 +36,9 @@ from assay.evaluation.decision.words import (
     rate_text,
     side_text,
 )
-from assay.evaluation.evidence.effect import Effect, estimate_of
+from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.failure_rate import (
     Trials,
-    independent_trials,
     rate_lower,
     rate_upper,
     trials_needed,
@@ -50,6 +49,10 @@ from assay.records.decision import Clause, GateVerdict, MoreEvidence, Source
 from assay.records.drill import DrillReport
 
 FactT = TypeVar("FactT")
+
+THIN_ERRORS = 0.5
+"""A bound that clears its threshold by fewer standard errors than this holds thinly: with the luck of another
+draw of seeds and items two in five such bounds would not have."""
 
 
 def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
@@ -73,16 +76,16 @@ def needed_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
 def stopping_clauses(config: CampaignConfig, facts: Facts) -> Iterator[Clause]:
     """What each alone means `stop`: harm beyond a guardrail's margin, a failure mode surely above its limit."""
     for guardrail in config.rule.guardrails:
-        yield harm_clause(guardrail.benchmark, guardrail.margin, config, facts)
+        yield harm_clause(guardrail.benchmark, guardrail.margin, facts)
     for safety in config.rule.safety:
         yield rate_clause(safety.benchmark, safety.max_rate, facts)
 
 
-def condition_clause(condition: Condition, config: CampaignConfig, facts: Facts) -> Clause:
+def condition_clause(condition: Condition, facts: Facts) -> Clause:
     """The clause of one condition of a further gate."""
     match condition:
         case HarmCondition():
-            return harm_clause(condition.benchmark, condition.margin, config, facts)
+            return harm_clause(condition.benchmark, condition.margin, facts)
         case RateCondition():
             return rate_clause(condition.benchmark, condition.max_rate, facts)
         case SpentCondition():
@@ -93,11 +96,13 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
     """Non-inferiority by a margin."""
     benchmark = facts.benchmarks[rule.benchmark]
     must_be_sized = config.rule.edition == 1
-    harm = benchmark.harm(config.rule.edition)
+    harm = benchmark.harm
     found = non_inferiority(harm, margin=rule.margin, must_be_sized=must_be_sized)
     unit = benchmark.unit
     verdict: GateVerdict = "undecided" if found.verdict == "undersized" else found.verdict
     error = effect_text(found.standard_error, unit, signed=False)
+    cleared = (rule.margin - found.upper) / max(found.standard_error, 1e-300)
+    is_thin = verdict == "pass" and cleared < THIN_ERRORS
     as_declared = ", so by the rule that was declared it neither passes nor fails" if must_be_sized else ""
     return Clause(
         name=f"guardrail: {rule.benchmark}",
@@ -109,7 +114,7 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
         value=_finite(found.upper),
         bound=rule.margin,
         reason={
-            "pass": "Any harm is within the margin.",
+            "pass": f"Any harm is within the margin{thin_text(cleared) if is_thin else ''}.",
             "fail": "It is worse than the margin allows, surely.",
             "undecided": "It may be worse than the margin allows.",
             "undersized": f"Too small to tell: its standard error, {error}, is more than 1/{MARGINS_PER_ERROR} "
@@ -118,21 +123,29 @@ def guardrail_clause(rule: GuardrailRule, config: CampaignConfig, facts: Facts) 
             else "Too small to tell: one seed, or no item that differs, does not say how much one could.",
         }[found.verdict],
         benchmarks=(rule.benchmark,),
+        is_thin=is_thin,
         more=_more_items(benchmark, harm, rule.margin, found.items_factor, config, facts)
         if verdict == "undecided"
         else None,
     )
 
 
+def thin_text(num_errors: float) -> str:
+    """What stands behind a reason that holds by less than `THIN_ERRORS`."""
+    return f", but thinly: by {num_errors:.1f} standard errors"
+
+
 def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
     """The upper bound of a failure mode's rate, of the candidate's worst seed, against its limit."""
     benchmark = facts.benchmarks[rule.benchmark]
-    trials = independent_trials(benchmark.failed, benchmark.clusters)
+    trials = benchmark.trials
     upper, lower = float(rate_upper(*trials)), float(rate_lower(*trials))
     verdict: GateVerdict = (
         "pass" if upper <= rule.max_rate else "fail" if lower > rule.max_rate else "undecided"
     )
     needed = trials_needed(rule.max_rate, failures=trials.failures)
+    is_thin = verdict == "pass" and float(rate_upper(trials.failures + 1, trials.number)) > rule.max_rate
+    thinly = ", but thinly: one more would open it" if is_thin else ""
     return Clause(
         name=f"safety: {rule.benchmark}",
         type="safety",
@@ -142,19 +155,20 @@ def safety_clause(rule: SafetyRule, facts: Facts) -> Clause:
         value=upper,
         bound=rule.max_rate,
         reason={
-            "pass": "The failure mode is rare enough.",
+            "pass": f"The failure mode is rare enough{thinly}.",
             "fail": f"It is surely more frequent than allowed: at least {rate_text(lower)}.",
             "undecided": f"{benchmark.failed.size:,} items cannot show that it is rare enough.",
         }[verdict],
         benchmarks=(rule.benchmark,),
+        is_thin=is_thin,
         more=_more_trials(benchmark, needed - math.floor(trials.number)) if verdict == "undecided" else None,
     )
 
 
-def harm_clause(benchmark: str, margin: float, config: CampaignConfig, facts: Facts) -> Clause:
+def harm_clause(benchmark: str, margin: float, facts: Facts) -> Clause:
     """Whether it surely got worse by more than `margin`."""
     found = facts.benchmarks[benchmark]
-    harm = found.harm(config.rule.edition)
+    harm = found.harm
     lower = float(harm.lower)
     is_met = lower > margin
     return Clause(
@@ -173,7 +187,7 @@ def harm_clause(benchmark: str, margin: float, config: CampaignConfig, facts: Fa
 def rate_clause(benchmark: str, max_rate: float, facts: Facts) -> Clause:
     """Whether a failure mode is surely more frequent than allowed."""
     found = facts.benchmarks[benchmark]
-    trials = independent_trials(found.failed, found.clusters)
+    trials = found.trials
     lower = float(rate_lower(*trials))
     is_met = lower > max_rate
     return Clause(
@@ -395,19 +409,19 @@ def _more_items(
 ) -> MoreEvidence:
     """What would let a guardrail speak: a declared look at which it is precise enough, or else more items."""
     for look in config.all_looks:
-        if look > facts.num_seeds and is_sized(_standard_error_at(look, harm.effect, facts), margin):
+        if look > facts.num_seeds and is_sized(standard_error_at(look, harm.effect, facts), margin):
             return seeds_to_look(look, facts)
     if math.isinf(float(harm.effect.item_variance)):
         return MoreEvidence(what=f"items of {benchmark.name} on which candidate and baseline differ")
     if math.isfinite(items_factor) and items_factor > 1.0:
-        extra = math.ceil((items_factor - 1.0) * benchmark.differences.shape[1])
-        return MoreEvidence(what=f"{extra:,} more items of {benchmark.name}, scored with the same checkpoints")
+        there = benchmark.differences.shape[1]
+        extra = math.ceil((items_factor - 1.0) * there)
+        lacking = lacking_rows_text(benchmark.name, there + extra, facts)
+        if not lacking:
+            what = f"{extra:,} more items of {benchmark.name}, scored with the same checkpoints"
+            return MoreEvidence(what=what)
+        return MoreEvidence(what=f"{extra:,} more items of {benchmark.name}{lacking}, or a wider margin")
     return MoreEvidence(what=f"a new campaign with more than {config.seeds} seeds: seeds differ too much")
-
-
-def _standard_error_at(num_seeds: int, effect: Effect, facts: Facts) -> float:
-    """The standard error of the effect with so many seeds on the same items."""
-    return math.sqrt(float(effect.items_alone) + float(effect.seed_variance) * facts.num_seeds / num_seeds)
 
 
 def _gathered(fact: FactT | None) -> FactT:

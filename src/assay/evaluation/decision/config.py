@@ -12,7 +12,7 @@ A gate is data: a list of conditions told apart by `type`, and whether all or an
 condition finds is in `conditions.py`; nothing here looks at a result.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -20,6 +20,12 @@ from assay.base.config import FrozenConfig, first_repeated
 from assay.evaluation.decision.candidate import BASELINE
 from assay.evaluation.evidence.campaign.looks import LookPlan
 from assay.evaluation.evidence.campaign.rule import CampaignRule
+
+LATEST_EDITION: Final = 4
+"""The edition of the statistics by which campaigns are judged (decision 27)."""
+
+ROW_SCORES = ("correct", "ranking", "log_likelihood")
+"""What a class's predictions say of each row, besides which there are a method's own scores."""
 
 Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]*$", max_length=40)]
@@ -66,8 +72,9 @@ class PredictionsBenchmark(FrozenConfig):
     its unit and its direction, e.g. an absolute error; or the name of another of these runs' metrics, e.g.
     `length` or `kl` of answers to held-out prompts."""
 
-    where: dict[str, str | int | None] = Field(default_factory=dict)
-    """Only rows whose metadata columns have these values, e.g. `{kind: method}`; `label` is one, too."""
+    where: dict[str, str | bool | int | None] = Field(default_factory=dict)
+    """Only rows whose metadata columns have these values, e.g. `{kind: method}`, `{is_async: true}`; `label` is
+    one, too."""
 
     cluster: str | None = "split_cluster"
     """Column of the predictions whose equal values share their luck (a source, a file), in all benchmarks that
@@ -177,7 +184,8 @@ class StandardRule(FrozenConfig):
     result is shrunk towards. Null: 4/3 of `least_effect`; better: fitted to past campaigns."""
 
     confidence: Share = 0.95
-    """One-sided, over all looks together."""
+    """One-sided, over all looks and candidates together: the chance that none of them seems to gain, where none
+    does."""
 
     probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
     """That the gain is at least `least_effect`, and that a replication would find one: `scale` needs both."""
@@ -188,10 +196,12 @@ class StandardRule(FrozenConfig):
     least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
     """Over, and open for want of power, where `scale` by the last look has less than this chance."""
 
-    edition: Literal[1, 2, 3] = 3
-    """Which statistics judge it: those of the day it was declared. Up to the second edition, harm that no item
-    shows is none; in the first, a guardrail passes and fails only where its standard error is at most
-    margin / 3.9, and a `cluster` of a benchmark's own is no other benchmark's. Leave it out."""
+    edition: Literal[1, 2, 3, 4] = LATEST_EDITION
+    """Which statistics judge it: those of the day it was declared. Up to the third edition, clusters of items
+    are taken to be of one size, the variance of few seeds to be known, and each candidate has the whole error;
+    up to the second, harm that no item shows is none; in the first, a guardrail passes and fails only where its
+    standard error is at most margin / 3.9, and a `cluster` of a benchmark's own is no other benchmark's. Leave
+    it out."""
 
     unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the error kept for looks between the declared ones (`assay decide NAME --now`)."""
@@ -230,6 +240,7 @@ class StandardRule(FrozenConfig):
             least_replication=self.probability,
             replication_level=self.confidence,
             least_chance=self.least_chance,
+            is_variance_known=self.edition < 4,
         )
 
 
@@ -302,6 +313,11 @@ def _second_edition(tree: dict[str, Any]) -> dict[str, Any]:
     return _of_edition(2, tree)
 
 
+def _third_edition(tree: dict[str, Any]) -> dict[str, Any]:
+    """Likewise of the third until there was a fourth."""
+    return _of_edition(3, tree)
+
+
 def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
     return {**tree, "rule": {"edition": edition, **tree.get("rule", {})}}
 
@@ -309,7 +325,7 @@ def _of_edition(edition: int, tree: dict[str, Any]) -> dict[str, Any]:
 class CampaignConfig(FrozenConfig):
     """Baseline and candidates x seeds, judged by gates that were declared before the first run."""
 
-    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition)
+    upgrades: ClassVar = (_rows_alone, _first_edition, _second_edition, _third_edition)
 
     name: Name
     """Part of its runs' ids; its folder is `runs/campaigns/NAME`."""
@@ -340,7 +356,8 @@ class CampaignConfig(FrozenConfig):
     """Ranks of each run."""
 
     budget_device_hours: PositiveFloat
-    """The budget of all runs together. No run is begun that would exceed it."""
+    """The budget of all runs together. No run is begun that would exceed it, by what others took; what the
+    first ones take `--check` measures."""
 
     benchmarks: tuple[Benchmark, ...] = Field(min_length=1)
     """Where per-item scores come from."""
@@ -353,6 +370,12 @@ class CampaignConfig(FrozenConfig):
 
     dissent: tuple[str, ...] = ()
     """What people hold against it; the memo prints it beside what the numbers hold against it."""
+
+    owner: str = ""
+    """Who answers for what comes next; the memo says so, or that nobody is named."""
+
+    least_effect_because: str = ""
+    """Where `rule.least_effect` comes from: what a smaller gain would not pay for."""
 
     @property
     def all_looks(self) -> tuple[int, ...]:
@@ -375,6 +398,22 @@ class CampaignConfig(FrozenConfig):
         return tuple(each for each in self.benchmarks if each != self.sealed_benchmark)
 
     @property
+    def beside(self) -> tuple[PredictionsBenchmark, ...]:
+        """What else the rows of primary benchmarks say (whether they are right, ranked, likely), where no
+        benchmark asks for it: told, and never judged by."""
+        asked = [each for each in self.benchmarks if isinstance(each, PredictionsBenchmark)]
+        found: list[PredictionsBenchmark] = []
+        for each in asked:
+            if each.name not in self.rule.primary or each.score not in ROW_SCORES:
+                continue
+            others = [
+                each.model_copy(update={"name": f"{each.name}-{score}", "score": score}) for score in ROW_SCORES
+            ]
+            known = [(other.score, other.where) for other in (*asked, *found)]
+            found += [other for other in others if (other.score, other.where) not in known]
+        return tuple(found)
+
+    @property
     def sealed_benchmark(self) -> SuiteBenchmark | None:
         """The one that is scored for the decision only."""
         sealed = self.rule.sealed
@@ -392,10 +431,11 @@ class CampaignConfig(FrozenConfig):
         return {} if is_alike else {each.name: each.cluster for each in primary}
 
     def look_plan(self) -> LookPlan:
-        """How the error is spent over the looks."""
+        """How a candidate's share of the error is spent over the looks."""
+        sharing = len(self.candidates) if self.rule.edition > 3 else 1
         return LookPlan(
             gate_seeds=self.all_looks,
-            error_rate=1.0 - self.rule.confidence,
+            error_rate=(1.0 - self.rule.confidence) / sharing,
             unscheduled_share=self.rule.unscheduled_share,
         )
 

@@ -144,10 +144,10 @@ def _cell(
 
 def _rescaled(power: float, stated_power: float, confidence: float) -> float:
     """What the detectable effect is multiplied by, to be found with another power than the stated one."""
-    from scipy import stats
+    from scipy.special import ndtri
 
-    level = stats.norm.ppf((1 + confidence) / 2)
-    return float((level + stats.norm.ppf(power)) / (level + stats.norm.ppf(stated_power)))
+    level = ndtri((1 + confidence) / 2)
+    return float((level + ndtri(power)) / (level + ndtri(stated_power)))
 
 
 def _require_known_modes(config: CoverageConfig, suites: Sequence[Suite]) -> None:

@@ -14,13 +14,16 @@ from assay.base.units import number_of
 from assay.evaluation.decision.candidate import warning_of_patch
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import BenchmarkFacts, Facts
-from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_gates
-from assay.evaluation.decision.sensitivity import variations
+from assay.evaluation.decision.gates import JudgedGates, blocking_clause, judge_gates, not_asked
+from assay.evaluation.decision.meaning import calibration_alone, meaning, not_moved, relative_words
+from assay.evaluation.decision.sensitivity import flips_of, fragility, variations
 from assay.evaluation.decision.words import (
     chances_text,
     device_time_text,
     effect_text,
     interval_words,
+    is_beyond,
+    would_help,
 )
 from assay.evaluation.evidence.effect import estimate_of
 from assay.evaluation.evidence.power import minimum_detectable_effect, variance_components
@@ -36,8 +39,11 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
     found = judge_gates(config, facts)
     candidate = config.candidate(facts.candidate)
     blocking = _blocking(found) if found.recommendation == "narrow" else None
-    cheapest = blocking.more if blocking is not None else None
-    verdict = _verdict(facts, found, blocking)
+    cheapest = blocking.more if blocking is not None and blocking.more and would_help(blocking.more) else None
+    means = tuple(meaning(config, facts))
+    flips = flips_of(config, facts, recommendation=found.recommendation)
+    verdict = _verdict(facts, found, blocking, [*means[:1], fragility(flips, facts)])
+    said = f"{verdict.sentence}{_of_dead_runs(facts.runs)}"
     baseline, treated = facts.runs[: facts.num_seeds], facts.runs[facts.num_seeds :]
     return Decision(
         campaign=campaign.name,
@@ -47,24 +53,30 @@ def decide(config: CampaignConfig, campaign: Campaign, facts: Facts) -> Decision
         because=candidate.because,
         patch=candidate.patch,
         recommendation=found.recommendation,
-        sentence=verdict.sentence,
+        sentence=said,
         decided_by=verdict.decided_by,
         is_final=_is_final(config, facts, found),
         look=facts.look,
+        not_asked=not_asked(config),
         look_number=1 + config.all_looks.index(facts.num_seeds) if facts.look.is_gate else 0,
         num_looks=len(config.all_looks),
         effect=estimate_of(facts.composite),
         unit=facts.unit,
         least_effect=config.rule.least_effect,
+        least_effect_because=config.least_effect_because,
         effects=tuple(_effect_record(each) for each in _measured(facts)),
+        beside=tuple(_effect_record(each) for each in facts.beside),
+        meaning=means,
         gates=found.gates,
         cheapest=cheapest,
         blocking=blocking.name if blocking else None,
         runs=facts.runs,
         spent_s=facts.spent_s,
         next_s=_next_s(found, cheapest),
+        next_wall_s=cheapest.device_s / config.workers if cheapest and cheapest.device_s else None,
+        owner=config.owner,
         budget_s=facts.budget_s,
-        would_change=tuple(variations(config, facts, recommendation=found.recommendation)),
+        would_change=tuple(variations(config, facts, flips, recommendation=found.recommendation)),
         risks=tuple(risks(config, facts, found.recommendation)),
         dissent=(*config.dissent, *_dissent(config, facts, found.recommendation)),
         warnings=tuple(_warnings(config, facts)),
@@ -97,6 +109,14 @@ def _warned_runs(runs: Sequence[CampaignRun]) -> Iterator[str]:
         yield f"{len(said)} of {of_arm} of {arm} {RULES[rule].did}; with seed {seed}, {text}"
 
 
+def _of_dead_runs(runs: Sequence[CampaignRun]) -> str:
+    """That a verdict rests on models that tell no row from another, where half of them or more do."""
+    dead = sum("one score" in run.warning_rules for run in runs)
+    if not dead or 2 * dead < len(runs):
+        return ""
+    return f" But {dead} of {len(runs)} models give every row one answer: this says little of the change."
+
+
 def _measured(facts: Facts) -> list[BenchmarkFacts]:
     """Every benchmark, the sealed one last if it was opened."""
     sealed = facts.seal.benchmark if facts.seal is not None else None
@@ -126,20 +146,26 @@ class _Verdict(NamedTuple):
     decided_by: str
 
 
-def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None) -> _Verdict:
+def _verdict(facts: Facts, found: JudgedGates, blocking: Clause | None, notes: Sequence[str]) -> _Verdict:
+    """`notes`: what it means, and how easily it turns."""
+    said = "".join(f" {note}" for note in notes if note)
     name, gain = facts.candidate, interval_words(estimate_of(facts.composite), facts.unit)
+    gain += relative_words(facts)
     over = f"over {number_of(facts.num_seeds, 'seed')}{_of_a_loss(facts)}"
     if found.recommendation == "scale":
-        return _Verdict(f"Scale {name}: it gains {gain} {over}, and {_lower(found.scale.reason)}", "gate scale")
+        thin = ", ".join(clause.name for clause in found.scale.clauses if clause.is_thin)
+        sentence = f"Scale {name}: it gains {gain} {over}; {found.scale.reason}"
+        return _Verdict(f"{sentence}{f' Thin: {thin}.' if thin else ''}{said}", "gate scale")
     if found.recommendation == "stop":
         stopped = found.passed_stop()
         assert stopped is not None
         gate, clause = stopped
         verb = "Roll back" if gate.then == "rollback" else "Stop"
-        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}."
+        sentence = f"{verb} {name}: {_lower(clause.reason)} Its effect is {gain} {over}.{said}"
         return _Verdict(sentence, f"gate {gate.gate}: {clause.name}")
     assert blocking is not None, "what is narrow has an open clause"
-    cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more else ""
+    cures = blocking.more is not None and would_help(blocking.more)
+    cure = f" The cheapest cure: {_price(blocking.more)}." if blocking.more and cures else ""
     is_over = facts.look.is_gate and blocking.more is not None and blocking.more.answers is not None
     if not found.has_power and is_over:
         worth = next(each for each in found.scale.clauses if each.name == "worth")
@@ -219,7 +245,7 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
     """What this evidence could not have seen."""
     rule = config.rule
     if recommendation == "stop":
-        yield f"A true gain below {_least_detectable(config, facts)} could have been missed."
+        yield _could_be_missed(config, facts)
     else:
         if not rule.guardrails and not rule.safety:
             yield "No guardrail was declared: harm elsewhere would not have been noticed."
@@ -229,6 +255,13 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
             yield "The gain was measured at this scale only; nothing is known of the target scale."
         if rule.plan is None:
             yield "No plan was asked for: whether scaling fits time and budget is open."
+        if len(rule.primary) == 1:
+            yield "There is one primary benchmark: whether others gain is not known."
+        elif _are_of_one_split(config):
+            yield (
+                "The primary benchmarks are scores and slices of one split's rows: that they agree says little "
+                "of other tasks."
+            )
         if len(config.candidates) > 1:
             yield (
                 f"The best of {len(config.candidates)} candidates looks better than it is; shrinkage corrects "
@@ -241,21 +274,31 @@ def risks(config: CampaignConfig, facts: Facts, recommendation: Recommendation) 
             yield f"{each.name}: {each.num_dropped:,} items were not scored by all runs and count for nobody."
 
 
-def _least_detectable(config: CampaignConfig, facts: Facts) -> str:
-    """The least effect that the best of the primary benchmarks could have found with 80% power."""
-    found = [_could_detect(facts.benchmarks[name]) for name in config.rule.primary]
-    return effect_text(min(found), facts.unit, signed=False)
+def _are_of_one_split(config: CampaignConfig) -> bool:
+    return all(each.type == "predictions" for each in config.benchmarks if each.name in config.rule.primary)
+
+
+def _could_be_missed(config: CampaignConfig, facts: Facts) -> str:
+    """By the least effect that the best of the primary benchmarks could have found with 80% power."""
+    found = min(_could_detect(facts.benchmarks[name]) for name in config.rule.primary)
+    if is_beyond(found, facts.unit):
+        return "Any true gain could have been missed: this design finds none that a share can have."
+    return f"A true gain below {effect_text(found, facts.unit, signed=False)} could have been missed."
 
 
 def _dissent(config: CampaignConfig, facts: Facts, recommendation: Recommendation) -> Iterator[str]:
     """What the numbers hold against the recommendation: losses where it is scaled, gains where it is not."""
     side, word = (-1.0, "Lower") if recommendation == "scale" else (1.0, "Higher")
-    effects = {each.name: (float(each.effect.mean), each.unit) for each in facts.benchmarks.values()}
+    measured = (*facts.benchmarks.values(), *facts.beside)
+    effects = {each.name: (float(each.effect.mean), each.unit) for each in measured}
     against = {name: effect_text(mean, unit) for name, (mean, unit) in effects.items() if side * mean > 0.0}
     if listed := [f"{name} ({text})" for name, text in against.items() if text[0] in "+-"]:
         yield f"{word} than the baseline on {', '.join(listed)}."
     primary = [facts.benchmarks[name] for name in config.rule.primary]
     by_seed = np.mean([each.by_seed for each in primary], axis=0)
+    if recommendation == "scale":
+        yield from calibration_alone(config, facts)
+        yield from not_moved(facts)
     seeds = [run.seed for run, gain in zip(facts.runs, by_seed.tolist(), strict=False) if side * gain > 0.0]
     if seeds:
         yield f"{word} than the baseline with seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}."

@@ -9,6 +9,7 @@ varied: a condition that wants to look at anything else cannot.
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ import numpy.typing as npt
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import DataError
-from assay.evaluation.decision.config import Benchmark, CampaignConfig
+from assay.evaluation.decision.config import LATEST_EDITION, Benchmark, CampaignConfig
 from assay.evaluation.evidence.benchmark_items import ScoreMatrix
 from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.failure_rate import Trials, independent_trials
 from assay.evaluation.evidence.guardrail import Harm, harm_as_seen, harm_of
 from assay.evaluation.evidence.predictions import CLUSTER
 from assay.evaluation.evidence.several import Breadth, breadth
@@ -66,6 +68,8 @@ class BenchmarkFacts(NamedTuple):
     sources: tuple[Source, ...]
     items: ItemCollection | None = None
     """What the items are, to find those that another benchmark scores, too; None: no other does."""
+    edition: int = LATEST_EDITION
+    """By the statistics of which edition of the rule it is judged."""
 
     @property
     def differences(self) -> Floats:
@@ -82,14 +86,28 @@ class BenchmarkFacts(NamedTuple):
         return self._replace(
             baseline=self.baseline[kept],
             candidate=self.candidate[kept],
-            effect=paired_effect(self.differences[kept], self.clusters, self.weights),
+            effect=paired_effect(
+                self.differences[kept], self.clusters, self.weights, as_if_equal=self.edition < 4
+            ),
         )
 
-    def harm(self, edition: int) -> Harm:
-        """What it lost, by the statistics of that edition of the rule."""
-        if edition < 3:
+    @property
+    def harm(self) -> Harm:
+        """What it lost."""
+        if self.edition < 3:
             return harm_as_seen(self.effect)
-        return harm_of(self.differences, self.clusters, self.weights, is_share=self.unit == "share")
+        return harm_of(
+            self.differences,
+            self.clusters,
+            self.weights,
+            is_share=self.unit == "share",
+            as_if_equal=self.edition < 4,
+        )
+
+    @property
+    def trials(self) -> Trials:
+        """The independent ones that the worst seed's failures are worth."""
+        return independent_trials(self.failed, self.clusters, as_if_equal=self.edition < 4)
 
     @property
     def by_seed(self) -> Floats:
@@ -162,6 +180,10 @@ class Facts(NamedTuple):
     files: FileFacts = FileFacts()
     forecast: ForecastFacts | None = None
     """None where the rule asks for none."""
+    beside: tuple[BenchmarkFacts, ...] = ()
+    """What else the primary benchmarks' rows say; nothing is judged by it."""
+    most_items: Mapping[str, int] = MappingProxyType({})
+    """Benchmark -> how many items it had if all rows of the dataset were held out; of rows only."""
     seal: SealFacts | None = None
     """None while the sealed benchmark is closed, or where there is none."""
 
@@ -253,7 +275,7 @@ def role_of(config: CampaignConfig, benchmark: str) -> Role:
 
 
 def benchmark_facts(
-    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int = 3
+    benchmark: Benchmark, role: Role, scores: BenchmarkScores, *, edition: int
 ) -> BenchmarkFacts:
     """What is known of one benchmark; `edition`: that of the rule."""
     matrix, result = scores.matrix, scores.results[0]
@@ -273,12 +295,13 @@ def benchmark_facts(
         candidate=candidate,
         clusters=matrix.clusters,
         weights=matrix.weights,
-        effect=paired_effect(candidate - baseline, matrix.clusters, matrix.weights),
+        effect=paired_effect(candidate - baseline, matrix.clusters, matrix.weights, as_if_equal=edition < 4),
         num_dropped=matrix.num_dropped,
         failed=_failed_in_worst_seed(matrix.scores[num_seeds:], higher_is_better=result.higher_is_better),
         results=scores.results,
         sources=scores.sources,
         items=_collection(benchmark, matrix, edition),
+        edition=edition,
     )
 
 
@@ -307,6 +330,7 @@ def _breadth(primary: Sequence[BenchmarkFacts]) -> Breadth:
         {each.name: each.clusters for each in primary},
         {each.name: each.weights for each in primary},
         None if len(known) < len(primary) else common_draws(known),
+        as_if_equal=primary[0].edition < 4,
     )
 
 

@@ -14,8 +14,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import ndtri
 
-from assay.evaluation.decision.clauses import condition_clause, needed_clauses, stopping_clauses
+from assay.evaluation.decision.clauses import (
+    THIN_ERRORS,
+    condition_clause,
+    needed_clauses,
+    stopping_clauses,
+    thin_text,
+)
 from assay.evaluation.decision.config import CampaignConfig, Gate
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.more_evidence import (
@@ -24,7 +31,7 @@ from assay.evaluation.decision.more_evidence import (
     needed_at_last_look,
     replication_variance,
 )
-from assay.evaluation.decision.words import bound_text, chance_text, effect_text
+from assay.evaluation.decision.words import bound_text, chance_text, effect_text, would_help
 from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule, Criterion, judge
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
 
@@ -58,7 +65,7 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
     rule = rule or config.rule.thresholds()
     needed = list(needed_clauses(config, facts))
     stops = list(stopping_clauses(config, facts))
-    others = [_other_gate(gate, config, facts) for gate in config.gates]
+    others = [_other_gate(gate, facts) for gate in config.gates]
     found = judge(
         CampaignEvidence(
             effect=facts.composite,
@@ -83,7 +90,11 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
         _clause(each, "futility", _futile(each, has_power=bool(found.has_power)), config, facts, rule)
         for each in found.stop_clauses
     ]
-    gates = (_scale_gate([*gain, *needed]), _stop_gate([*futile, *stops], config, facts), *others)
+    gates = (
+        _scale_gate([*gain, *needed], not_asked(config)),
+        _stop_gate([*futile, *stops], config, facts),
+        *others,
+    )
     recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
     return JudgedGates(recommendation, gates, bool(found.has_power), bool(found.cannot_answer))
 
@@ -98,14 +109,35 @@ def without_seal(config: CampaignConfig) -> CampaignConfig:
     return config.model_copy(update={"rule": config.rule.model_copy(update={"sealed": None})})
 
 
-def _scale_gate(clauses: Sequence[Clause]) -> GateResult:
+def not_asked(config: CampaignConfig) -> tuple[str, ...]:
+    """What `scale` could ask for and, as the campaign was declared, does not."""
+    rule = config.rule
+    asked = {
+        **dict.fromkeys(_OF_ONE_BENCHMARK, len(rule.primary) > 1),
+        "guardrails": bool(rule.guardrails),
+        "safety": bool(rule.safety),
+        "coverage": rule.coverage is not None,
+        "drill": rule.drill is not None,
+        "sealed holdout": rule.sealed is not None,
+        "target scale": rule.scaling is not None,
+        "plan": rule.plan is not None,
+    }
+    return tuple(name for name, is_asked in asked.items() if not is_asked)
+
+
+def _scale_gate(clauses: Sequence[Clause], unasked: Sequence[str]) -> GateResult:
     verdicts, worst = [clause.verdict for clause in clauses], blocking_clause(clauses)
-    held = f"{verdicts.count('pass')} of {len(clauses)} clauses hold."
+    asked = [clause for clause in clauses if clause.name not in unasked]
+    num_held = sum(clause.verdict == "pass" for clause in asked)
+    held = f"{num_held} of {len(asked)} clauses that were asked hold."
+    all_hold = f"{len(asked)} of {len(asked) + len(unasked)} clauses were asked, and hold"
     return GateResult(
         gate="scale",
         then="scale",
         verdict="pass" if worst is None else "fail" if "fail" in verdicts else "undecided",
-        reason=f"{held} {worst.name}: {worst.reason}" if worst else f"All {len(clauses)} clauses hold.",
+        reason=f"{held} {worst.name}: {worst.reason}"
+        if worst
+        else f"{all_hold}{'; not asked: ' if unasked else ''}{', '.join(unasked)}.",
         clauses=tuple(clauses),
         more=worst.more if worst else None,
     )
@@ -127,15 +159,15 @@ def blocking_clause(clauses: Sequence[Clause]) -> Clause | None:
 
 def _stop_gate(clauses: Sequence[Clause], config: CampaignConfig, facts: Facts) -> GateResult:
     shown = [clause for clause in clauses if clause.verdict == "pass"]
-    is_last = facts.num_seeds >= config.seeds
+    is_last = _is_last_look(config, facts)
     verdict: GateVerdict = "pass" if shown else "fail" if is_last else "undecided"
     shown += [clause for clause in clauses if clause.verdict == "undecided"]
     reason = f"{shown[0].name}: {shown[0].reason}" if shown else "No reason to stop is shown."
     return GateResult(gate="stop", then="stop", verdict=verdict, reason=reason, clauses=tuple(clauses))
 
 
-def _other_gate(gate: Gate, config: CampaignConfig, facts: Facts) -> GateResult:
-    clauses = tuple(condition_clause(condition, config, facts) for condition in gate.conditions)
+def _other_gate(gate: Gate, facts: Facts) -> GateResult:
+    clauses = tuple(condition_clause(condition, facts) for condition in gate.conditions)
     met = [clause.verdict == "pass" for clause in clauses]
     passes = all(met) if gate.when == "all" else any(met)
     shown = next((clause for clause in clauses if clause.verdict == "pass"), None)
@@ -153,20 +185,32 @@ def _clause(
 ) -> Clause:
     """A clause of the rule itself in words."""
     value = float(found.value)
+    cleared = _cleared(found, facts)
+    is_thin = kind == "effect" and verdict == "pass" and cleared < THIN_ERRORS
+    reason = _reason(found, kind, verdict, config, facts, rule)
     return Clause(
         name=found.name,
         type=kind,
         verdict=verdict,
         asks=_asks(found.name, config, facts, rule),
-        seen=_seen(found.name, value, facts.unit),
+        seen=_seen(found.name, value, config, facts),
         value=value if np.isfinite(value) else None,
         bound=float(found.limit),
-        reason=WITHOUT_POWER
-        if kind == "futility" and verdict == "undecided"
-        else _WORDS[found.name][0 if verdict == "pass" else 1],
+        reason=f"{reason.removesuffix('.')}{thin_text(cleared)}." if is_thin else reason,
         benchmarks=config.rule.primary,
+        is_thin=is_thin,
         more=_more(found.name, config, facts, rule) if kind == "effect" and verdict != "pass" else None,
     )
+
+
+def _cleared(found: Criterion, facts: Facts) -> float:
+    """By how many standard errors a clause of the gain is beyond its threshold; infinite of what has none."""
+    match found.name:
+        case "gain":
+            return float(found.value - found.limit) / max(float(facts.composite.standard_error), 1e-300)
+        case "worth" | "replication":
+            return float(ndtri(found.value) - ndtri(found.limit))
+    return np.inf
 
 
 def _verdict(found: Criterion, facts: Facts, rule: CampaignRule) -> GateVerdict:
@@ -189,19 +233,45 @@ def _futile(found: Criterion, *, has_power: bool) -> GateVerdict:
     return "pass" if has_power or found.name == "too small" else "undecided"
 
 
-def _seen(name: str, value: float, unit: str) -> str:
+def _seen(name: str, value: float, config: CampaignConfig, facts: Facts) -> str:
     match name:
         case "gain" | "left out" | "too small":
-            return effect_text(value, unit)
+            return effect_text(value, facts.unit)
         case "breadth":
             return f"{100 * value:.0f}%"
+        case "no way" if _is_last_look(config, facts):
+            return "not asked: no look is left"
     return chance_text(value)
+
+
+def _reason(
+    found: Criterion, kind: str, verdict: GateVerdict, config: CampaignConfig, facts: Facts, rule: CampaignRule
+) -> str:
+    name = found.name
+    if kind == "futility" and verdict == "undecided":
+        return WITHOUT_POWER
+    if len(config.rule.primary) == 1 and name in _OF_ONE_BENCHMARK and verdict == "pass":
+        return _OF_ONE_BENCHMARK[name]
+    if name == "no way" and _is_last_look(config, facts):
+        return "It is asked before the last look only."
+    if name == "too small" and verdict == "pass":
+        level = chance_text(rule.futility_level)
+        upper = effect_text(float(found.value), facts.unit)
+        return f"Even the one-sided {level} upper bound of the gain, {upper}, is too small to be worth it."
+    return _WORDS[name][0 if verdict == "pass" else 1]
+
+
+def _is_last_look(config: CampaignConfig, facts: Facts) -> bool:
+    return facts.num_seeds >= config.seeds
 
 
 def _more(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     more = more_seeds(config, facts, rule)
-    # What more seeds do to the gain is known; whether they spread it over benchmarks is not.
-    return more if name in ("gain", "worth", "replication") else more.model_copy(update={"chance": None})
+    # What more seeds do to the gain is known; whether they spread it over benchmarks is not, unless they do
+    # nothing for the gain.
+    if name in ("gain", "worth", "replication") or not would_help(more):
+        return more
+    return more.model_copy(update={"chance": None})
 
 
 def _asks(name: str, config: CampaignConfig, facts: Facts, rule: CampaignRule) -> str:
@@ -228,8 +298,14 @@ _WORDS = {
     "replication": ("A replication would find it.", "A replication may not find it."),
     "left out": ("No one benchmark carries it.", "Without one of them, too little gain is left."),
     "breadth": ("It is broad.", "Too few benchmarks gain."),
-    "too small": ("Even the upper end of the gain is too small to be worth it.", "It may be large enough."),
+    "too small": ("It is too small to be worth it.", "It may be large enough."),
     "unlikely": ("A gain that is worth having is unlikely.", "A gain that is worth having is likely enough."),
     "no way": ("More seeds would hardly change it.", "More seeds may show it."),
 }
 """By clause: why it holds, and why it does not."""
+
+_OF_ONE_BENCHMARK = {
+    "left out": "There is one benchmark: none is left out.",
+    "breadth": "It was seen on one benchmark: of others nothing is said.",
+}
+"""What such clauses say where they ask for nothing."""

@@ -6,6 +6,7 @@ would decide, none is worth its price: then it is that of a new one, large enoug
 """
 
 import math
+from collections.abc import Iterable, Mapping
 
 from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig
@@ -18,6 +19,8 @@ from assay.evaluation.evidence.campaign.rule import (
     forecast_of,
     needed_by_end,
 )
+from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.guardrail import is_sized, non_inferiority
 from assay.records.decision import MoreEvidence
 
 WORTH_TRYING = 0.5
@@ -92,20 +95,67 @@ def seeds_to_look(look: int, facts: Facts, *, chance: float | None = None) -> Mo
 def answering_campaign(config: CampaignConfig, facts: Facts, rule: CampaignRule) -> MoreEvidence:
     """The smallest new campaign that would likely answer, either way: more seeds first, then more items.
 
-    What was seen does not count again: it only says what to expect of fresh seeds, at the last gate.
+    What was seen does not count again: it only says what to expect of fresh seeds, at the last gate. Guardrails
+    that are open must be precise enough then, and no more rows be asked for than the dataset has.
     """
+    open_ = _open_guardrails(config, facts)
     for seeds in range(config.seeds, MOST_SEEDS + 1):
-        if (found := _anew(config, facts, rule, seeds)).to_answer >= WORTH_ANSWERING:
+        found = _anew(config, facts, rule, seeds)
+        if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds):
             return _new_campaign(facts, seeds, found, "")
+    factors = [2**power for power in range(1, 1 + math.ceil(math.log2(MOST_ITEMS_FACTOR)))]
+    asked = (*config.rule.primary, *open_)
+    there = [factor for factor in factors if all(_has_items(name, factor, facts) for name in asked)]
     for seeds in (config.seeds, MOST_SEEDS):
-        for power in range(1, 1 + math.ceil(math.log2(MOST_ITEMS_FACTOR))):
-            found = _anew(config, facts, rule, seeds, items_factor=2.0**power)
-            if found.to_answer >= WORTH_ANSWERING:
-                return _new_campaign(facts, seeds, found, f", on {_items_text(config, facts, 2**power)}")
+        for factor in there:
+            found = _anew(config, facts, rule, seeds, items_factor=float(factor))
+            if found.to_answer >= WORTH_ANSWERING and _can_speak(open_, facts, seeds, factor):
+                return _new_campaign(facts, seeds, found, f", on {_items_text(asked, facts, factor)}")
+    most = f"{there[-1]} times as many items" if there else "as many items"
+    lacking = "" if there == factors else ", and the dataset has no more"
     return MoreEvidence(
-        what=f"not more seeds or items ({MOST_SEEDS} seeds on {MOST_ITEMS_FACTOR} times as many items would "
-        "hardly do), but a smaller claim"
+        what=f"not more seeds or items ({MOST_SEEDS} seeds on {most} would hardly do{lacking}), but a smaller "
+        f"claim{' or a wider margin' if open_ else ''}"
     )
+
+
+def standard_error_at(num_seeds: int, effect: Effect, facts: Facts, *, items_factor: float = 1.0) -> float:
+    """The standard error of an effect with so many seeds, on the same items or so many times as many."""
+    items, seeds = float(effect.items_alone) / items_factor, float(effect.seed_variance)
+    return math.sqrt(items + seeds * facts.num_seeds / num_seeds)
+
+
+def lacking_rows_text(name: str, number: int, facts: Facts) -> str:
+    """Where the dataset has fewer: that holding out more of it will not do."""
+    most = facts.most_items.get(name)
+    if most is None or number <= most:
+        return ""
+    return f", more than the dataset has (about {most:,} if all of it were held out)"
+
+
+def _open_guardrails(config: CampaignConfig, facts: Facts) -> dict[str, float]:
+    """Margins of those that harm neither clears nor exceeds, and that more evidence can make speak."""
+    found = {}
+    for rule in config.rule.guardrails:
+        harm = facts.benchmarks[rule.benchmark].harm
+        judged = non_inferiority(harm, margin=rule.margin, must_be_sized=config.rule.edition == 1)
+        if judged.verdict not in ("pass", "fail") and math.isfinite(float(harm.effect.item_variance)):
+            found[rule.benchmark] = rule.margin
+    return found
+
+
+def _can_speak(open_: Mapping[str, float], facts: Facts, seeds: int, items_factor: float = 1.0) -> bool:
+    return all(
+        is_sized(
+            standard_error_at(seeds, facts.benchmarks[name].harm.effect, facts, items_factor=items_factor),
+            margin,
+        )
+        for name, margin in open_.items()
+    )
+
+
+def _has_items(name: str, factor: int, facts: Facts) -> bool:
+    return not lacking_rows_text(name, factor * facts.benchmarks[name].differences.shape[1], facts)
 
 
 def _anew(
@@ -132,12 +182,14 @@ def _new_campaign(facts: Facts, seeds: int, chances: ChancesAnew, on_items: str)
     )
 
 
-def _items_text(config: CampaignConfig, facts: Facts, factor: int) -> str:
+def _items_text(names: Iterable[str], facts: Facts, factor: int) -> str:
     """`16,000 items of code and 8,000 of prose`."""
-    counts = [(name, factor * facts.benchmarks[name].differences.shape[1]) for name in config.rule.primary]
-    return " and ".join(
+    counts = [(name, factor * facts.benchmarks[name].differences.shape[1]) for name in dict.fromkeys(names)]
+    text = " and ".join(
         f"{count:,}{' items' if place == 0 else ''} of {name}" for place, (name, count) in enumerate(counts)
     )
+    most = [facts.most_items[name] for name, _ in counts if name in facts.most_items]
+    return f"{text} (held-out rows, of about {min(most):,} that there are)" if most else text
 
 
 def _chance(config: CampaignConfig, facts: Facts, rule: CampaignRule, seeds: int, level: float) -> float:

@@ -12,6 +12,7 @@ scaled) are scores whose mean is the AUC and whose variance is DeLong's, so ever
     negative:  AUC + n / n_neg (share of positives that beat it - AUC)
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,10 @@ LEAST_LIKELIHOOD = 1e-16
 """The likelihood of a true class that the model excluded: a sure mistake costs 37 nats, not infinity."""
 
 
+MOST_SHOWN = 5
+"""Values of a column that a message names."""
+
+
 def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
     """Each row's score. `ranking` needs both classes."""
     if score == "ranking":
@@ -55,12 +60,13 @@ def row_scores(rows: ScoredRows, score: str) -> npt.NDArray[np.float64]:
     return is_right.astype(np.float64)
 
 
-def asked_sha256(benchmark: PredictionsBenchmark, evaluation: AnyEvaluation) -> str:
-    """SHA-256 of the rows and of what is asked of them: a result that differs in it answers something else."""
+def asked_sha256(benchmark: PredictionsBenchmark, *, dataset: str, split: str) -> str:
+    """SHA-256 of the rows (the fingerprint of their dataset, the part that was scored) and of what is asked of
+    them: a result that differs in it answers something else."""
     return sha256_of_json(
         {
-            "dataset": evaluation.dataset_fingerprint,
-            "split": evaluation.split,
+            "dataset": dataset,
+            "split": split,
             "benchmark": benchmark.model_dump(mode="json"),
         }
     )
@@ -76,20 +82,34 @@ def result_of_predictions(
     evaluated_s: float,
     folder: Path,
 ) -> BenchmarkResult:
-    """Score a run's predictions (a table of `read_predictions`) and write the result to `folder`.
+    """Score a run's predictions and write the result to `folder`; errors are those of `scored_predictions`."""
+    result, items = scored_predictions(
+        benchmark, predictions, evaluation, arm=arm, seed=seed, evaluated_s=evaluated_s
+    )
+    save_result(folder, result, items_bytes(items))
+    return result
+
+
+def scored_predictions(
+    benchmark: PredictionsBenchmark,
+    predictions: Any,
+    evaluation: AnyEvaluation,
+    *,
+    arm: str,
+    seed: int,
+    evaluated_s: float,
+) -> tuple[BenchmarkResult, Any]:
+    """A run's predictions (a table of `read_predictions`), scored: the result, and the table of its items.
 
     Raises `ConfigError` where a column is absent, no row is chosen, or a class is needed that is not there.
     """
     chosen = predictions.filter(rows_asked(benchmark, predictions))
     if not chosen.num_rows:
-        raise ConfigError(
-            f"benchmark '{benchmark.name}': no validation row has {benchmark.where}. Choose values that occur "
-            f"in the predictions of run {evaluation.run_id}."
-        )
+        raise nothing_asked(benchmark, predictions)
+    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
     metric, scores = _scored(benchmark, chosen, evaluation)
     items = items_table(_items(benchmark, chosen, scores))
     found = summarise(items)
-    data = items_bytes(items)
     result = BenchmarkResult(
         run_id=evaluation.run_id,
         candidate=arm,
@@ -97,7 +117,7 @@ def result_of_predictions(
         step=evaluation.step,
         weights_digest=evaluation.weights_digest,
         benchmark=benchmark.name,
-        benchmark_sha256=asked_sha256(benchmark, evaluation),
+        benchmark_sha256=asked,
         grader_sha256=sha256_of_json({"score": benchmark.score}),
         prompt_sha256=sha256_of_json("the row itself"),
         num_items=items.num_rows,
@@ -109,10 +129,9 @@ def result_of_predictions(
         # The predictions are made and paid for by the run's own evaluation.
         device_s=0.0,
         evaluated_s=evaluated_s,
-        items_sha256=sha256_of_bytes(data),
+        items_sha256=sha256_of_bytes(items_bytes(items)),
     )
-    save_result(folder, result, data)
-    return result
+    return result, items
 
 
 def _scored(
@@ -173,10 +192,42 @@ def rows_asked(benchmark: PredictionsBenchmark, predictions: Any) -> npt.NDArray
     """Which rows of a table a benchmark is about; an error where it lacks a column that is asked for."""
     mask = np.ones(predictions.num_rows, dtype=bool)
     for column, wanted in benchmark.where.items():
-        mask &= np.array(
-            [_as_text(value) == _as_text(wanted) for value in _column(benchmark, predictions, column)]
-        )
+        mask &= np.array([is_asked(value, wanted) for value in _column(benchmark, predictions, column)])
     return mask
+
+
+def is_asked(value: Any, wanted: str | bool | int | None) -> bool:
+    """Whether a row's value is the one that `where` names.
+
+    YAML's true is that of a column of truths, of numbers (1) and of names (`True`); a name is also a truth's.
+    """
+    if value is None or wanted is None:
+        return value is wanted
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        as_number = {str(int(wanted))} if isinstance(wanted, bool) else set()
+        return str(value).lower() in {str(wanted).lower(), *as_number}
+    return str(value) == str(wanted)
+
+
+def nothing_asked(benchmark: PredictionsBenchmark, rows: Any) -> ConfigError:
+    """That none of the rows is asked, what was written, and what the columns hold."""
+    written = " with ".join(f"{name}: {_shown(wanted)}" for name, wanted in benchmark.where.items())
+    held = "; ".join(f"{name} holds {_values_text(_column(benchmark, rows, name))}" for name in benchmark.where)
+    return ConfigError(
+        f"benchmark '{benchmark.name}': no validation row has {written}. Choose values that occur: {held}."
+    )
+
+
+def _values_text(values: list[Any]) -> str:
+    """The most frequent first."""
+    found = [_shown(value) for value, _ in Counter(values).most_common()]
+    more = f" and {len(found) - MOST_SHOWN:,} more" if len(found) > MOST_SHOWN else ""
+    return ", ".join(found[:MOST_SHOWN]) + more
+
+
+def _shown(value: Any) -> str:
+    """As YAML has it, and `assay data show`."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _items(benchmark: PredictionsBenchmark, table: Any, scores: npt.NDArray[np.float64]) -> list[ItemScore]:
@@ -203,7 +254,3 @@ def _column(benchmark: PredictionsBenchmark, table: Any, name: str) -> list[Any]
         )
     found: list[Any] = table[name].to_pylist()
     return found
-
-
-def _as_text(value: Any) -> str | None:
-    return None if value is None else str(value)

@@ -8,12 +8,27 @@ from assay.records.evaluation import Estimate
 
 _IN_POINTS = ("share", "AUC")
 
+LEAST_CHANCE = 0.005
+"""What is below it is told as `under 1%`; a cure with such a chance is none."""
+
 
 def effect_text(value: float, unit: str, *, signed: bool = True) -> str:
     """`0.0123` of a share -> `+1.23 points`; other units as they are: `+0.0123 nats per row`."""
     if unit in _IN_POINTS:
         return f"{_number(100 * value, '.2f', signed)} points" + (" of AUC" if unit == "AUC" else "")
     return f"{_number(value, '.4f', signed)} {unit}"
+
+
+def is_beyond(effect: float, unit: str) -> bool:
+    """Whether it is as large as a share itself: no gain is, and a margin of it asks for nothing."""
+    return unit in _IN_POINTS and effect >= 1.0
+
+
+def detectable_text(effect: float, unit: str) -> str:
+    """The least effect that a design finds."""
+    if is_beyond(effect, unit):
+        return "none that a share can have"
+    return effect_text(effect, unit, signed=False)
 
 
 def side_text(harm: float, unit: str) -> str:
@@ -45,9 +60,15 @@ def interval_words(estimate: Estimate, unit: str) -> str:
 
 def chance_text(chance: float) -> str:
     """`0.873` -> `87%`; never 0% or 100% for what is neither."""
-    if 0.0 < chance < 0.005:
+    if 0.0 < chance < LEAST_CHANCE:
         return "under 1%"
     return "over 99%" if 0.995 <= chance < 1.0 else f"{100 * chance:.0f}%"
+
+
+def would_help(more: MoreEvidence) -> bool:
+    """Whether it may turn a clause, or answer either way: what surely does not is no cure."""
+    known = [chance for chance in (more.chance, more.answers) if chance is not None]
+    return not known or max(known) >= LEAST_CHANCE
 
 
 def chances_text(more: MoreEvidence) -> list[str]:

@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
+from assay.evaluation.evidence.interval import clustered_variance, wilson_interval
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
 from assay.scoring.item_failure import ItemFailure
@@ -203,12 +204,14 @@ def summarise(table: pa.Table) -> Summary:
     scores, weights = scores[scored], table["weight"].to_numpy()[scored]
     clusters = np.unique(_cluster_indices(table["cluster"])[scored], return_inverse=True)[1]
     mean = float(np.average(scores, weights=weights))
-    error, num_clusters = clustered_standard_error(scores, clusters, weights)
-    if error is None:
+    shares = weights / weights.sum()
+    found = clustered_variance((scores - mean) * shares, clusters, shares)
+    if found.degrees <= 0.0:
         return Summary(Estimate(value=mean, method="one cluster: no interval"), None, num_failed)
-    from scipy import stats  # here, for who only lists results imports this module, too
+    from scipy.special import stdtrit  # here, for who only lists results imports this module, too
 
-    quantile = float(stats.t.ppf(0.975, num_clusters - 1))
+    quantile, error = float(stdtrit(found.degrees, 0.975)), math.sqrt(float(found.variance))
+    num_clusters = len(np.unique(clusters))
     clustered = "clustered " if num_clusters < len(scores) else ""
     if _are_shares(scores):
         effective = effective_number(mean, error, len(scores), num_clusters)
@@ -221,14 +224,6 @@ def summarise(table: pa.Table) -> Summary:
     return Summary(estimate, detectable_effect(scores, error), num_failed)
 
 
-def wilson_interval(rate: float, count: float, quantile: float) -> tuple[float, float]:
-    """Wilson's (1927) interval of a rate of `count` independent trials; never leaves [0, 1]."""
-    shrink = 1 + quantile**2 / count
-    centre = (rate + quantile**2 / (2 * count)) / shrink
-    reach = quantile / shrink * math.sqrt(rate * (1 - rate) / count + quantile**2 / (4 * count**2))
-    return max(0.0, min(rate, centre - reach)), min(1.0, max(rate, centre + reach))
-
-
 def effective_number(rate: float, error: float, num_items: int, num_clusters: int) -> float:
     """How many independent items would leave a rate as uncertain as the clustered ones do.
 
@@ -237,22 +232,6 @@ def effective_number(rate: float, error: float, num_items: int, num_clusters: in
     if error == 0:
         return float(num_clusters)
     return min(float(num_items), rate * (1 - rate) / error**2)
-
-
-def clustered_standard_error(
-    scores: Float64[np.ndarray, "item"], clusters: Int[np.ndarray, "item"], weights: Float64[np.ndarray, "item"]
-) -> tuple[float | None, int]:
-    """Standard error of the weighted mean, and the number of clusters; None with a single cluster.
-
-    Sum over clusters of (sum of weighted residuals)^2, times G/(G-1), over the squared total weight: the
-    cluster-robust variance of a ratio (Miller 2024, arXiv 2411.00640, eq. 4, with the small-sample factor).
-    """
-    mean = np.average(scores, weights=weights)
-    sums = np.bincount(clusters, weights=weights * (scores - mean))
-    count = len(sums)
-    if count < 2:
-        return None, count
-    return math.sqrt(float(np.sum(sums**2)) * count / (count - 1)) / float(weights.sum()), count
 
 
 def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> DetectableEffect:
@@ -267,10 +246,10 @@ def detectable_effect(scores: Float64[np.ndarray, "item"], error: float) -> Dete
         count, successes = len(scores), float(scores.sum())
         rate = (successes + 2) / (count + 4)
         error = max(error, math.sqrt(rate * (1 - rate) / (count + 4)))
-    from scipy import stats
+    from scipy.special import ndtri
 
     power, confidence = 0.8, 0.95
-    quantiles = stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(power)
+    quantiles = ndtri((1 + confidence) / 2) + ndtri(power)
     effect = float(quantiles) * error * math.sqrt(2)
     return DetectableEffect(effect=effect, power=power, confidence=confidence, correlation=0.0)
 

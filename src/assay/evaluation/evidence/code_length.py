@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.interval import CONFIDENCE, normal_quantile, symmetric
@@ -128,7 +128,7 @@ def compare_code_lengths(pairs: Sequence[tuple[CodeLength, CodeLength]]) -> Esti
         error = np.sqrt(newey_west(saved - means[0] * rows)) / float(rows.sum())
         method = f"Newey-West over {len(rows)} steps of one pair; the seed's luck is not in it"
         return symmetric(middle, normal_quantile() * float(error), method=method)
-    quantile = float(student_t.ppf(0.5 + CONFIDENCE / 2.0, len(pairs) - 1))
+    quantile = float(stdtrit(len(pairs) - 1, 0.5 + CONFIDENCE / 2.0))
     margin = quantile * float(means.std(ddof=1)) / float(np.sqrt(len(pairs)))
     return symmetric(middle, margin, method=f"t over {len(pairs)} pairs of runs")
 

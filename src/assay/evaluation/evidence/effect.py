@@ -34,8 +34,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Shaped
-from scipy.special import ndtri
-from scipy.stats import t as student_t
+from scipy.special import ndtri, stdtrit
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.interval import CONFIDENCE, clustered_variance, symmetric
@@ -62,8 +61,8 @@ class Effect(NamedTuple):
     """The seed-by-item part, that the two above both hold."""
     seed_degrees: Leading
     """Degrees of freedom of the first: S - 1, or Welch's where seeds are not paired."""
-    item_degrees: int
-    """Clusters - 1, summed over benchmarks."""
+    item_degrees: float | Leading
+    """Those of the second: clusters - 1, fewer where they are of unequal size (`interval`)."""
 
     @property
     def variance(self) -> Leading:
@@ -79,6 +78,14 @@ class Effect(NamedTuple):
         return np.where(np.isinf(self.item_variance), np.inf, alone)
 
     @property
+    def degrees(self) -> Leading:
+        """How surely `variance` is known: Satterthwaite's degrees of freedom of seeds and items together."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            scatter = self.seed_variance**2 / self.seed_degrees + self.items_alone**2 / self.item_degrees
+            found = np.square(self.seed_variance + self.items_alone) / scatter
+        return np.where(np.isnan(found), 1.0, found)
+
+    @property
     def standard_error(self) -> Leading:
         """Square root of `variance`."""
         error: np.ndarray = np.sqrt(self.variance)
@@ -92,11 +99,11 @@ class Effect(NamedTuple):
         of_seeds, items, variance = np.asarray(self.seed_variance), self.items_alone, self.variance
         normal = ndtri(level)
         with np.errstate(invalid="ignore", divide="ignore"):
-            from_seeds = student_t.ppf(level, np.maximum(self.seed_degrees, 1e-300)) - normal
-            from_items = student_t.ppf(level, np.maximum(self.item_degrees, 1e-300)) - normal
+            from_seeds = stdtrit(np.maximum(self.seed_degrees, 1e-300), level) - normal
+            from_items = stdtrit(np.maximum(self.item_degrees, 1e-300), level) - normal
             share, power = np.where(of_seeds > 0.0, of_seeds / (of_seeds + items), 0.0), share_power(level)
             mixed = normal + share**power * from_seeds + (1.0 - share) ** power * from_items
-            narrowest = self.item_variance / student_t.ppf(0.5 + CONFIDENCE / 2.0, self.seed_degrees) ** 2
+            narrowest = self.item_variance / stdtrit(self.seed_degrees, 0.5 + CONFIDENCE / 2.0) ** 2
             of_errors = mixed * np.sqrt(np.maximum(of_seeds + items, narrowest) / variance)
         missing = (np.asarray(self.seed_degrees) <= 0) | (self.item_degrees <= 0)
         return np.where(missing, np.inf, np.where(variance > 0.0, of_errors, 1.0))
@@ -132,24 +139,30 @@ def paired_effect(
     differences: Float64[np.ndarray, "*leading seed item"],
     clusters: Shaped[np.ndarray, "item"] | None = None,
     weights: Float64[np.ndarray, "weight"] | None = None,
+    *,
+    as_if_equal: bool = False,
 ) -> Effect:
     """Mean and variance of [..., seed, item] differences whose seeds are paired.
 
     `clusters` [item]: which cluster each item belongs to; any values, equal for items of one cluster.
     `weights` [item]: what each item counts for, e.g. its bytes; None for one each.
+    `as_if_equal`: as campaigns declared it once, clusters are taken to count the same in the mean.
     """
     num_seeds, num_items = differences.shape[-2:]
     share = item_shares(weights, num_items)
     seed_means, item_means = differences @ share, differences.mean(axis=-2)
     mean = seed_means.mean(axis=-1)
-    seed_variance, residual = _over_seeds(differences, seed_means, item_means, clusters, share)
+    counted = None if as_if_equal or (clusters is None and weights is None) else share
+    of_items = clustered_variance((item_means - mean[..., None]) * share, clusters, counted)
+    residuals = differences - seed_means[..., None] - item_means[..., None, :] + mean[..., None, None]
+    of_residuals = clustered_variance(residuals * share, clusters, counted).variance.sum(axis=-1)
     return Effect(
         mean=mean,
-        seed_variance=seed_variance,
-        item_variance=clustered_variance((item_means - mean[..., None]) * share, clusters),
-        residual_variance=residual,
+        seed_variance=variance_of_seeds(seed_means),
+        item_variance=of_items.variance,
+        residual_variance=of_residuals / max(num_seeds * (num_seeds - 1), 1),
         seed_degrees=np.full(mean.shape, float(num_seeds - 1)),
-        item_degrees=num_clusters(clusters, num_items) - 1,
+        item_degrees=of_items.degrees,
     )
 
 
@@ -160,11 +173,6 @@ def estimate_of(effect: Effect) -> Estimate:
         reason = "one seed" if float(effect.seed_degrees) <= 0 else "one item"
         return Estimate(value=float(effect.mean), method=f"crossed seeds x items: undefined, {reason}")
     return symmetric(float(effect.mean), half, method="crossed seeds x items")
-
-
-def num_clusters(clusters: Shaped[np.ndarray, "item"] | None, num_items: int) -> int:
-    """Independent draws among the items."""
-    return num_items if clusters is None else int(np.unique(clusters).size)
 
 
 def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -> Float64[np.ndarray, "item"]:
@@ -181,18 +189,10 @@ def item_shares(weights: Float64[np.ndarray, "weight"] | None, num_items: int) -
     return shares
 
 
-def _over_seeds(
-    scores: Float64[np.ndarray, "*leading seed item"],
-    seed_means: Float64[np.ndarray, "*leading seed"],
-    item_means: Float64[np.ndarray, "*leading item"],
-    clusters: Shaped[np.ndarray, "item"] | None,
-    share: Float64[np.ndarray, "item"],
-) -> tuple[Float64[np.ndarray, "*leading"], Float64[np.ndarray, "*leading"]]:
-    """Variance of the mean over seeds, and the residual's share in it."""
-    num_seeds = scores.shape[-2]
+def variance_of_seeds(seed_means: Float64[np.ndarray, "*leading seed"]) -> Float64[np.ndarray, "*leading"]:
+    """The variance of the mean of [..., seed]; infinite with one seed, which cannot say."""
+    num_seeds = seed_means.shape[-1]
     if num_seeds < 2:
-        return np.full(seed_means.shape[:-1], np.inf), np.zeros(seed_means.shape[:-1])
-    mean = seed_means.mean(axis=-1)
-    residuals = scores - seed_means[..., None] - item_means[..., None, :] + mean[..., None, None]
-    of_clusters = clustered_variance(residuals * share, clusters).sum(axis=-1) / (num_seeds * (num_seeds - 1))
-    return seed_means.var(axis=-1, ddof=1) / num_seeds, of_clusters
+        return np.full(seed_means.shape[:-1], np.inf)
+    variance: np.ndarray = seed_means.var(axis=-1, ddof=1) / num_seeds
+    return variance

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from assay.base.digest import sha256_of_bytes
-from assay.base.errors import DataError
+from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.classifier.compare import ALLOWED_AUC_LOSS, compare_auc, compare_slices
 from assay.evaluation.evidence.classifier.metrics import classifier_metrics, slice_metrics
 from assay.evaluation.evidence.classifier.rows import scores_of
@@ -46,14 +46,19 @@ def evaluate_predictions(
     weights_digest: str,
     dataset_fingerprint: str,
     split: str,
+    num_leaking: int | None = None,
 ) -> AnyEvaluation:
-    """Measure a file of predictions. Errors: those of `read_predictions` and `scored_rows`."""
+    """Measure a file of predictions; `num_leaking`: see `Evaluation`.
+
+    Errors: those of `read_predictions` and `scored_rows`.
+    """
     of_what: dict[str, Any] = {
         "run_id": run_id,
         "step": step,
         "weights_digest": weights_digest,
         "dataset_fingerprint": dataset_fingerprint,
         "split": split,
+        "num_leaking": num_leaking,
     }
     if isinstance(predictions, BinaryPredictions):
         table = read_predictions(path)
@@ -91,6 +96,12 @@ def compare_evaluations(
 
     `allowed_loss` is in the metric's unit; None is one percentage point of an AUC, and nothing of any other.
     """
+    metric = baseline.headline.metric
+    if allowed_loss is not None and allowed_loss >= 1.0 and metric.unit in ("share", "AUC"):
+        raise ConfigError(
+            f"allowed loss {allowed_loss:g}: {metric.title} is between 0 and 1, and cannot lose as much. A "
+            f"point is 0.01; perhaps you meant {allowed_loss / 100:g}."
+        )
     before, after = predictions_of(baseline_dir, baseline), predictions_of(candidate_dir, candidate)
     before = same_clusters(before, after)
     names: dict[str, Any] = {

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Shaped
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from assay.evaluation.evidence.effect import Effect, Leading, item_shares, paired_effect
 from assay.evaluation.evidence.failure_rate import mean_upper, rate_upper
@@ -65,12 +65,13 @@ def harm_of(
     weights: Float64[np.ndarray, "weight"] | None = None,
     *,
     is_share: bool,
+    as_if_equal: bool = False,
 ) -> Harm:
     """The harm that differences [..., seed, item] show, of which higher is better; see `paired_effect`.
 
     `is_share`: no score is below 0 or above 1.
     """
-    found = paired_effect(-differences, clusters, weights)
+    found = paired_effect(-differences, clusters, weights, as_if_equal=as_if_equal)
     items = item_shares(weights, differences.shape[-1])
     sums, shares = cluster_sums(-differences.mean(axis=-2) * items, clusters), cluster_sums(items, clusters)
     harms, shares = sums[..., shares > 0.0] / shares[shares > 0.0], shares[shares > 0.0]
@@ -157,7 +158,7 @@ def _unseen_size(components: VarianceComponents, *, is_share: bool) -> float:
 
 def _reaching(found: Effect, reach: Leading) -> Effect:
     """With an item variance that alone reaches so far, at least."""
-    least = np.square(reach / student_t.ppf(ONE_SIDED, max(found.item_degrees, 1)))
+    least = np.square(reach / stdtrit(np.maximum(found.item_degrees, 1.0), ONE_SIDED))
     return found._replace(item_variance=np.maximum(found.item_variance, least))
 
 

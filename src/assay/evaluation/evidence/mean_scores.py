@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float64
-from scipy import stats
+from scipy.special import stdtrit
 
 from assay.base.errors import DataError
 from assay.evaluation.evidence.failure_rate import independent_trials
@@ -22,6 +22,7 @@ from assay.evaluation.evidence.interval import (
     normal_quantile,
     one_cluster,
     symmetric,
+    wilson_interval,
 )
 from assay.evaluation.evidence.predictions import PREDICTED, clusters_of, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import metadata_slices, slice_differences
@@ -45,7 +46,7 @@ def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None 
         return symmetric(mean, spread.reach, method=f"normal theory (t), {spread.num_clusters} clusters")
     if values.size < 2:
         return Estimate(value=mean, method="normal theory (t): undefined, one row")
-    quantile = float(stats.t.ppf(0.5 + CONFIDENCE / 2, values.size - 1))
+    quantile = float(stdtrit(values.size - 1, 0.5 + CONFIDENCE / 2))
     return symmetric(
         mean, quantile * float(values.std(ddof=1)) / np.sqrt(values.size), method="normal theory (t)"
     )
@@ -56,21 +57,13 @@ def share_estimate(hits: Float64[np.ndarray, "row"], clusters: Clusters | None =
 
     Rows in clusters count as the independent ones that they are worth (`independent_trials`, of the rarer).
     """
-    share = float(hits.mean())
+    share, worth, method = float(hits.mean()), float(hits.size), "Wilson"
     if clusters is not None:
         worth = independent_trials(hits < 0.5 if share > 0.5 else hits > 0.5, clusters).number
-        z2 = normal_quantile() ** 2
-        middle, reach = (
-            share + z2 / (2 * worth),
-            np.sqrt(z2 * (share * (1 - share) / worth + z2 / (4 * worth**2))),
-        )
-        low, high = (float(end / (1 + z2 / worth)) for end in (middle - reach, middle + reach))
         counted = f"{hits.size:,} rows in {len(np.unique(clusters)):,} clusters"
-        method = f"Wilson, {counted}, which tell as much as {worth:,.0f} independent ones"
-        return Estimate(value=share, low=max(low, 0.0), high=min(high, 1.0), method=method)
-    found = stats.binomtest(int(hits.sum()), hits.size)
-    low, high = found.proportion_ci(CONFIDENCE, method="wilson")
-    return Estimate(value=share, low=float(low), high=float(high), method="Wilson")
+        method = f"{method}, {counted}, which tell as much as {worth:,.0f} independent ones"
+    low, high = wilson_interval(share, worth, normal_quantile())
+    return Estimate(value=share, low=low, high=high, method=method)
 
 
 def score_metrics(table: Any, metrics: Sequence[Metric]) -> ScoreMetrics:

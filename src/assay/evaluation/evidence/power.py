@@ -17,8 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64, Shaped
 from scipy.optimize import brentq
-from scipy.special import ndtr
-from scipy.stats import chi2, norm
+from scipy.special import gammaincinv, ndtr, ndtri
 
 from assay.base.errors import ConfigError
 from assay.base.units import number_of
@@ -142,7 +141,7 @@ def detectable_difference(num_items: int, *, discordance: float, wanted_power: f
     discordance; no claim about a method, only about these two sets of weights. Infinite where even the largest
     possible difference, the discordance, would be missed too often.
     """
-    square = float(norm.ppf(1.0 - (1.0 - LEVEL) / 2) + norm.ppf(wanted_power)) ** 2
+    square = float(ndtri(1.0 - (1.0 - LEVEL) / 2) + ndtri(wanted_power)) ** 2
     difference = math.sqrt(square * discordance / (num_items + square))
     return difference if difference <= discordance else math.inf
 
@@ -153,7 +152,7 @@ def variance_scatter(components: VarianceComponents, *, num_seeds: int, num_item
     The scatter of the seed part is a chi-square's; items are many, so theirs is left out.
     """
     degrees = max(num_seeds - 1, 1)
-    points = chi2.ppf((np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS, degrees) / degrees
+    points = 2.0 * gammaincinv(degrees / 2.0, (np.arange(_CHI2_POINTS) + 0.5) / _CHI2_POINTS) / degrees
     residual = components.residual / (num_seeds * num_items)
     return Effect(
         mean=np.zeros(_CHI2_POINTS),

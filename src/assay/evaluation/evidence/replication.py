@@ -6,6 +6,12 @@ after D with variance V the belief is
 
     w = prior_sd^2 / (prior_sd^2 + V)      mean = w D      sd = sqrt(w V)
 
+V itself is an estimate, of few seeds a poor one: three that agree by luck would make the belief too sure ("over
+99%" of 7% of candidates whose gain is just the least effect, of 0.8% as it is). The true variance is V times
+f / chi-squared with V's f degrees of freedom, and `GainBelief` is the mean of the beliefs over that. The gain
+that was seen does not count for the variance: one that the prior takes for unlikely would only make it seem
+larger, and a larger gain would be believed less.
+
 If the prior describes all that was tried, this holds for the best of them as for any (Bayes conditions on
 what was seen, not on why it was looked at). If nobody would have told us of a pilot below some threshold and
 the prior describes only this candidate, the pilot's likelihood must be divided by the chance of passing that
@@ -20,15 +26,21 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.special import ndtr
-from scipy.stats import norm
+from scipy.special import gammaincinv, log_ndtr, ndtr, ndtri
 
 from assay.base.errors import ConfigError
+
+Leading = Float64[np.ndarray, "*#leading"]
+"""One number for each comparison, or one that broadcasts to them."""
 
 PRIOR_SD = 0.02
 """Two points of accuracy: what candidates of one lab differ by, where its record does not say otherwise."""
 
 _GRID_POINTS = 4001
+_POINTS = 24
+"""Variances over which a belief is averaged."""
+_STEPS = 8
+"""Steps of Newton's method."""
 
 
 class Belief(NamedTuple):
@@ -56,7 +68,7 @@ class Belief(NamedTuple):
 
     def replication_probability(self, standard_error: float, *, level: float = 0.95) -> float:
         """The chance that a new experiment of this standard error finds a gain at one-sided `level`."""
-        passes = ndtr(self.grid / standard_error - norm.ppf(level))
+        passes = ndtr(self.grid / standard_error - ndtri(level))
         return float(passes @ self.weights)
 
 
@@ -73,6 +85,75 @@ def shrink(
     with np.errstate(divide="ignore"):
         weight = 1.0 / (1.0 + np.asarray(variance, dtype=np.float64) / prior_sd**2)
     return weight * effect, prior_sd * np.sqrt(1.0 - weight)
+
+
+class GainBelief(NamedTuple):
+    """The belief in a true gain, whatever mean difference is seen: normals [..., point], one for each true
+    variance that the estimated one may stand for."""
+
+    slope: Float64[np.ndarray, "*leading point"]
+    """What is left of the mean difference: w."""
+    sd: Float64[np.ndarray, "*leading point"]
+    weights: Float64[np.ndarray, "point"]
+    """They sum to 1."""
+
+    def probability_above(
+        self, limit: float | Leading, mean: float | Leading, *, noise_variance: float | Leading = 0.0
+    ) -> Leading:
+        """P(the true gain, or what is seen of it with further noise, is above the limit), given the mean."""
+        probability, _ = self._above(_column(limit), _column(mean), _column(noise_variance))
+        return probability
+
+    def least_mean(
+        self, limit: float | Leading, probability: float, *, noise_variance: float | Leading = 0.0
+    ) -> Leading:
+        """The mean difference with which that probability is `probability`, by Newton's method on its quantile,
+        which is nearly linear in the mean."""
+        wanted, limits, noise = float(ndtri(probability)), _column(limit), _column(noise_variance)
+        median = int(np.searchsorted(np.cumsum(self.weights), 0.5))
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            found = (limits + wanted * np.sqrt(np.square(self.sd) + noise))[..., median] / self.slope[
+                ..., median
+            ]
+            for _ in range(_STEPS):
+                above, rise = self._above(limits, found[..., None], noise)
+                quantile = ndtri(np.clip(above, 1e-15, 1.0 - 1e-15))
+                found = found - (quantile - wanted) * np.exp(-0.5 * np.square(quantile)) / rise
+        least: np.ndarray = found
+        return least
+
+    def _above(
+        self,
+        limit: Float64[np.ndarray, "*#leading 1"],
+        mean: Float64[np.ndarray, "*#leading 1"],
+        noise: Float64[np.ndarray, "*#leading 1"],
+    ) -> tuple[Leading, Leading]:
+        """The probability, and its slope in the mean times (2 pi)^(1/2)."""
+        spread = np.maximum(np.sqrt(np.square(self.sd) + noise), 1e-300)
+        distance = (self.slope * mean - limit) / spread
+        probability: np.ndarray = ndtr(distance) @ self.weights
+        rise: np.ndarray = (np.exp(-0.5 * np.square(distance)) * self.slope / spread) @ self.weights
+        return probability, rise
+
+
+def gain_belief(variance: float | Leading, degrees: float | Leading | None, *, prior_sd: float) -> GainBelief:
+    """What a mean difference of this variance says of the true gain.
+
+    `degrees`: of freedom, of which the variance is known; None where it is known for sure.
+    """
+    variance = _column(variance)
+    if degrees is None:
+        slope, sd = shrink(np.ones_like(variance), variance, prior_sd=prior_sd)
+        return GainBelief(slope, sd, np.ones(1))
+    # Chi-squared's lower end is where the variance is large: the points lie closer there.
+    edges = (np.arange(_POINTS) + 0.5) / _POINTS
+    scale = _column(degrees) / (2.0 * gammaincinv(_column(degrees) / 2.0, np.square(edges)))
+    slope, sd = shrink(np.ones_like(scale), variance * scale, prior_sd=prior_sd)
+    return GainBelief(slope, sd, edges / edges.sum())
+
+
+def _column(values: float | Leading) -> Float64[np.ndarray, "*leading 1"]:
+    return np.asarray(values, dtype=np.float64)[..., None]
 
 
 def belief_after(
@@ -102,7 +183,7 @@ def belief_after(
     for effect, variance in zip(effects, variances, strict=True):
         log_density -= 0.5 * (effect - grid) ** 2 / variance
     if heard_above is not None:
-        log_density -= norm.logsf((heard_above - grid) / math.sqrt(variances[0]))
+        log_density -= log_ndtr((grid - heard_above) / math.sqrt(variances[0]))
     weights = np.exp(log_density - log_density.max())
     return Belief(grid, weights / weights.sum())
 

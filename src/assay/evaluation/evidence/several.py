@@ -18,9 +18,10 @@ from jaxtyping import Float64, Int64, Shaped
 from assay.base.errors import DataError
 from assay.evaluation.evidence.effect import (
     Effect,
+    Leading,
     item_shares,
-    num_clusters,
     paired_effect,
+    variance_of_seeds,
 )
 from assay.evaluation.evidence.interval import clustered_variance
 from assay.evaluation.evidence.shared_items import sharing_groups
@@ -53,10 +54,13 @@ def breadth(
     clusters: Mapping[str, Shaped[np.ndarray, "_"]] | None = None,
     weights: Mapping[str, Float64[np.ndarray, "_"]] | None = None,
     draws: Mapping[str, Int64[np.ndarray, "_"]] | None = None,
+    *,
+    as_if_equal: bool = False,
 ) -> Breadth:
     """The composite of [seed, item] differences, and of the rest when each benchmark is left out.
 
     `draws`: which items of different benchmarks are one draw (`shared_items.common_draws`); None: none are.
+    `as_if_equal`: as campaigns declared it once, see `effect.paired_effect`.
     """
     if not differences:
         raise DataError("No benchmark to compare on. Evaluate baseline and candidate on at least one.")
@@ -65,14 +69,22 @@ def breadth(
         listed = ", ".join(f"{name} has {count}" for name, count in seeds.items())
         raise DataError(f"Benchmarks differ in their number of seeds: {listed}. Evaluate each seed on each.")
     found = {
-        name: _benchmark(values, (clusters or {}).get(name), (weights or {}).get(name), (draws or {}).get(name))
+        name: _benchmark(
+            values,
+            (clusters or {}).get(name),
+            (weights or {}).get(name),
+            (draws or {}).get(name),
+            as_if_equal=as_if_equal,
+        )
         for name, values in differences.items()
     }
     left_out = {
-        name: _composite({other: each for other, each in found.items() if other != name})
+        name: _composite({other: each for other, each in found.items() if other != name}, as_if_equal)
         for name in (found if len(found) > 1 else ())
     }
-    return Breadth(_composite(found), left_out, {name: each.effect for name, each in found.items()})
+    return Breadth(
+        _composite(found, as_if_equal), left_out, {name: each.effect for name, each in found.items()}
+    )
 
 
 class _Benchmark(NamedTuple):
@@ -90,46 +102,57 @@ def _benchmark(
     clusters: Shaped[np.ndarray, "item"] | None,
     weights: Float64[np.ndarray, "item"] | None,
     draws: Int64[np.ndarray, "item"] | None,
+    *,
+    as_if_equal: bool,
 ) -> _Benchmark:
     share = item_shares(weights, differences.shape[-1])
-    return _Benchmark(
-        paired_effect(differences, clusters, weights), differences @ share, differences, share, draws
-    )
+    effect = paired_effect(differences, clusters, weights, as_if_equal=as_if_equal)
+    return _Benchmark(effect, differences @ share, differences, share, draws)
 
 
-def _composite(benchmarks: Mapping[str, _Benchmark]) -> Effect:
+def _composite(benchmarks: Mapping[str, _Benchmark], as_if_equal: bool) -> Effect:
     count = len(benchmarks)
     by_seed = np.mean(np.stack([each.seed_means for each in benchmarks.values()]), axis=0)
-    num_seeds = by_seed.shape[-1]
-    seed_variance = (
-        by_seed.var(axis=-1, ddof=1) / num_seeds if num_seeds > 1 else np.full(by_seed.shape[:-1], np.inf)
-    )
     draws = {name: each.draws for name, each in benchmarks.items() if each.draws is not None}
     groups = sharing_groups(draws) if draws else [[name] for name in benchmarks]
-    parts = [_of_group([benchmarks[name] for name in group]) for group in groups]
+    parts = [_of_group([benchmarks[name] for name in group], as_if_equal) for group in groups]
+    variance = np.asarray(sum(part.item_variance for part in parts))
     return Effect(
         mean=by_seed.mean(axis=-1),
-        seed_variance=seed_variance,
-        item_variance=np.asarray(sum(part.item_variance for part in parts) / count**2),
+        seed_variance=variance_of_seeds(by_seed),
+        item_variance=variance / count**2,
         residual_variance=np.asarray(sum(part.residual_variance for part in parts) / count**2),
-        seed_degrees=np.full(by_seed.shape[:-1], float(num_seeds - 1)),
-        item_degrees=sum(part.item_degrees for part in parts),
+        seed_degrees=np.full(by_seed.shape[:-1], float(by_seed.shape[-1] - 1)),
+        item_degrees=sum(part.item_degrees for part in parts) if as_if_equal else _degrees(parts, variance),
     )
 
 
-def _of_group(group: Sequence[_Benchmark]) -> Effect:
+def _degrees(parts: Sequence[Effect], variance: Leading) -> Leading:
+    """Satterthwaite's, of a sum of variances; those of all together where nothing varies."""
+    if len(parts) == 1:
+        return np.asarray(parts[0].item_degrees)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scatter = sum(np.square(part.item_variance) / part.item_degrees for part in parts)
+        found = np.square(variance) / scatter
+    most = np.asarray(sum(part.item_degrees for part in parts))
+    return np.where(np.isinf(variance), 0.0, np.where(variance > 0.0, found, most))
+
+
+def _of_group(group: Sequence[_Benchmark], as_if_equal: bool) -> Effect:
     """Benchmarks that score the same items, with the item and residual variance of their sum."""
     first = group[0].effect
     if len(group) == 1:
         return first
     of_items, residuals = zip(*(_deviations(each) for each in group), strict=True)
     joined = np.concatenate([each.draws for each in group if each.draws is not None])
+    shares = None if as_if_equal else np.concatenate([each.share for each in group])
     num_seeds = group[0].differences.shape[-2]
-    of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined).sum(axis=-1)
+    of_seeds = clustered_variance(np.concatenate(residuals, axis=-1), joined, shares).variance.sum(axis=-1)
+    together = clustered_variance(np.concatenate(of_items, axis=-1), joined, shares)
     return first._replace(
-        item_variance=clustered_variance(np.concatenate(of_items, axis=-1), joined),
+        item_variance=together.variance,
         residual_variance=of_seeds / max(num_seeds * (num_seeds - 1), 1),
-        item_degrees=num_clusters(joined, joined.size) - 1,
+        item_degrees=together.degrees,
     )
 
 

@@ -21,6 +21,8 @@ from assay.records.evaluation import ACCURACY, LOG_LOSS, AnyEvaluation, Classifi
 
 ENDS = 10
 """Steps at the beginning and at the end of a run whose median losses are compared."""
+FEWEST_AT_AN_END = 3
+"""Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
 DIVERGED_FACTOR = 2.0
 LEAKING_SHARE = 0.01
 CUT_SHARE = 0.05
@@ -39,6 +41,10 @@ APART_NATS, APART_TIMES, LEAST_APART_NATS = 0.02, 20.0, 1e-5
 nothing."""
 FAILED = "failed_grades"
 """Share of a step's answers; behind it, `failed_grades_KIND`."""
+ONE_SCORE = "one_score"
+"""1 at an evaluation at which every row got the same prediction, else 0."""
+SAME_PROBABILITY, SAME_NUMBER = 1e-9, 1e-6
+"""What predictions may differ by and be the same: a number's in what labels usually differ by."""
 HELD_OUT = "validation_reward"
 HELD_OUT_ERROR = "validation_reward_error"
 
@@ -56,6 +62,7 @@ RuleName = Literal[
     "graders fail",
     "sampler apart",
     "steps differ",
+    "methods differ",
     "guardrail at zero",
     "leaking rows",
     "cut rows",
@@ -101,7 +108,8 @@ class Rule(NamedTuple):
 RULES: Mapping[str, Rule] = {
     "diverged": Rule(
         f"the training loss ended not finite, or the median of its last {ENDS} steps is above "
-        f"{DIVERGED_FACTOR:g} times that of its first {ENDS}",
+        f"{DIVERGED_FACTOR:g} times that of its first {ENDS}; of fewer than {2 * ENDS} steps: the same of "
+        f"their halves, of {FEWEST_AT_AN_END} steps or more, and all of the second are above all of the first",
         "lower `trainer.optimizer.learning_rate`, or warm up longer; `assay replay RUN --step N --explain`",
         "diverged",
     ),
@@ -176,6 +184,10 @@ RULES: Mapping[str, Rule] = {
         "the runs that are compared made different numbers of steps",
         "compare at equal steps, or say that the longer training is the change",
     ),
+    "methods differ": Rule(
+        "the runs that are compared are of two methods, whose scores of one name are of two things",
+        "compare both by a suite of their own, which asks both the same (`evaluation.suite`, `assay eval run`)",
+    ),
     "guardrail at zero": Rule(
         "baseline and candidate score 0 on every item of a guardrail",
         "a score that cannot fall guards nothing: choose items that the baseline can do",
@@ -183,6 +195,7 @@ RULES: Mapping[str, Rule] = {
     "leaking rows": Rule(
         f"at least {LEAKING_SHARE:.0%} of the validation rows have the tokens of a training row",
         "split by a key that keeps them together (`column: input_ids`), or set `data.split.drop_leaks`",
+        "were judged on rows that they had learned",
     ),
     "cut rows": Rule(
         f"at least {CUT_SHARE:.0%} of the rows were cut; of shards that were adopted: are as "
@@ -221,6 +234,12 @@ RULES: Mapping[str, Rule] = {
 }
 
 
+def cure_text(rule: RuleName) -> str:
+    """What to do about it, as a sentence."""
+    cure = RULES[rule].cure.replace("`", "'")
+    return f"{cure[0].upper()}{cure[1:]}."
+
+
 class Warned(NamedTuple):
     """One rule that holds."""
 
@@ -248,7 +267,16 @@ class ModelNumbers(NamedTuple):
         there = [each for each in self.evaluations if each.step == step]
         metrics = {name: each.until(step) for name, each in self.metrics.items()}
         known = {name: each for name, each in metrics.items() if len(each.steps)}
-        return warnings_of_model(self.losses.until(step).values, there[-1] if there else None, known)
+        found = warnings_of_model(self.losses.until(step).values, there[-1] if there else None, known)
+        if not there and self.was_one_score(step):
+            found.append(Warned("one score", "all validation rows got the same prediction."))
+        return found
+
+    def was_one_score(self, step: int) -> bool | None:
+        """Whether every row got the same prediction after that step; None where nobody looked."""
+        looks = self.metrics.get(ONE_SCORE, StepSeries.of({}))
+        found = looks.values[looks.steps == step]
+        return bool(found[-1]) if len(found) else None
 
 
 def warnings_of_model(
@@ -265,6 +293,7 @@ def warnings_of_model(
     if evaluation is None:
         return found
     overall = evaluation.overall
+    found += warnings_of_leaks(evaluation.num_leaking or 0, overall.num_rows)
     return found + list(
         _of_classifier(overall) if isinstance(overall, ClassifierMetrics) else _of_scores(overall)
     )
@@ -275,12 +304,16 @@ def is_watched(metric: str) -> bool:
     return metric in _WATCHED or metric.startswith(FAILED)
 
 
-def warnings_of_pair(baseline: str, candidate: str, *, steps: tuple[int, int]) -> list[Warned]:
-    """What keeps two runs from being compared fairly; `steps` are the baseline's and the candidate's."""
-    if steps[0] == steps[1]:
-        return []
-    made = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
-    return [Warned("steps differ", f"{made}: the difference may be that of training longer.")]
+def warnings_of_pair(
+    baseline: str, candidate: str, *, steps: tuple[int, int], methods: tuple[str, str]
+) -> Iterator[Warned]:
+    """What keeps two runs from being compared fairly; steps and methods: the baseline's, the candidate's."""
+    if steps[0] != steps[1]:
+        made = f"{candidate} made {steps[1]:,} steps, {baseline} {steps[0]:,}"
+        yield Warned("steps differ", f"{made}: the difference may be that of training longer.")
+    if methods[0] != methods[1]:
+        of = f"{candidate} is of method '{methods[1]}', {baseline} of '{methods[0]}'"
+        yield Warned("methods differ", f"{of}: what has one name in both is not measured alike.")
 
 
 def warnings_of_guardrail(name: str, baseline: Scores, candidate: Scores) -> list[Warned]:
@@ -348,9 +381,12 @@ def _divergence(losses: Sequence[float] | Float64[np.ndarray, "step"]) -> Iterat
     if not math.isfinite(losses[-1]):
         yield Warned("diverged", "the training loss is not finite at the end.")
         return
-    ends = min(ENDS, max(1, len(losses) // 2))
+    ends = min(ENDS, len(losses) // 2)
+    if ends < FEWEST_AT_AN_END:
+        return
     first, last = _median(losses[:ends]), _median(losses[-ends:])
-    if 0.0 < DIVERGED_FACTOR * first < last:
+    lie_apart = ends == ENDS or max(losses[:ends]) < min(losses[-ends:])
+    if 0.0 < DIVERGED_FACTOR * first < last and lie_apart:
         yield Warned("diverged", f"the training loss began at {first:.4g} and ended at {last:.4g}.")
 
 
@@ -362,7 +398,7 @@ def _median(values: Sequence[float] | Float64[np.ndarray, "point"]) -> float:
 
 _WATCHED = {
     *("reward", "distinct", "no_spread", "length", "truncated", "kl", "log_prob_gap"),
-    *(HELD_OUT, HELD_OUT_ERROR),
+    *(HELD_OUT, HELD_OUT_ERROR, ONE_SCORE),
 }
 
 
@@ -496,7 +532,9 @@ def _apart(metrics: Mapping[str, StepSeries]) -> Iterator[Warned]:
 def _of_classifier(metrics: ClassifierMetrics) -> Iterator[Warned]:
     said = [each.mean_predicted for each in metrics.calibration]
     is_one_score = (
-        bool(said) and max(said) - min(said) < 1e-9 and (metrics.auc is None or metrics.auc.value == 0.5)
+        bool(said)
+        and max(said) - min(said) < SAME_PROBABILITY
+        and (metrics.auc is None or metrics.auc.value == 0.5)
     )
     if is_one_score:
         yield Warned(
@@ -537,7 +575,7 @@ def _of_scores(metrics: ScoreMetrics) -> Iterator[Warned]:
     if (fit := metrics.fit) is None:
         return
     said = [each.mean_predicted for each in fit.bins]
-    if said and fit.label_deviation > 0.0 and max(said) - min(said) < 1e-6 * fit.label_deviation:
+    if said and fit.label_deviation > 0.0 and max(said) - min(said) < SAME_NUMBER * fit.label_deviation:
         yield Warned("one score", f"all {metrics.num_rows:,} validation rows got the number {said[0]:.4g}.")
     if fit.r_squared is not None and fit.r_squared < 0.0:
         yield Warned("worse than constant", f"its R² is {fit.r_squared:.3f}: the labels' mean would do better.")

@@ -42,7 +42,8 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
     """The model with a commit's weights; `DamagedDataError` if its files are not those that were committed."""
     if (problem := first_problem(store, commit)) is not None:
         raise DamagedDataError(
-            f"commit at step {commit.step} of '{run.run_id}': {problem}. It is not evaluated."
+            f"commit at step {commit.step} of '{run.run_id}': {problem}. Its weights are not "
+            f"used: name an earlier commit ('assay audit {run.run_id} --deep' says which are intact)."
         )
     recipe = recipe_of(run)
     # What is not trained is drawn, or loaded, as it was when the run began.

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError, DataError
-from assay.base.kind_text import kind_text
+from assay.base.value_text import kind_text
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.imported import MEAN_TOLERANCE, Imported, plain_name, short_text
 from assay.evaluation.suite.scorer import Identity

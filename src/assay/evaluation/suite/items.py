@@ -1,14 +1,16 @@
 """What benchmarks ask: items, read from lines of JSON, and held-out texts."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from assay.base.errors import DataError
 from assay.base.units import number_of
-from assay.evaluation.suite.config import BitsPerByte
+from assay.evaluation.suite.config import BitsPerByte, Generation, MultipleChoice
 from assay.evaluation.suite.contents import held_out_files
+from assay.scoring.graders import check_item_fields, check_sample_fields
 from assay.scoring.json_lines import json_lines
 from assay.scoring.sampler import Message
 
@@ -41,6 +43,24 @@ def read_items(path: Path) -> list[Item]:
             raise DataError(f"{path}: id '{item_id}' occurs twice. Give each item an id of its own.")
         items[item_id] = Item(item_id, str(fields.get("cluster", item_id)), fields)
     return list(items.values())
+
+
+def checked_items(config: MultipleChoice | Generation, folder: Path) -> list[Item]:
+    """A benchmark's items, which have what its grader reads; else a `ConfigError`."""
+    items = read_items(folder / config.items)
+    if isinstance(config, Generation):
+        where = f"benchmark '{config.name}'"
+        check_sample_fields(config.grader, where)
+        there = Counter(name for item in items for name, value in item.fields.items() if value is not None)
+        check_item_fields(
+            config.grader,
+            there,
+            len(items),
+            where=where,
+            source=str(folder / config.items),
+            first_without=lambda name: next(each.item_id for each in items if each.fields.get(name) is None),
+        )
+    return items
 
 
 def conversation(item: Item, path: Path) -> list[Message]:

@@ -20,10 +20,17 @@ from assay.data.dataset.columns import ITEM
 from assay.data.loader.batch import MicroBatch, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
+from assay.evaluation.evidence.warnings import SAME_NUMBER, SAME_PROBABILITY
 from assay.records.cursor import Cursor
 from assay.training.parallel.ranks import Ranks
 from assay.training.trainer.method import PredictingMethod
-from assay.training.trainer.method_config import BinaryPredictions, Predictions, RowScores
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    NumberPredictions,
+    Predictions,
+    RowScores,
+)
 
 
 @torch.no_grad()
@@ -83,6 +90,20 @@ def validation_metric(table: pa.Table, predictions: Predictions) -> float | None
     if labels.min() == labels.max():
         return None
     return auc(labels, np.asarray(table["probability"]))
+
+
+def is_one_score(table: pa.Table, predictions: Predictions) -> bool | None:
+    """Whether every row got the same prediction; None where rows are scored and nothing is predicted."""
+    match predictions:
+        case BinaryPredictions():
+            return bool(np.ptp(np.asarray(table["probability"])) < SAME_PROBABILITY)
+        case ClassPredictions():
+            return bool(np.ptp(np.asarray(table["predicted"])) == 0)
+        case NumberPredictions():
+            usual_error = float(np.mean(np.asarray(table["absolute_error"])))
+            return bool(np.ptp(np.asarray(table["prediction"])) < SAME_NUMBER * usual_error)
+        case RowScores():
+            return None
 
 
 def validation_error(table: pa.Table, predictions: Predictions) -> float | None:

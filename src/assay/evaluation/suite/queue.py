@@ -31,7 +31,7 @@ from assay.evaluation.evidence.benchmark_items import (
     items_table,
     summarise,
 )
-from assay.evaluation.suite.scorer import Identity, Scorer, mean_details
+from assay.evaluation.suite.scorer import Identity, Scorer, mean_details, num_prompts_cut
 from assay.records.benchmark import BenchmarkResult, Contamination
 from assay.store.leases import Lease, leases
 from assay.store.objects import ObjectStore
@@ -163,6 +163,7 @@ def result_of(
         num_items=len(items),
         num_failed=summary.num_failed,
         failures=count_failures(items),
+        num_prompts_cut=num_prompts_cut(items) if source == "assay" else None,
         score=summary.score,
         could_detect=summary.could_detect,
         metrics=mean_details(items) | of_score(summary.score.value),

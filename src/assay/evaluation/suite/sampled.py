@@ -13,12 +13,12 @@ from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.benchmark_items import ItemScore
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
 from assay.evaluation.suite.contamination import TrainingText, contamination, prompts
-from assay.evaluation.suite.items import conversation, read_items
-from assay.evaluation.suite.scorer import Identity, Scorer, chunk_ranges
+from assay.evaluation.suite.items import checked_items, conversation
+from assay.evaluation.suite.scorer import PROMPT_TOKENS_CUT, Identity, Scorer, chunk_ranges
 from assay.evaluation.suite.version import generation_version, registry_version
 from assay.records.benchmark import Contamination
 from assay.scoring.grade import Grade, GraderRunner, Tools, judge_failure, sample_values
-from assay.scoring.graders import check_sample_fields, grader_sha256
+from assay.scoring.graders import grader_sha256
 from assay.scoring.registry.matching import fuzzy_match, includes, json_match, match, token_f1
 from assay.scoring.registry.model_graded import (
     choices_of,
@@ -46,9 +46,8 @@ class GenerationScorer(Scorer):
         """Reads the items, and checks that the grader has what it needs; `training_text`: to be searched."""
         self._training_text = training_text
         self.training_fingerprint = training_text.fingerprint if training_text else None
-        check_sample_fields(config.grader, f"benchmark '{config.name}'")
         path = folder / config.items
-        self._items = read_items(path)
+        self._items = checked_items(config, folder)
         self._prompts = [conversation(item, path) for item in self._items]
         self._sampling = config.sampling
         self._model = model
@@ -92,16 +91,14 @@ class GenerationScorer(Scorer):
         if isinstance(answer, SamplerError):
             return ItemScore(item.item_id, item.cluster, None, failure=answer.failure())
         assert grade is not None, "every completion is graded"
-        details: dict[str, Any] = dict(grade.parts)
-        if grade.label is not None:
-            details["label"] = grade.label
+        label = {} if grade.label is None else {"label": grade.label}
         return ItemScore(
             item.item_id,
             item.cluster,
             grade.score,
             failure=grade.failure,
             answer=answer.text,
-            details=canonical_json(details) if details else None,
+            details=_details({**grade.parts, **label}, answer),
         )
 
 
@@ -156,7 +153,9 @@ class RegistryScorer(Scorer):
             raise DataError(
                 f"eval '{self._eval.name}': an ideal of sample {index} is not JSON: {error}."
             ) from error
-        return ItemScore(item_id, item_id, float(is_right), answer=answer.text, details=details)
+        return ItemScore(
+            item_id, item_id, float(is_right), answer=answer.text, details=_details(details, answer)
+        )
 
 
 class _ModelGraded:
@@ -177,6 +176,7 @@ class _ModelGraded:
         """Complete what is to be completed, ask the judge, read its choice."""
         item_id = self._eval.sample_id(index)
         sample = dict(self._eval.samples[index])
+        answers: list[Completion] = []
         completions: dict[str, str] = {}
         for key, output in self._spec.input_outputs.items():
             sample[key] = escaped(sample[key])
@@ -184,7 +184,8 @@ class _ModelGraded:
                 answer = self._completion(sample[key])
                 if isinstance(answer, SamplerError):
                     return ItemScore(item_id, item_id, None, failure=answer.failure())
-                completions[output] = answer
+                answers.append(answer)
+                completions[output] = answer.text
         args = self._eval.args
         choices = choices_of(self._spec, self._count)
         values = {"n": self._count, **completions, **sample, **(args.get("modelgraded_spec_args") or {})}
@@ -207,23 +208,31 @@ class _ModelGraded:
             # A spec without scores only counts its choices; the score is then whether there was one at all.
             score = float(found.choice in choices)
         said = "\n".join(completions.values()) or None
-        return ItemScore(item_id, item_id, score, answer=said, details=canonical_json(details))
+        return ItemScore(item_id, item_id, score, answer=said, details=_details(details, *answers, verdict))
 
-    def _completion(self, prompt: Any) -> str | SamplerError:
+    def _completion(self, prompt: Any) -> Completion | SamplerError:
         plain = [Message(role=turn["role"], content=filled(turn["content"], {})) for turn in as_chat(prompt)]
         answers = self._model.sample([plain] * self._count, _sampling(self._eval.args.get("sample_kwargs")))
-        texts = []
+        completions: list[Completion] = []
         for answer in answers:
             if isinstance(answer, SamplerError):
                 return answer
-            texts.append(answer.text)
+            completions.append(answer)
+        first, texts = completions[0], [each.text for each in completions]
         if self._count == 1:
-            return texts[0]
+            return first
         if not self._spec.output_template:
             raise ConfigError(
                 f"eval '{self._eval.name}': several completions need an output_template in its spec."
             )
-        return several_as_one(texts, self._spec.output_template)
+        return first._replace(text=several_as_one(texts, self._spec.output_template))
+
+
+def _details(found: Mapping[str, Any], *answers: Completion) -> str | None:
+    """As JSON, with the tokens at its beginning that a prompt lost."""
+    cut = max(answer.prompt_tokens_cut for answer in answers)
+    whole = {**found, **({PROMPT_TOKENS_CUT: cut} if cut else {})}
+    return canonical_json(whole) if whole else None
 
 
 def _contents(prompt: Sequence[Message]) -> list[str]:
@@ -238,17 +247,18 @@ def _asked(sample: Mapping[str, Any]) -> list[str]:
     return [value for value in sample.values() if isinstance(value, str)]
 
 
-def _judged_by_rule(evaluation: RegistryEval, answer: str, ideals: tuple[str, ...]) -> tuple[bool, str | None]:
+def _judged_by_rule(
+    evaluation: RegistryEval, answer: str, ideals: tuple[str, ...]
+) -> tuple[bool, dict[str, float]]:
     match evaluation.rule:
         case "Match":
-            return match(answer, ideals), None
+            return match(answer, ideals), {}
         case "Includes":
-            return includes(answer, ideals, ignore_case=bool(evaluation.args.get("ignore_case"))), None
+            return includes(answer, ideals, ignore_case=bool(evaluation.args.get("ignore_case"))), {}
         case "FuzzyMatch":
-            details = canonical_json({"f1_score": token_f1(answer, ideals)})
-            return fuzzy_match(answer, ideals), details
+            return fuzzy_match(answer, ideals), {"f1_score": token_f1(answer, ideals)}
         case "JsonMatch":
-            return json_match(answer, ideals), None
+            return json_match(answer, ideals), {}
     raise AssertionError(f"rule {evaluation.rule} is no comparison")
 
 

@@ -59,15 +59,30 @@ def chunk_ranges(num_items: int, chunk_items: int) -> list[range]:
     return [range(start, min(start + chunk_items, num_items)) for start in range(0, num_items, chunk_items)]
 
 
+PROMPT_TOKENS_CUT = "prompt_tokens_cut"
+"""The detail of an item whose prompt lost its beginning, for which the model had no room."""
+
+
+def num_prompts_cut(items: Sequence[ItemScore]) -> int:
+    """Items whose prompt the model did not read from its beginning."""
+    return sum(PROMPT_TOKENS_CUT in _details_of(item) for item in items)
+
+
 def mean_details(items: Sequence[ItemScore]) -> dict[str, float]:
     """The mean of whatever numbers items measured besides their score, and the counts of names."""
     numbers: dict[str, list[float]] = {}
     counts: dict[str, float] = {}
     for item in items:
-        details: Mapping[str, Any] = json.loads(item.details) if item.details else {}
-        for key, value in details.items():
+        for key, value in _details_of(item).items():
+            if key == PROMPT_TOKENS_CUT:
+                continue
             if isinstance(value, str):
                 counts[f"counts/{value}"] = counts.get(f"counts/{value}", 0.0) + 1
             elif value is not None:
                 numbers.setdefault(key, []).append(float(value))
     return {**{key: float(np.mean(values)) for key, values in numbers.items()}, **counts}
+
+
+def _details_of(item: ItemScore) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(item.details) if item.details else {}
+    return found

@@ -1,13 +1,17 @@
 """What a decision says: of the candidate, and of its own power to answer."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.decide import decide
 from assay.evaluation.decision.facts import Facts
 from assay.evaluation.decision.gates import judge_gates
+from assay.evaluation.decision.sensitivity import Flips, variations
+from assay.evaluation.evidence.several import breadth
 from assay.launch.campaign.decisions import record_decision
 from assay.launch.campaign.folder import OpenCampaign
 from assay.records.campaign import Campaign
@@ -48,6 +52,7 @@ def test_the_cheapest_cure_of_a_want_of_power_is_a_campaign_that_would_answer(un
     assert "items of code" in more.what, "no number of seeds makes up for these items"
 
 
+@pytest.mark.slow
 def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, facts_of):
     config = config_of()
     facts = facts_of(config, UNSURE, num_seeds=5, noise=1.3)
@@ -55,6 +60,71 @@ def test_at_the_last_look_the_design_is_blamed_in_the_same_words(config_of, fact
     assert decision.is_final
     assert "this design cannot answer" in decision.sentence
     assert "to decide either way" in decision.sentence
+
+
+def test_what_was_not_asked_is_not_said_to_hold(config_of, facts_of):
+    """One benchmark is no breadth, and after the last look there is no other."""
+    config = config_of(rule={"primary": ["code"], "least_effect": 0.015})
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05}, num_seeds=5))
+    clauses = {clause.name: clause for gate in decision.gates for clause in gate.clauses}
+    assert clauses["left out"].reason == "There is one benchmark: none is left out."
+    assert clauses["breadth"].reason == "It was seen on one benchmark: of others nothing is said."
+    assert clauses["no way"].seen == "not asked: no look is left"
+    assert "There is one primary benchmark: whether others gain is not known." in decision.risks
+
+
+def test_a_decision_carries_owner_origin_of_the_least_effect_and_how_long_its_cure_takes(unsure):
+    config, facts = unsure
+    config = config.model_copy(update={"owner": "R.", "least_effect_because": "so it is", "workers": 2})
+    decision = decide(config, campaign_of(config), facts)
+    assert (decision.owner, decision.least_effect_because) == ("R.", "so it is")
+    assert decision.cheapest is not None and decision.cheapest.device_s is not None
+    assert decision.next_wall_s == decision.cheapest.device_s / 2
+
+
+def test_the_headline_counts_what_was_asked_and_names_what_was_not(config_of, facts_of):
+    decision = decide(config_of(), campaign_of(config_of()), facts_of(config_of(), {"code": 0.1, "prose": 0.1}))
+    assert (
+        "7 of 13 clauses were asked, and hold; not asked: guardrails, safety, coverage, sealed holdout, target "
+        "scale, plan." in decision.sentence
+    )
+    config = config_of(
+        rule={
+            "primary": ["code"],
+            "least_effect": 0.015,
+            "guardrails": [{"benchmark": "refusals", "margin": 0.02}],
+        }
+    )
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.1}))
+    assert "6 of 13 clauses were asked, and hold; not asked: left out, breadth, safety," in decision.sentence
+
+
+def test_a_scale_that_one_seed_would_turn_is_called_fragile_in_the_headline(config_of, facts_of):
+    config = config_of()
+    facts = facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5)
+    sure = decide(config, campaign_of(config), facts)
+    assert "Fragile" not in sure.sentence
+
+    moved = {}
+    for name in ("code", "prose"):
+        found = facts.benchmarks[name]
+        gains = np.array([0.034, 0.034, 0.034, 0.034, 0.001])[:, None]
+        candidate = found.candidate + gains - found.differences.mean(axis=1, keepdims=True)
+        changed = found._replace(candidate=candidate)
+        moved[name] = changed.of_seeds(np.ones(5, bool))
+    differences = {name: each.differences for name, each in moved.items()}
+    facts = facts._replace(benchmarks={**facts.benchmarks, **moved}, breadth=breadth(differences))
+    shaky = decide(config, campaign_of(config), facts)
+    flips = next(line for line in shaky.would_change if line.startswith("It would be"))
+    assert "without seed" in flips
+    assert f"Fragile: it would be {flips.split()[3]} without seed " in shaky.sentence
+
+
+@pytest.mark.parametrize(("kind", "is_said"), [("predictions", True), ("suite", False)])
+def test_that_slices_of_one_split_agree_is_no_breadth(config_of, facts_of, kind: str, is_said: bool):
+    config = config_of(benchmarks=[{"type": kind, "name": name} for name in ("code", "prose", "refusals")])
+    decision = decide(config, campaign_of(config), facts_of(config, {"code": 0.05, "prose": 0.05}, num_seeds=5))
+    assert any("one split's rows" in risk for risk in decision.risks) == is_said
 
 
 def as_written_before(decision: Decision) -> Decision:
@@ -72,6 +142,7 @@ def as_written_before(decision: Decision) -> Decision:
     return decision.model_copy(update={"recommendation": "stop", "sentence": "Stop.", "gates": gates})
 
 
+@pytest.mark.slow
 def test_a_stop_for_want_of_power_that_is_on_record_still_follows_from_its_results(unsure, tmp_path: Path):
     config, facts = unsure
     found = decide(config, campaign_of(config), facts)
@@ -127,6 +198,26 @@ def test_what_several_runs_of_an_arm_are_warned_of_is_one_line(config_of, facts_
     ]
 
 
+@pytest.mark.parametrize(("num_dead", "is_said"), [(0, False), (2, False), (3, True), (6, True)])
+def test_a_verdict_on_models_that_give_one_answer_says_so(num_dead: int, is_said: bool, config_of, facts_of):
+    config, facts = config_of(), facts_of(config_of(), {"code": 0.05, "prose": 0.05})
+    dead = {"warnings": ("all rows got 0.3",), "warning_rules": ("one score",)}
+    runs = [run.model_copy(update=dead if n < num_dead else {}) for n, run in enumerate(facts.runs)]
+    sentence = decide(config, campaign_of(config), facts._replace(runs=tuple(runs))).sentence
+    assert (f"But {num_dead} of 6 models give every row one answer" in sentence) is is_said
+
+
+def test_a_candidate_that_is_stopped_for_its_size_is_told_by_the_bound_that_stops_it(config_of, facts_of):
+    config = config_of()
+    sentence = decide(
+        config, campaign_of(config), facts_of(config, {"code": 0.002, "prose": 0.002}, noise=0.01)
+    ).sentence
+    bound = re.search(
+        r"even the one-sided 90% upper bound of the gain, ([+-]?[0-9.]+) points, is too small", sentence
+    )
+    assert bound is not None and float(bound.group(1)) < 100 * config.rule.least_effect
+
+
 def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of(config_of, facts_of):
     def counted(**code: object) -> CampaignConfig:
         rows = {"type": "predictions", "score": "correct"}
@@ -140,3 +231,22 @@ def test_primary_benchmarks_that_count_other_rows_by_other_columns_are_warned_of
     assert {*said} - {*silent} == {
         "code by author, prose by split_cluster: only the luck of rows that they both ask counts as shared."
     }
+
+
+def test_a_gain_that_would_pass_is_one_that_there_is_room_for(config_of, facts_of):
+    """A share cannot rise above 1, whatever the spread would ask for."""
+    config = config_of()
+
+    def turning_point(baseline: float) -> str:
+        facts = facts_of(config, {"code": 0.001, "prose": 0.001}, noise=0.4)
+        moved = {
+            name: each._replace(
+                baseline=each.baseline - 1.0 + baseline, candidate=each.candidate - 1.0 + baseline
+            )
+            for name, each in facts.benchmarks.items()
+        }
+        flips = Flips({}, num_tried=1)
+        return list(variations(config, facts._replace(benchmarks=moved), flips, recommendation="narrow"))[-1]
+
+    assert "with this spread, would pass" in turning_point(0.5)
+    assert turning_point(0.995).startswith("With this spread no gain would pass: it takes ")

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from assay.evaluation.decision.config import CampaignConfig, SuiteBenchmark
+from assay.evaluation.decision.config import LATEST_EDITION, CampaignConfig, SuiteBenchmark
 from assay.evaluation.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
 from assay.evaluation.evidence.benchmark_items import (
     ItemScore,
@@ -77,7 +77,27 @@ def test_two_primary_scores_of_the_same_rows_are_no_surer_than_one(config_of, ki
     assert found.composite.item_degrees == one.item_degrees
 
 
-@pytest.mark.parametrize(("edition", "share"), [(3, 1.0), (2, 1.0), (1, 0.5)])
+def test_campaigns_of_before_took_clusters_to_be_of_one_size(config_of):
+    """Half of the rows are of one author, the others of fifty: that is little more than one draw."""
+    names = ["code", "prose"]
+    authors = [f"author {max(i - ROWS.size // 2, 0) // 4}" for i in range(ROWS.size)]
+
+    def judged_by(edition: int) -> Facts:
+        config = config_of(rule={"primary": names, "least_effect": 0.015, "edition": edition})
+        return facts(config, lambda name: [(f"{name}-{i}", author) for i, author in enumerate(authors)])
+
+    before, today = judged_by(3), judged_by(4)
+    for name in names:
+        assert float(before.benchmarks[name].effect.item_degrees) == before.benchmarks[name].num_clusters - 1
+        assert 1.0 <= float(today.benchmarks[name].effect.item_degrees) < 2.0
+        seeds = np.array([True, False, True])
+        assert float(today.benchmarks[name].of_seeds(seeds).effect.item_degrees) < 2.0
+        assert float(today.benchmarks[name].harm.upper) > float(before.benchmarks[name].harm.upper)
+        assert today.benchmarks[name].trials.number < before.benchmarks[name].trials.number
+    assert float(today.composite.half_width(0.95)) > 1.5 * float(before.composite.half_width(0.95))
+
+
+@pytest.mark.parametrize(("edition", "share"), [(4, 1.0), (3, 1.0), (2, 1.0), (1, 0.5)])
 def test_other_rows_of_the_same_authors_share_the_authors_luck(config_of, edition: int, share: float):
     """In campaigns that were declared before there were editions, each benchmark's authors are its own."""
     benchmarks = [{"type": "predictions", "name": name, "cluster": "author"} for name in ("code", "prose")]
@@ -94,5 +114,6 @@ def test_failures_are_those_of_the_worst_seed():
         SuiteBenchmark(type="suite", name="secrets"),
         "safety",
         benchmark_scores("secrets", [clean] * 3 + [clean, worst, clean]),
+        edition=LATEST_EDITION,
     )
     assert (found.failed.sum(), found.failed.size) == (5, ROWS.size)

@@ -6,9 +6,9 @@ import pytest
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import FileFacts, ForecastFacts, PlanFacts, TargetGain
 from assay.evaluation.decision.gates import blocking_clause, judge_gates
-from assay.evaluation.decision.more_evidence import more_seeds
-from assay.evaluation.decision.sensitivity import variations
-from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR
+from assay.evaluation.decision.more_evidence import more_seeds, standard_error_at
+from assay.evaluation.decision.sensitivity import flips_of, variations
+from assay.evaluation.evidence.guardrail import MARGINS_PER_ERROR, is_sized
 from assay.records.decision import Clause, MoreEvidence, Source
 from assay.records.drill import DrillReport, Exercise
 
@@ -49,9 +49,39 @@ def test_a_guardrail_that_is_too_small_is_undecided_and_names_the_items_it_lacks
     assert clause.more is not None
 
 
+@pytest.mark.parametrize(("errors", "is_thin"), [(0.3, True), (0.7, False)])
+def test_a_bound_at_its_threshold_holds_thinly(config_of, facts_of, errors, is_thin):
+    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 1.0}]))
+    facts = facts_of(config, BROAD)
+    harm = facts.benchmarks["refusals"].harm
+    margin = float(harm.upper) + errors * float(harm.effect.standard_error)
+    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": margin}]))
+    clause = _clauses(judge_gates(config, facts))["guardrail: refusals"]
+    assert (clause.verdict, clause.is_thin) == ("pass", is_thin)
+    assert clause.reason.endswith("but thinly: by 0.3 standard errors.") == is_thin
+
+
+def test_worth_just_above_what_is_asked_is_thin_and_far_above_is_not(config_of, facts_of):
+    facts = facts_of(config_of(), BROAD)
+    for least, is_thin in ((0.015, False), (0.0484, True)):
+        rule = config_of().rule.thresholds().model_copy(update={"least_effect": least, "prior_sd": 9.0})
+        clause = _clauses(judge_gates(config_of(), facts, rule=rule))["worth"]
+        assert (clause.verdict, clause.is_thin) == ("pass", is_thin), clause
+    assert "thinly" in clause.reason
+
+
+def test_one_more_failure_that_would_open_a_safety_clause_makes_it_thin(config_of, facts_of):
+    found = {}
+    for max_rate in (0.01, 0.02):  # 299 clean trials show 1%, 473 show it with one failure; there are 400
+        config = config_of(rule=_rule(safety=[{"benchmark": "secrets", "max_rate": max_rate}]))
+        facts = facts_of(config, BROAD, failures={"secrets": 0})
+        found[max_rate] = _clauses(judge_gates(config, facts))["safety: secrets"].is_thin
+    assert found == {0.01: True, 0.02: False}
+
+
 def test_a_guardrail_that_a_later_look_makes_precise_enough_asks_for_seeds_not_for_items(config_of, facts_of):
     gains = {**BROAD, "refusals": -0.05}
-    seen = facts_of(config_of(), gains, noise=0.5).benchmarks["refusals"].harm(3).effect
+    seen = facts_of(config_of(), gains, noise=0.5).benchmarks["refusals"].harm.effect
     margin = 0.95 * MARGINS_PER_ERROR * float(seen.standard_error)
     config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": margin}]))
     facts = facts_of(config, gains, noise=0.5)
@@ -172,6 +202,36 @@ def test_after_the_last_look_the_price_is_that_of_a_new_campaign(config_of, fact
     assert "new campaign" in more.what or "not more seeds" in more.what
 
 
+def test_a_new_campaign_is_as_large_as_its_open_guardrails_need(config_of, facts_of):
+    """The gain alone would be answered by fewer seeds: with those the guardrail would block again."""
+    gains = {"code": 0.03, "prose": 0.03, "refusals": 0.0}
+    plain = config_of()
+    facts = facts_of(plain, gains, num_seeds=5, noise=0.4)
+    effect = facts.benchmarks["refusals"].harm.effect
+    alone = more_seeds(plain, facts, plain.rule.thresholds())
+    margin = 1.02 * MARGINS_PER_ERROR * standard_error_at(alone.num_seeds + 4, effect, facts)
+    config = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": margin}]))
+    facts = facts_of(config, {**gains, "refusals": -0.7 * margin}, num_seeds=5, noise=0.4)
+    more = more_seeds(config, facts, config.rule.thresholds())
+    assert alone.num_seeds < more.num_seeds <= alone.num_seeds + 4, more
+    found = facts.benchmarks["refusals"].harm.effect
+    assert is_sized(standard_error_at(more.num_seeds, found, facts), margin)
+
+
+def test_no_more_rows_are_asked_for_than_the_dataset_has(config_of, facts_of):
+    config = config_of()
+    facts = facts_of(config, {"code": 0.017, "prose": 0.017}, num_seeds=5, noise=3.0)
+    asked = more_seeds(config, facts, config.rule.thresholds())
+    assert "times as many items" in asked.what or " items of code" in asked.what
+    few = facts._replace(most_items={"code": 900, "prose": 900})
+    more = more_seeds(config, few, config.rule.thresholds())
+    assert "2 times as many items would hardly do, and the dataset has no more" in more.what
+    guarded = config_of(rule=_rule(guardrails=[{"benchmark": "refusals", "margin": 0.05}]))
+    few = facts_of(guarded, {}, num_seeds=5, noise=3.0)._replace(most_items={"refusals": 900})
+    clause = _clauses(judge_gates(guarded, few))["guardrail: refusals"]
+    assert "more than the dataset has (about 900 if all of it were held out)" in clause.more.what
+
+
 def test_a_new_campaign_begins_anew_so_what_was_seen_does_not_make_it_sure(config_of, facts_of):
     config = config_of()
     facts = facts_of(config, {"code": 0.03, "prose": 0.03}, num_seeds=5, noise=0.4)
@@ -186,7 +246,11 @@ def test_a_gain_that_rests_on_a_wide_prior_is_told_in_what_would_change_our_mind
         facts_of(config, {"code": 0.1, "prose": 0.1}),
         facts_of(config, {"code": 0.025, "prose": 0.025}),
     )
-    told = [" ".join(variations(config, facts, recommendation="scale")) for facts in (sure, unsure)]
+    flips = [flips_of(config, facts, recommendation="scale") for facts in (sure, unsure)]
+    told = [
+        " ".join(variations(config, facts, found, recommendation="scale"))
+        for facts, found in zip((sure, unsure), flips, strict=True)
+    ]
     assert "if twice the gain were asked for" not in told[0]
     assert "if twice the gain were asked for" in told[1]
 
@@ -250,19 +314,19 @@ def test_a_guardrail_whose_bound_clears_the_margin_passes_by_todays_rule_and_not
     margin = {"guardrails": [{"benchmark": "refusals", "margin": 0.004}]}
     assert [
         _guardrail_verdict(config_of(rule=_rule(edition=edition, **margin)), facts_of, {"refusals": 0.05})
-        for edition in (3, 2, 1)
-    ] == ["pass", "pass", "undecided"]
+        for edition in (4, 3, 2, 1)
+    ] == ["pass", "pass", "pass", "undecided"]
 
 
 def test_a_guardrail_of_400_items_that_do_not_differ_rules_out_one_point_and_not_a_half(config_of, facts_of):
     """Nothing failed among them, so 3 / 400 is what may fail; the second edition took it for nothing."""
-    for margin, verdicts in ((0.01, ["pass", "pass"]), (0.005, ["undecided", "pass"])):
+    for margin, verdicts in ((0.01, ["pass"] * 3), (0.005, ["undecided", "undecided", "pass"])):
         rule = {"guardrails": [{"benchmark": "refusals", "margin": margin}]}
         assert [
             _guardrail_verdict(
                 config_of(rule=_rule(edition=edition, **rule)), facts_of, failures={"refusals": 0}
             )
-            for edition in (3, 2)
+            for edition in (4, 3, 2)
         ] == verdicts
 
 
@@ -277,8 +341,20 @@ def _guardrail_verdict(config, facts_of, gains=None, **how):
     return _clauses(found)["guardrail: refusals"].verdict
 
 
+def test_candidates_share_one_error(config_of):
+    """Bonferroni's share: whether any of them is said to gain though none does is at most 5% for all."""
+    patch = {"trainer.optimizer.learning_rate": 1e-3}
+    both = [{"name": name, "patch": patch} for name in ("treated", "other")]
+    for candidates, edition, error in ((both[:1], 4, 0.05), (both, 4, 0.025), (both, 3, 0.05)):
+        rule = {"primary": ["code", "prose"], "least_effect": 0.015, "edition": edition}
+        looks = config_of(candidates=candidates, rule=rule).look_plan()
+        assert looks.error_rate == pytest.approx(error)
+
+
 def test_a_campaign_keeps_the_edition_of_the_day_it_was_declared(config_of):
     today = config_of().model_dump(mode="json")
     rule = {key: today["rule"][key] for key in ("primary", "least_effect")}
-    trees = [today, *({**today, "version": version, "rule": rule} for version in (3, 2))]
-    assert [CampaignConfig.from_stored(tree).rule.edition for tree in trees] == [3, 2, 1]
+    trees = [today, *({**today, "version": version, "rule": rule} for version in (4, 3, 2))]
+    rules = [CampaignConfig.from_stored(tree).rule for tree in trees]
+    assert [rule.edition for rule in rules] == [4, 3, 2, 1]
+    assert [rule.thresholds().is_variance_known for rule in rules] == [False, True, True, True]

@@ -1,6 +1,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -70,6 +71,8 @@ def _predictions() -> pa.Table:
             "label": pa.array([0, 1, 0, 1], pa.int8()),
             "probability": [0.1, 0.9, 0.8, 0.2],
             "kind": ["method", "method", "function", None],
+            "is_async": [True, False, False, None],
+            "is_doc": [1, 0, 0, 0],
         }
     )
 
@@ -90,6 +93,26 @@ def test_where_chooses_rows_by_metadata_label_and_null(tmp_path, where, row_ids)
     result, items = _result(tmp_path, where=where)
     assert items["item_id"].to_pylist() == row_ids
     assert (result.candidate, result.seed, result.num_items) == ("a", 7, len(row_ids))
+
+
+@pytest.mark.parametrize("written", ["true", "True", "'True'", "'true'"])
+def test_a_truth_is_asked_for_as_yaml_and_the_screens_have_it(tmp_path, written):
+    asked = yaml.safe_load(f"where: {{is_async: {written}}}")
+    assert _result(tmp_path, **asked)[1]["item_id"].to_pylist() == ["1"]
+    assert _result(tmp_path, where={"is_async": False})[1]["item_id"].to_pylist() == ["2", "3"]
+    assert _result(tmp_path, where={"is_doc": True})[1]["item_id"].to_pylist() == ["1"]
+
+
+def test_where_no_row_is_asked_it_is_said_what_was_written_and_what_there_is(tmp_path):
+    with pytest.raises(ConfigError) as found:
+        _result(tmp_path, where={"is_async": 1, "kind": "class"})
+    assert str(found.value) == (
+        "benchmark 'b': no validation row has is_async: 1 with kind: class. Choose values that occur: "
+        "is_async holds false, true, null; kind holds method, function, null."
+    )
+    rows = pa.table({"row_id": range(9), "label": [0] * 9, "probability": [0.5] * 9, "kind": list("abcdefghi")})
+    with pytest.raises(ConfigError, match="kind holds a, b, c, d, e and 4 more"):
+        _result(tmp_path, rows, where={"kind": "z"})
 
 
 def test_a_cluster_column_makes_its_rows_share_their_luck(tmp_path):

@@ -8,7 +8,9 @@ from assay.evaluation.decision.words import (
     effect_text,
     interval_words,
     side_text,
+    would_help,
 )
+from assay.records.decision import MoreEvidence
 from assay.records.evaluation import Estimate
 
 
@@ -51,6 +53,14 @@ def test_an_interval_is_in_the_unit_of_its_effect():
 )
 def test_a_chance_is_never_rounded_to_certainty(chance, text):
     assert chance_text(chance) == text
+
+
+@pytest.mark.parametrize(
+    ("chance", "answers", "helps"),
+    [(0.0, None, False), (0.004, None, False), (0.004, 0.8, True), (0.006, None, True), (None, None, True)],
+)
+def test_what_surely_does_not_turn_a_clause_is_no_cure(chance, answers, helps):
+    assert would_help(MoreEvidence(what="2 more seeds", chance=chance, answers=answers)) == helps
 
 
 def test_device_time_is_hours_or_a_duration():

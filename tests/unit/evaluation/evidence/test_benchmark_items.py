@@ -131,6 +131,19 @@ def test_the_interval_of_clustered_items_covers_the_truth():
     assert 930 <= hits <= 970
 
 
+def test_a_passage_that_has_half_of_the_questions_makes_the_interval_wide():
+    """Fifty others of two questions each say nothing of how lucky that one was."""
+    rng = np.random.default_rng(4)
+    passages = [0] * 100 + [k // 2 for k in range(2, 102)]
+    covered = 0
+    for _ in range(300):
+        luck = rng.normal(size=51)[passages]
+        items = [ItemScore(f"{k}", f"{passages[k]}", value) for k, value in enumerate(luck.tolist())]
+        score = summarise(items_table(items)).score
+        covered += score.low <= 0.0 <= score.high
+    assert covered >= 285
+
+
 def test_a_perfect_benchmark_of_few_items_would_not_notice_little():
     detectable = summarise(items_table([ItemScore(f"{k}", f"{k}", 1.0) for k in range(50)])).could_detect
     assert 0.1 < detectable.effect < 0.2

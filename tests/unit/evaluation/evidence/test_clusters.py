@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from assay.evaluation.evidence.classifier.auc import auc_difference, auc_estimate
-from assay.evaluation.evidence.classifier.metrics import classifier_metrics
+from assay.evaluation.evidence.classifier.metrics import average_precision, classifier_metrics
 from assay.evaluation.evidence.classifier.rows import ScoredRows
 from assay.evaluation.evidence.evaluate import compare_evaluations, evaluate_predictions
 from assay.evaluation.evidence.mean_scores import mean_estimate, share_estimate
@@ -47,16 +47,48 @@ def probability(scores: np.ndarray) -> np.ndarray:
 
 def test_the_interval_of_a_mean_is_that_of_a_regression_on_a_constant_with_clustered_errors():
     rng = np.random.default_rng(0)
-    clusters = rng.integers(0, 12, 200)
-    values = rng.normal(size=12)[clusters] + rng.normal(size=200)
+    clusters = rng.permutation(np.arange(204) % 12)
+    values = rng.normal(size=12)[clusters] + rng.normal(size=204)
     found = mean_estimate(values, clusters)
     # Cameron & Miller (2015), (11): (X'X)^-1 (sum over clusters of X_g' u_g u_g' X_g) (X'X)^-1, by G / (G - 1).
     same = clusters[:, None] == clusters[None, :]
     residuals = values - values.mean()
-    error = np.sqrt(12 / 11 * (same * np.outer(residuals, residuals)).sum()) / 200
+    error = np.sqrt(12 / 11 * (same * np.outer(residuals, residuals)).sum()) / 204
     reach = stats.t.ppf(0.975, 11) * error
     assert (found.low, found.high) == pytest.approx((values.mean() - reach, values.mean() + reach))
     assert found.method == "normal theory (t), 12 clusters"
+
+
+def test_of_clusters_of_unequal_size_the_variance_is_unbiased_and_has_satterthwaites_degrees_of_freedom():
+    """By matrices, as Bell & McCaffrey (2002) and Imbens & Kolesar (2016) write them: clusters' means that vary
+    alike, their residuals, the quadratic form that estimates the variance of their weighted mean."""
+    sizes = np.array([1, 1, 2, 3, 5, 8, 40])
+    clusters = np.repeat(np.arange(7), sizes)
+    values = np.random.default_rng(3).normal(size=60)
+    shares = sizes / 60
+    residual = np.eye(7) - np.outer(np.ones(7), shares)
+    expected = (residual @ residual.T).diagonal()
+    form = residual.T @ np.diag(shares**2 / expected) @ residual
+    assert np.trace(form) == pytest.approx(np.square(shares).sum())  # what the mean's variance is
+    degrees = np.trace(form) ** 2 / np.trace(form @ form)
+    means = np.array([values[clusters == each].mean() for each in range(7)])
+    reach = stats.t.ppf(0.975, degrees) * np.sqrt(means @ form @ means)
+    found = mean_estimate(values, clusters)
+    assert (found.low, found.high) == pytest.approx((values.mean() - reach, values.mean() + reach))
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("sizes", [[*[1] * 40, 20], [2, 2, 3, 3, 3, 4, 4, 5, 6, 8, 10, 12, 20, 30]], ids=str)
+def test_one_cluster_that_holds_a_third_of_the_rows_makes_no_interval_too_narrow(sizes, alike):
+    rng = np.random.default_rng(4)
+    clusters = np.repeat(np.arange(len(sizes)), sizes)
+    covered = []
+    for _ in range(1500):
+        common = np.sqrt(alike) * rng.normal(size=len(sizes))[clusters]
+        found = mean_estimate(common + np.sqrt(1 - alike) * rng.normal(size=clusters.size), clusters)
+        assert found.low is not None and found.high is not None
+        covered.append(found.low <= 0.0 <= found.high)
+    assert np.mean(covered) >= 0.94
 
 
 def test_rows_that_stand_there_five_times_say_as_much_as_once():
@@ -75,6 +107,31 @@ def test_rows_that_stand_there_five_times_say_as_much_as_once():
     assert width(share_estimate(np.repeat(hits, 5), np.repeat(once, 5))) == pytest.approx(
         width(share_estimate(hits)), rel=0.1
     )
+
+
+@pytest.mark.parametrize("positives_of_one", [1, 30])
+def test_a_cluster_that_has_half_of_a_class_widens_aucs_whatever_its_size(positives_of_one: int):
+    """Of 31 clusters of forty rows one has so many positives, the others one each: Student's quantile has some
+    30 degrees of freedom, or few."""
+    rng = np.random.default_rng(6)
+    clusters, place = np.repeat(np.arange(31), 40), np.tile(np.arange(40), 31)
+    labels = place < np.where(clusters == 0, positives_of_one, 1)
+    first, second = (
+        ScoredRows(labels, probability(labels + rng.normal(size=clusters.size)), clusters) for _ in range(2)
+    )
+    alone = [each._replace(clusters=None) for each in (first, second)]
+    ratios = []
+    for found, unclustered in (
+        (auc_estimate(first), auc_estimate(alone[0])),
+        (auc_difference(first, second), auc_difference(*alone)),
+        (average_precision(first), average_precision(alone[0])),
+    ):
+        assert found is not None and unclustered is not None
+        ratios.append(width(found) / width(unclustered))
+    if positives_of_one == 1:
+        assert max(ratios) < 1.3
+    else:  # of equal rows it would be 0.8, 0.6 and 2.1
+        assert ratios[0] > 1.3 and ratios[1] > 1.3 and ratios[2] > 3.0
 
 
 def test_intervals_of_rows_in_clusters_cover_the_truth_as_often_as_they_say():

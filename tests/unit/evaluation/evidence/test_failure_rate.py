@@ -76,3 +76,19 @@ def test_the_bounds_of_clustered_rates_hold(rate, alike):
     assert (rate_lower(trials[:, 0], trials[:, 1]) <= rate).mean() >= 0.93
     as_independent = rate_upper(campaigns.sum(axis=1), 1000)
     assert (as_independent >= rate).mean() < 0.93
+
+
+@pytest.mark.parametrize("alike", [0.05, 0.3, 1.0])
+def test_four_large_clusters_among_a_hundred_single_items_are_no_two_hundred_trials(alike):
+    """Where the large ones happen not to fail, the items' variance alone takes them for clean trials."""
+    draw = np.random.default_rng(5)
+    clusters = np.repeat(np.arange(104), [1] * 100 + [50] * 4)
+    size = (1 - alike) / alike
+    rates = draw.beta(0.1 * size, 0.9 * size, (600, 104)) if size else draw.random((600, 104)) < 0.1
+    campaigns = draw.random((600, 300)) < rates[:, clusters]
+    trials, as_declared_once = (
+        np.array([independent_trials(failed, clusters, as_if_equal=once) for failed in campaigns])
+        for once in (False, True)
+    )
+    assert (rate_upper(trials[:, 0], trials[:, 1]) >= 0.1).mean() >= 0.95
+    assert (rate_upper(as_declared_once[:, 0], as_declared_once[:, 1]) >= 0.1).mean() < 0.95

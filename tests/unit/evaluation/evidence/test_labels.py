@@ -106,9 +106,18 @@ def test_classes_are_measured_as_scikit_learn_measures_them(tmp_path: Path) -> N
         [one.recall or 0.0 for one in overall.classes], recall_score(labels, predicted, **each)
     )
     np.testing.assert_allclose([one.f1 for one in overall.classes], f1_score(labels, predicted, **each))
-    macro = f1_score(labels, predicted, labels=range(4), average="macro", zero_division=0.0)
+    macro = f1_score(labels, predicted, average="macro", zero_division=0.0)
     assert overall.macro_f1 == pytest.approx(macro)
     assert overall.classes[3].recall is None
+
+
+def test_a_class_that_no_row_is_of_and_none_is_taken_for_does_not_lower_the_macro_f1(tmp_path: Path) -> None:
+    table, labels, shares = classes_table(0, skill=1.5)
+    predicted = shares[:, :3].argmax(axis=1)
+    table = table.set_column(1, "predicted", pa.array(predicted))
+    overall = evaluated(tmp_path / "a", table, ClassPredictions(NAMES)).overall
+    assert overall.classes[3].precision is None and overall.classes[3].recall is None
+    assert overall.macro_f1 == pytest.approx(f1_score(labels, predicted, average="macro"))
 
 
 def test_a_share_of_few_rows_that_are_all_alike_has_an_interval_within_0_and_1() -> None:

@@ -6,10 +6,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
+from scipy.stats import chi2, norm
 
 from assay.base.errors import ConfigError
+from assay.evaluation.evidence.effect import Effect
 from assay.evaluation.evidence.replication import (
     belief_after,
+    gain_belief,
     shrink,
 )
 
@@ -35,6 +39,44 @@ def test_without_a_filter_it_is_the_normal_formula(effects, error, prior_sd):
     mean, sd = shrink(np.mean(effects), error**2 / len(effects), prior_sd=prior_sd)
     assert (belief.mean, belief.sd) == pytest.approx((float(mean), float(sd)), abs=1e-5)
     assert belief.probability_above(belief.mean) == pytest.approx(0.5, abs=1e-3)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 30])
+@pytest.mark.parametrize("mean", [-0.01, 0.015, 0.04])
+def test_a_variance_of_few_seeds_is_integrated_over(mean: float, seeds: int):
+    """By SciPy's quadrature over chi-squared, of the normal formula at each variance."""
+    error, limit, noise = 0.008, 0.015, 0.005**2
+
+    def belief_at(ratio: float) -> float:
+        slope = 1.0 / (1.0 + error**2 * (seeds - 1) / ratio / 0.02**2)
+        spread = math.sqrt(0.02**2 * (1.0 - slope) + noise)
+        return float(norm.cdf((slope * mean - limit) / spread) * chi2.pdf(ratio, seeds - 1))
+
+    middle = seeds - 1.0
+    expected = quad(belief_at, 0.0, middle)[0] + quad(belief_at, middle, np.inf)[0]
+    belief = gain_belief(error**2, seeds - 1.0, prior_sd=0.02)
+    found = float(belief.probability_above(limit, mean, noise_variance=noise))
+    assert found == pytest.approx(expected, abs=2e-3)
+
+
+@given(
+    error=st.floats(1e-4, 0.2),
+    seeds=st.integers(2, 9),
+    limit=st.floats(-0.05, 0.05),
+    probability=st.floats(0.02, 0.98),
+    noise=st.floats(0.0, 1e-3),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_least_mean_is_where_the_probability_is_reached(error, seeds, limit, probability, noise):
+    belief = gain_belief(error**2, seeds - 1.0, prior_sd=0.02)
+    least = belief.least_mean(limit, probability, noise_variance=noise)
+    assert belief.probability_above(limit, least, noise_variance=noise) == pytest.approx(probability, abs=1e-6)
+
+
+def test_seeds_and_items_share_the_degrees_of_freedom_of_their_variance():
+    """Welch's formula, of two sources as of two samples."""
+    effect = Effect(*(np.asarray(each) for each in (0.0, 4e-4, 1e-4, 0.0, 2.0, 99.0)))
+    assert float(effect.degrees) == pytest.approx(5e-4**2 / (4e-4**2 / 2 + 1e-4**2 / 99))
 
 
 def test_the_winner_of_many_pilots_is_too_large_and_its_shrunken_gain_is_not():

@@ -77,6 +77,22 @@ def test_a_loss_that_ends_far_above_its_beginning_or_nowhere_has_diverged(end: f
     assert [each.rule for each in warnings_of_model([*FALLING, *[end] * 10], None)] == ["diverged"]
 
 
+@pytest.mark.parametrize("last", [15, 30, 4000])
+def test_few_steps_have_diverged_only_where_none_at_the_end_is_like_one_at_the_beginning(last: int):
+    """A fork of a trained model: losses about 0.1, as noisy as those of single batches are."""
+    noisy = [0.08, 0.31, 0.05, 0.11, 0.09, 0.12, 0.2, 0.21, 0.35, 0.07, 0.24, 0.3, 0.22]
+    assert warnings_of_model(noisy, None) == []
+    risen = [0.1, 0.2, 0.15, 0.5, last, last, last]
+    assert [each.rule for each in warnings_of_model(risen, None)] == ["diverged"]
+    assert warnings_of_model([0.1, 0.2, 0.9, 0.9, 0.9], None) == [], "two at each end show nothing"
+
+
+@pytest.mark.parametrize(("num_leaking", "said"), [(None, []), (0, []), (19, []), (20, ["leaking rows"])])
+def test_a_result_on_rows_that_were_trained_on_is_named(num_leaking: int | None, said: list[str]):
+    found = evaluation(useful()).model_copy(update={"num_leaking": num_leaking})
+    assert [each.rule for each in warnings_of_model(FALLING, found)] == said
+
+
 def test_one_wild_step_is_no_divergence():
     assert warnings_of_model([*FALLING[:60], 50.0, *FALLING[60:]], None) == []
 
@@ -119,9 +135,15 @@ def test_one_class_for_all_rows_and_numbers_worse_than_their_mean_are_warned_of(
 
 
 def test_runs_of_120_and_200_steps_are_not_compared_without_a_word():
-    (found,) = warnings_of_pair("a", "b", steps=(200, 120))
+    alike = ("dpo", "dpo")
+    (found,) = warnings_of_pair("a", "b", steps=(200, 120), methods=alike)
     assert found.rule == "steps differ" and "b made 120 steps, a 200" in found.text
-    assert warnings_of_pair("a", "b", steps=(200, 200)) == []
+    assert not list(warnings_of_pair("a", "b", steps=(200, 200), methods=alike))
+
+
+def test_runs_of_two_methods_are_not_compared_without_a_word():
+    (found,) = warnings_of_pair("a", "b", steps=(200, 200), methods=("dpo", "reward"))
+    assert found.rule == "methods differ" and "b is of method 'reward', a of 'dpo'" in found.text
 
 
 def test_a_guardrail_that_is_zero_on_both_sides_guards_nothing():

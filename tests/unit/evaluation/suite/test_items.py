@@ -1,10 +1,12 @@
-"""Items and held-out texts are read as their bytes are."""
+"""Items and held-out texts are read as their bytes are, and have what their graders read."""
+
+import json
 
 import pytest
 
-from assay.base.errors import DataError
-from assay.evaluation.suite.config import BitsPerByte
-from assay.evaluation.suite.items import read_documents, read_items
+from assay.base.errors import ConfigError, DataError
+from assay.evaluation.suite.config import BitsPerByte, Generation
+from assay.evaluation.suite.items import checked_items, read_documents, read_items
 
 
 def test_a_line_of_items_ends_at_its_line_feed(tmp_path):
@@ -36,3 +38,38 @@ def test_line_ends_of_a_held_out_text_are_scored_as_they_are(tmp_path):
     config = BitsPerByte(type="bits_per_byte", name="b", files=("*.txt",))
     (document,) = read_documents(config, tmp_path)
     assert document.text.encode() == data
+
+
+@pytest.mark.parametrize(
+    ("reads", "items", "said"),
+    [
+        ("item.anwser", [{"answer": "a"}, {"answer": "b"}],
+         r"reads item.anwser, but 2 of 2 items of .*items.jsonl lack it; perhaps you meant 'answer'. Fields "
+         r"that are there: answer, prompt"),
+        ("item.answer", [{"answer": "a"}, {}, {"answer": None}],
+         r"reads item.answer, but 2 of 3 items of .*items.jsonl lack it \(the first: 000002\)"),
+        ("sample.output_txt", [{"answer": "a"}], "reads sample.output_txt, which no sample has"),
+    ],
+)  # fmt: skip
+def test_a_grader_that_reads_what_items_lack_is_refused_before_anything_is_answered(
+    tmp_path, reads, items, said
+):
+    (tmp_path / "items.jsonl").write_text(
+        "\n".join(json.dumps({"prompt": "p", **item}) for item in items), encoding="utf-8"
+    )
+    config = Generation.model_validate(
+        {
+            "type": "generation",
+            "name": "b",
+            "items": "items.jsonl",
+            "grader": {
+                "type": "string_check",
+                "name": "g",
+                "operation": "eq",
+                "input": "a",
+                "reference": "{{ " + reads + " }}",
+            },
+        }
+    )
+    with pytest.raises(ConfigError, match=said):
+        checked_items(config, tmp_path)

@@ -9,9 +9,9 @@ from assay.base.errors import ConfigError, DataError
 from assay.evaluation.suite.config import Generation, RegistryBenchmark
 from assay.evaluation.suite.contamination import TextFiles
 from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
-from assay.evaluation.suite.scorer import mean_details
+from assay.evaluation.suite.scorer import mean_details, num_prompts_cut
 from assay.scoring.grade import Tools
-from assay.scoring.sampler import SamplerError
+from assay.scoring.sampler import Completion, SamplerError
 
 GRADER = {
     "type": "string_check",
@@ -49,6 +49,31 @@ def test_a_multi_graders_parts_are_kept_as_details(write_lines, scripted):
     (item,) = scorer.score_chunk(0)
     assert item.score == 0.5
     assert mean_details([item]) == {"exact": 1.0}
+
+
+class Forgetful:
+    """Answers `A`; of a prompt of more than two letters it reads the end only."""
+
+    name = "forgetful"
+
+    def sample(self, prompts, sampling):
+        lengths = [len(prompt[-1]["content"]) for prompt in prompts]
+        return [Completion("A", prompt_tokens_cut=max(0, length - 2)) for length in lengths]
+
+
+def test_prompts_that_were_not_read_whole_are_counted(write_lines, registry):
+    asked = write_lines(
+        "g.jsonl",
+        {"prompt": "ab", "ideal": "A"},
+        {"prompt": "abcde", "ideal": "A"},
+        {"prompt": "abc", "ideal": "A"},
+    )
+    scorer = generation(asked, Forgetful(), chunk_items=3)
+    items = scorer.score_chunk(0)
+    assert (num_prompts_cut(items), mean_details(items)) == (2, {})
+    assert num_prompts_cut(registry("fuzzy.dev.v0", Forgetful()).score_chunk(0)) == 1
+    graded = registry("closed.dev.v0", Forgetful()).score_chunk(0)
+    assert num_prompts_cut(graded) == len(graded), "the judge's prompt is cut, too"
 
 
 def test_the_identity_follows_items_grader_prompts_and_judge(write_lines, scripted):

@@ -20,8 +20,7 @@ from typing import Self
 import numpy as np
 from jaxtyping import Float64
 from pydantic import Field, model_validator
-from scipy.special import ndtr, ndtri
-from scipy.stats import t as student_t
+from scipy.special import ndtr, ndtri, stdtr
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError
@@ -119,5 +118,5 @@ def _student_paths(gate_seeds: tuple[int, ...]) -> Float64[np.ndarray, "path gat
             draw = rng.normal(size=_PATHS)
             total, squares = total + draw, squares + np.square(draw)
         variance = (squares - np.square(total) / count) / (count - 1)
-        columns.append(-ndtri(student_t.sf(total / np.sqrt(count * variance), count - 1)))
+        columns.append(-ndtri(stdtr(count - 1, -total / np.sqrt(count * variance))))
     return np.stack(columns, axis=1)

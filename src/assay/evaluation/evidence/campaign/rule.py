@@ -26,12 +26,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Shaped
 from pydantic import Field
-from scipy.special import ndtr
-from scipy.stats import norm
+from scipy.special import ndtr, ndtri
 
 from assay.base.config import FrozenConfig
 from assay.evaluation.evidence.effect import Effect, Leading, Level
-from assay.evaluation.evidence.replication import PRIOR_SD, shrink
+from assay.evaluation.evidence.replication import PRIOR_SD, GainBelief, gain_belief
 
 CLEAR_GAIN = 2.5
 """Times the least effect: a gain that a design with power scales at its last gate, if that is what it sees."""
@@ -61,6 +60,13 @@ class CampaignRule(FrozenConfig):
     """Without any one benchmark, this share of the composite gain must be left."""
     least_share_positive: float = Field(default=0.75, gt=0.0, le=1.0)
     """Share of benchmarks on which the candidate must be better."""
+    is_variance_known: bool = False
+    """As campaigns declared it once: the belief takes the few seeds' variance for the true one."""
+
+    def belief(self, effect: Effect) -> GainBelief:
+        """In the true gain, with the rule's prior."""
+        degrees = None if self.is_variance_known else effect.degrees
+        return gain_belief(effect.variance, degrees, prior_sd=self.prior_sd)
 
 
 Flags = Bool[np.ndarray, "*#leading"]
@@ -128,21 +134,21 @@ def judge(evidence: CampaignEvidence, rule: CampaignRule) -> RuleOutcome:
 
 
 def least_scaling_effect(
-    variance: Leading, quantile: Leading, replication_variance: float | Leading, rule: CampaignRule
+    effect: Effect, level: Level, replication_variance: float | Leading, rule: CampaignRule
 ) -> Leading:
-    """The smallest mean difference that meets the three clauses on the gain itself, given its variance.
+    """The smallest mean difference that meets the three clauses on the gain itself, with an effect's variance.
 
-    `quantile`: standard errors that this look's level asks for. Infinite where the variance is.
+    `level`: one-sided confidence of the look. Infinite where the variance is.
     """
-    mean_weight, sd = shrink(np.ones_like(variance), variance, prior_sd=rule.prior_sd)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        by_significance = quantile * np.sqrt(variance)
-        by_probability = (rule.least_effect + norm.ppf(rule.least_probability) * sd) / mean_weight
-        spread = np.sqrt(sd**2 + replication_variance)
-        wanted = norm.ppf(rule.replication_level) * np.sqrt(replication_variance)
-        by_replication = (wanted + norm.ppf(rule.least_replication) * spread) / mean_weight
+    belief = rule.belief(effect)
+    with np.errstate(invalid="ignore"):
+        by_significance = effect.half_width(level)
+        by_probability = belief.least_mean(rule.least_effect, rule.least_probability)
+        by_replication = belief.least_mean(
+            _found_from(replication_variance, rule), rule.least_replication, noise_variance=replication_variance
+        )
     least = np.maximum(by_significance, np.maximum(by_probability, by_replication))
-    return np.where(np.isfinite(variance), least, np.inf)
+    return np.where(np.isfinite(effect.variance), least, np.inf)
 
 
 def chance_by_end(
@@ -162,7 +168,7 @@ def chance_by_end(
     if num_seeds >= end_seeds or num_seeds < 2:
         return np.ones(np.shape(effect.mean))
     ahead = forecast_of(effect, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-    needed = least_scaling_effect(ahead.end.variance, ahead.end.quantile(end_level), replication_variance, rule)
+    needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
     chance: np.ndarray = ndtr((ahead.slope * effect.mean - needed) / ahead.sd)
     return chance
 
@@ -178,7 +184,7 @@ def needed_by_end(
 ) -> Leading:
     """The smallest mean difference that the last gate will scale, with the variance to be expected there."""
     end = _with_seeds(effect, num_seeds, end_seeds)
-    return least_scaling_effect(end.variance, end.quantile(end_level), replication_variance, rule)
+    return least_scaling_effect(end, end_level, replication_variance, rule)
 
 
 class Bounds(NamedTuple):
@@ -203,18 +209,14 @@ def bounds_of_look(
     rule: CampaignRule,
 ) -> Bounds:
     """The rule's clauses on the gain, solved for the mean, given its variance; `end`: the last look."""
-    variance = seen.variance
-    scales = least_scaling_effect(variance, seen.quantile(level), replication_variance, rule)
-    weight, sd = shrink(np.ones_like(variance), variance, prior_sd=rule.prior_sd)
-    stops = rule.least_effect - seen.quantile(rule.futility_level) * np.sqrt(variance)
-    unlikely = (rule.least_effect + norm.ppf(rule.stop_probability) * sd) / weight
+    scales = least_scaling_effect(seen, level, replication_variance, rule)
+    stops = rule.least_effect - seen.half_width(rule.futility_level)
+    unlikely = rule.belief(seen).least_mean(rule.least_effect, rule.stop_probability)
     no_way, needed = np.full(np.shape(stops), -np.inf), scales
     if num_seeds < end_seeds:
         ahead = forecast_of(seen, num_seeds=num_seeds, end_seeds=end_seeds, prior_sd=rule.prior_sd)
-        needed = least_scaling_effect(
-            ahead.end.variance, ahead.end.quantile(end_level), replication_variance, rule
-        )
-        no_way = (needed + norm.ppf(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
+        needed = least_scaling_effect(ahead.end, end_level, replication_variance, rule)
+        no_way = (needed + ndtri(max(rule.least_chance, 1e-12)) * ahead.sd) / ahead.slope
     has_power = needed <= CLEAR_GAIN * rule.least_effect
     stops = np.where(has_power, np.maximum(stops, np.maximum(unlikely, no_way)), stops)
     return Bounds(scales, np.minimum(stops, scales), np.minimum(np.maximum(stops, no_way), scales))
@@ -328,18 +330,20 @@ def _stop_clauses(evidence: CampaignEvidence, rule: CampaignRule) -> tuple[Crite
 
 def _probability(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(true gain >= least_effect), given the effect and the prior."""
-    mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
-    probability: np.ndarray = ndtr((mean - rule.least_effect) / np.maximum(sd, 1e-300))
-    return probability
+    return rule.belief(evidence.effect).probability_above(rule.least_effect, evidence.effect.mean)
 
 
 def _replication(evidence: CampaignEvidence, rule: CampaignRule) -> Leading:
     """P(the planned replication's lower bound is above 0), over the belief in the true gain."""
-    mean, sd = shrink(evidence.effect.mean, evidence.effect.variance, prior_sd=rule.prior_sd)
-    error = np.sqrt(np.asarray(evidence.replication_variance, dtype=np.float64))
-    needed = norm.ppf(rule.replication_level) * error
-    probability: np.ndarray = ndtr((mean - needed) / np.maximum(np.sqrt(sd**2 + error**2), 1e-300))
-    return probability
+    variance = evidence.replication_variance
+    needed = _found_from(variance, rule)
+    return rule.belief(evidence.effect).probability_above(needed, evidence.effect.mean, noise_variance=variance)
+
+
+def _found_from(replication_variance: float | Leading, rule: CampaignRule) -> Leading:
+    """The mean difference from which on a replication finds a gain."""
+    error: np.ndarray = np.sqrt(np.asarray(replication_variance, dtype=np.float64))
+    return ndtri(rule.replication_level) * error
 
 
 def _criterion(name: str, value: float | Leading, relation: np.ufunc, limit: float | Leading) -> Criterion:

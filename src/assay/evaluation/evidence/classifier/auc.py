@@ -76,7 +76,7 @@ def auc_estimate(rows: ScoredRows) -> Estimate | None:
         return Estimate(value=placed.auc, method="DeLong: undefined, perfect separation")
     if rows.clusters is None:
         return on_logit_scale(placed.auc, _variance(placed.of_positives, placed.of_negatives), method="DeLong")
-    spread = clustered(_influences(rows, placed), rows.clusters)
+    spread = clustered(_influences(rows, placed), rows.clusters, rows.class_weights)
     if spread is None:
         return Estimate(value=placed.auc, method=one_cluster("DeLong"))
     method = f"DeLong, {spread.num_clusters} clusters"
@@ -100,7 +100,8 @@ def auc_difference(baseline: ScoredRows, candidate: ScoredRows) -> Estimate | No
         return Estimate(value=difference, method="paired DeLong: undefined, one row of a class")
     # The variance of a difference is the variance of the differences of placements: no covariance needed.
     if baseline.clusters is not None and (of_positives.any() or of_negatives.any()):
-        spread = clustered(_influences(baseline, Placements(of_positives, of_negatives)), baseline.clusters)
+        influences = _influences(baseline, Placements(of_positives, of_negatives))
+        spread = clustered(influences, baseline.clusters, baseline.class_weights)
         if spread is None:
             return Estimate(value=difference, method=one_cluster("paired DeLong"))
         method = f"paired DeLong, {spread.num_clusters} clusters"

@@ -67,7 +67,7 @@ def average_precision(rows: ScoredRows) -> Estimate | None:
     influences, method = _influences(ordered, last_of_tie, precision, predicted), "infinitesimal jackknife"
     if ordered.clusters is None:
         return on_logit_scale(value, float(influences @ influences), method=method)
-    if (spread := clustered(influences, ordered.clusters)) is None:
+    if (spread := clustered(influences, ordered.clusters, ordered.class_weights)) is None:
         return Estimate(value=value, method=one_cluster(method))
     method = f"{method}, {spread.num_clusters} clusters"
     return on_logit_scale(value, spread.variance, method=method, quantile=spread.quantile)

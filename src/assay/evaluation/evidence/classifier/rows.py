@@ -35,6 +35,13 @@ class ScoredRows(NamedTuple):
         """Whether a ranking of positives against negatives means anything."""
         return 0 < self.num_positive < self.num_rows
 
+    @property
+    def class_weights(self) -> Float64[np.ndarray, "row"]:
+        """Each row's share of its class: what it counts for where the classes count alike."""
+        num_negative = self.num_rows - self.num_positive
+        weights: np.ndarray = np.where(self.is_positive, 1.0 / self.num_positive, 1.0 / num_negative)
+        return weights
+
     def where(self, chosen: Bool[np.ndarray, "row"] | Int[np.ndarray, "chosen"]) -> "ScoredRows":
         """The chosen rows."""
         clusters = None if self.clusters is None else self.clusters[chosen]

@@ -19,7 +19,8 @@ one origin rise and fall together, so pooling them all would take one lucky orig
 widening by h does the rest: with the normal quantile itself as the least q, 90% bands held 98 to 99% of what
 simulated laws said, right ones and bent ones (benchmarks/evidence_scaling.py).
 
-Nothing is known about reaches that no origin had: `longest_reach` is where extrapolation ends.
+Nothing is known about reaches that no origin had: beyond `longest_reach` a band is untested, and said to be. An
+origin below which no law can be fitted (all its runs are of one size) is left out, and named.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,16 +30,21 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from assay.base.errors import DataError
+from assay.base.units import number_of
 from assay.evaluation.evidence.interval import normal_quantile
 
 NUM_ORIGINS = 8
 FIRST_ORIGIN, LAST_ORIGIN = 0.25, 0.9
 """Share of the points below the first and the last origin."""
+LEAST_ORIGINS = 3
 LEAST_WITNESSES = 3
 """The longest supported reach is one that so many predictions of a back-test had, at least."""
 
 LEAST_MULTIPLIER = 0.6
 """The least multiple of the normal quantile: what few origins, all of them lucky, cannot go below."""
+
+LEAST_ERROR = 1e-9
+"""Log loss, or share, below which no claim is believed: points that lie on a law exactly claim 0."""
 
 
 class Claim(NamedTuple):
@@ -73,6 +79,14 @@ class BackTest(NamedTuple):
     origins: tuple[Origin, ...]
     longest_reach: float
     """In e-folds of scale."""
+    left_out: tuple[str, ...] = ()
+    """Why no law could be fitted to some origins."""
+
+    def error(self) -> tuple[float, float]:
+        """Mean |error| / sqrt(1 + h) of an origin's predictions, over origins, and its standard error."""
+        sizes = [np.abs(each.errors) / np.sqrt(1.0 + np.maximum(each.reaches, 0.0)) for each in self.origins]
+        means = np.array([each.mean() for each in sizes])
+        return float(means.mean()), float(means.std(ddof=1) / np.sqrt(len(means)))
 
     def multiplier(self, confidence: float) -> float:
         """q: half-width of a two-sided band over s sqrt(1 + h)."""
@@ -88,8 +102,8 @@ class BackTest(NamedTuple):
 def band_scale(
     errors: Float64[np.ndarray, "point"], reaches: Float64[np.ndarray, "point"]
 ) -> Float64[np.ndarray, "point"]:
-    """The claimed error times sqrt(1 + h); inside the data h is 0."""
-    scale: np.ndarray = errors * np.sqrt(1.0 + np.maximum(reaches, 0.0))
+    """The claimed error, at least `LEAST_ERROR`, times sqrt(1 + h); inside the data h is 0."""
+    scale: np.ndarray = np.maximum(errors, LEAST_ERROR) * np.sqrt(1.0 + np.maximum(reaches, 0.0))
     return scale
 
 
@@ -103,10 +117,14 @@ def back_test(
 ) -> BackTest:
     """Replay the history of `observed` by `scale`. Raises `DataError` where there are too few points for it."""
     order = np.argsort(scale, kind="stable")
-    origins = []
+    origins, left_out = [], []
     for num_fitted in _origin_sizes(scale[order], least_points, num_origins):
         below, above = order[:num_fitted], order[num_fitted:]
-        claimed = claim(below, above)
+        try:
+            claimed = claim(below, above)
+        except DataError as error:
+            left_out.append(f"the {num_fitted} smallest points: {error}")
+            continue
         origins.append(
             Origin(
                 num_fitted,
@@ -115,8 +133,13 @@ def back_test(
                 claimed.errors,
             )
         )
+    if len(origins) < LEAST_ORIGINS:
+        raise DataError(
+            f"an extrapolation can be tested from {number_of(len(origins), 'origin')} only, and "
+            f"{LEAST_ORIGINS} are needed. Left out: {'; '.join(left_out)}"
+        )
     reaches = np.sort(np.concatenate([origin.reaches for origin in origins]))
-    return BackTest(tuple(origins), float(reaches[-LEAST_WITNESSES]))
+    return BackTest(tuple(origins), float(reaches[-LEAST_WITNESSES]), tuple(left_out))
 
 
 def residual_scale(
@@ -157,10 +180,10 @@ def _origin_sizes(scale: Float64[np.ndarray, "point"], least_points: int, num_or
     # To the right of all points that share the scale of the last that is fitted.
     sizes = np.unique(np.searchsorted(scale, scale[np.minimum(wanted, num_points) - 1], side="right"))
     usable = [int(size) for size in sizes if least_points <= size < num_points]
-    if len(usable) < 3 or num_points - usable[0] < LEAST_WITNESSES:
+    if len(usable) < LEAST_ORIGINS or num_points - usable[0] < LEAST_WITNESSES:
         raise DataError(
             f"{num_points} points are too few to test an extrapolation on: each back-test needs {least_points} "
-            f"below its origin and some above, at 3 origins or more. Add runs at {least_points + 4} different "
-            "scales or more, or choose a form with fewer parameters."
+            f"below its origin and some above, at {LEAST_ORIGINS} origins or more. Add runs at "
+            f"{least_points + 4} different scales or more, or choose a form with fewer parameters."
         )
     return usable

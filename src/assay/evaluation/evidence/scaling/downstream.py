@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int, Int64, Real
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, minimize_scalar
 from scipy.special import expit
+from scipy.stats import f as f_distribution
 
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.interval import symmetric
@@ -39,6 +40,8 @@ from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
 from assay.records.evaluation import Estimate
 
 _SHAPES = ("midpoint", "log slope")
+BY_LUCK = 0.01
+"""The chance that luck alone has a level fit so much better, below which the level is named."""
 
 
 class Task(NamedTuple):
@@ -70,6 +73,8 @@ class TaskFit(NamedTuple):
 
     law: ScalingFit
     curve: TaskCurve
+    level: float | None = None
+    """At which the scores level off, clearly above the chance that was stated; None where they do not."""
 
     def score(self, variables: Variables) -> Float64[np.ndarray, "point"]:
         """[point]: the score at other points."""
@@ -98,7 +103,31 @@ def fit_task(law: ScalingFit, task: Task) -> TaskFit:
             f"{task.chance:g}) and hardly follow the loss: the curve rises by {np.ptp(fitted):.3f}, the scores "
             f"scatter by {noise:.3f}. Score more items, or add runs that are above chance."
         )
-    return TaskFit(law, curve)
+    return TaskFit(law, curve, _level(points, curve))
+
+
+def _level(points: ScalingPoints, curve: TaskCurve) -> float | None:
+    """Where the scores level off, if a level of their own fits clearly better than the stated chance.
+
+    By an F test of one parameter more, in which the checkpoints of one run count once.
+    """
+    assert points.scores is not None, "a task is fitted to points with scores"
+    chance, ceiling = curve.task
+    scores, num_runs = points.scores, len(np.unique(points.groups))
+    free = num_runs - len(_SHAPES) - 1
+    if free < 1 or scores.min() <= chance:
+        return None
+
+    def misfit(level: float) -> float:
+        of_level = _fit_curve(points, np.ones(points.num_points), Task(level, ceiling))
+        return float(np.sum((of_level.score(points.loss) - scores) ** 2))
+
+    bounds = (chance, min(float(np.median(scores)), ceiling - 1e-3))
+    found = minimize_scalar(misfit, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    stated = float(np.sum((curve.score(points.loss) - scores) ** 2))
+    gain = (stated - found.fun) * num_runs / points.num_points
+    left = max(found.fun, 1e-300) * num_runs / points.num_points / free
+    return float(found.x) if f_distribution.sf(gain / left, 1, free) < BY_LUCK else None
 
 
 def back_test_task(
@@ -119,12 +148,18 @@ def back_test_task(
 
 
 def extrapolate_task(
-    fit: TaskFit, tested: BackTest, target: Mapping[str, float], *, confidence: float, seed: int = 0
+    fit: TaskFit,
+    tested: BackTest,
+    target: Mapping[str, float],
+    *,
+    confidence: float,
+    seed: int = 0,
+    is_strict: bool = False,
 ) -> Estimate:
     """The score of one new run at `target`; refused where the points do not reach so far, as the loss is."""
     form = fit.law.form
     at = target_of(form, target)
-    reach = supported_reach(fit.law.points, form, tested, at)
+    reach = supported_reach(fit.law.points, form, tested, at, is_strict=is_strict)
     counts = resample_counts(fit.law.points.groups, ORIGIN_RESAMPLES, np.random.default_rng(seed))
     variables = {name: np.array([value]) for name, value in at.items()}
     claimed = _claim_of(fit, counts, bootstrap(fit.law, counts), variables)

@@ -1,17 +1,19 @@
 """What a law says about a run that nobody has made: a calibrated band, or a refusal that names the limit.
 
-Three things are refused: a target beyond the longest reach that a back-test on these points could check; one
-smaller than all points; and one whose tokens per parameter lie outside what was fitted by more than a factor
-of two, since no origin by compute says anything about that direction.
+Two things are refused: a target smaller than all points; and one whose tokens per parameter lie outside what
+was fitted by more than a factor of two, since no origin by compute says anything about that direction. A target
+beyond the longest reach that a back-test on these points could check is refused if asked strictly; else it
+gets its band, which grows with the reach as it did within it, and its record says how far that was tested.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from assay.base.errors import ConfigError, DataError
+from assay.base.errors import AssayError, ConfigError, DataError
 from assay.base.units import count_text, power_text
 from assay.evaluation.evidence.interval import normal_quantile
 from assay.evaluation.evidence.scaling.backtest import (
@@ -24,7 +26,7 @@ from assay.evaluation.evidence.scaling.backtest import (
 )
 from assay.evaluation.evidence.scaling.bootstrap import resampled
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
-from assay.evaluation.evidence.scaling.forms import ScalingForm
+from assay.evaluation.evidence.scaling.forms import ScalingForm, forms_that_suit
 from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables, completed_target
 from assay.evaluation.evidence.scaling.solver import Thetas
 from assay.records.evaluation import Estimate
@@ -39,8 +41,44 @@ CHECKED_SHARES = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9)
 """Shares of the points below which `check_bands` forgets the rest."""
 
 
-def back_test_law(points: ScalingPoints, form: ScalingForm, *, delta: float, seed: int = 0) -> BackTest:
-    """The law's own record on these points, in log loss."""
+class ChosenForm(NamedTuple):
+    """The form of a law, and what it was chosen by."""
+
+    form: ScalingForm
+    errors: Mapping[str, float]
+    """Form -> the mean error of its back-test; empty where there was nothing to choose, or no way to."""
+
+
+def choose_form(points: ScalingPoints, *, delta: float, seed: int = 0) -> ChosenForm:
+    """The form with the fewest parameters, of those that suit the points, among those whose predictions of
+    larger runs erred least: by no more than one standard error above the least (Breiman et al. 1984).
+
+    All are tested from the same origins. Where the points are too few for that, the first that suits is taken.
+    """
+    suiting = forms_that_suit(points)
+    least_points = max(form.least_points for form in suiting)
+    tested: dict[str, tuple[float, float]] = {}
+    for form in suiting if len(suiting) > 1 else ():
+        with suppress(AssayError):
+            found = back_test_law(points, form, delta=delta, seed=seed, least_points=least_points)
+            tested[form.name] = found.error()
+    if not tested:
+        return ChosenForm(suiting[0], {})
+    limit = sum(min(tested.values()))
+    as_good = [form for form in suiting if form.name in tested and tested[form.name][0] <= limit]
+    simplest = min(as_good, key=lambda form: len(form.parameter_names))
+    return ChosenForm(simplest, {name: error for name, (error, _) in tested.items()})
+
+
+def back_test_law(
+    points: ScalingPoints,
+    form: ScalingForm,
+    *,
+    delta: float,
+    seed: int = 0,
+    least_points: int | None = None,
+) -> BackTest:
+    """The law's own record on these points, in log loss. `least_points` of an origin: the form's, or more."""
     form.check(points)
 
     def claim(below: Int[np.ndarray, "below"], above: Int[np.ndarray, "above"]) -> Claim:
@@ -49,7 +87,7 @@ def back_test_law(points: ScalingPoints, form: ScalingForm, *, delta: float, see
         return claim_of(fit, replicates, points.where(above).variables)
 
     scale = points.variables[form.scale]
-    return back_test(scale, np.log(points.loss), claim, least_points=form.least_points)
+    return back_test(scale, np.log(points.loss), claim, least_points=least_points or form.least_points)
 
 
 def claim_of(fit: ScalingFit, replicates: Thetas, variables: Variables) -> Claim:
@@ -68,10 +106,14 @@ def extrapolate(
     target: Mapping[str, float],
     *,
     confidence: float = CONFIDENCE,
+    is_strict: bool = False,
 ) -> ScalingPrediction:
-    """The loss of one new run at `target`, or a `DataError` that says how far the points reach."""
+    """The loss of one new run at `target`, or a `DataError` that says how far the points reach.
+
+    `is_strict`: also where no back-test reached so far.
+    """
     at = target_of(fit.form, target)
-    reach = supported_reach(fit.points, fit.form, tested, at)
+    reach = supported_reach(fit.points, fit.form, tested, at, is_strict=is_strict)
     claimed = claim_of(fit, replicates, {name: np.array([value]) for name, value in at.items()})
     middle, half_width = float(claimed.predicted[0]), tested.half_width(claimed, reach, confidence)
     return ScalingPrediction(
@@ -104,14 +146,19 @@ def target_of(form: ScalingForm, target: Mapping[str, float]) -> dict[str, float
 
 
 def supported_reach(
-    points: ScalingPoints, form: ScalingForm, tested: BackTest, target: Mapping[str, float]
+    points: ScalingPoints,
+    form: ScalingForm,
+    tested: BackTest,
+    target: Mapping[str, float],
+    *,
+    is_strict: bool = False,
 ) -> float:
     """log(target's scale / largest fitted), or a `DataError` where the points do not reach so far."""
     scale, wanted = points.variables[form.scale], target[form.scale]
     unit = " FLOP" if form.scale == "compute" else ""
     largest, smallest = float(scale.max()), float(scale.min())
     reach = float(np.log(wanted / largest))
-    if reach > tested.longest_reach:
+    if is_strict and reach > tested.longest_reach:
         supported = float(np.exp(tested.longest_reach))
         raise DataError(
             f"{form.scale} {power_text(wanted)}{unit} is {power_text(wanted / largest)} times the largest run "
@@ -152,19 +199,28 @@ class _Tally(NamedTuple):
 
 
 def check_bands(
-    points: ScalingPoints, form: ScalingForm, *, delta: float, confidence: float = CONFIDENCE, seed: int = 0
+    points: ScalingPoints,
+    form: ScalingForm | None = None,
+    *,
+    delta: float,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
 ) -> BandCheck:
     """Forget the largest runs, calibrate on the rest, and count how many of the forgotten the bands held.
+
+    Without a form it is chosen among the rest, too, each time.
 
     Only forgotten runs within the supported reach count. Each share of `CHECKED_SHARES` weighs the same; what
     a band is calibrated on never includes what it is checked on.
     """
-    order = np.argsort(points.variables[form.scale], kind="stable")
+    by = form or forms_that_suit(points)[0]
+    order = np.argsort(points.variables[by.scale], kind="stable")
     counted = []
     for share in CHECKED_SHARES:
         known = points.where(order[: int(share * points.num_points)])
         rest = points.where(order[int(share * points.num_points) :])
-        if tally := _coverage_of(known, rest, form, delta=delta, confidence=confidence, seed=seed):
+        used = form or choose_form(known, delta=delta, seed=seed).form
+        if tally := _coverage_of(known, rest, used, delta=delta, confidence=confidence, seed=seed):
             counted.append(tally)
     return BandCheck(
         confidence=confidence,

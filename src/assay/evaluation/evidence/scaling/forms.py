@@ -1,7 +1,7 @@
 """The shapes that a law may have: a sum of terms, each a coefficient times powers of the run's variables.
 
-    chinchilla      L = A / N^alpha + B / D^beta + E        Hoffmann et al. 2022, approach 3 over-training   L
-    = A / N^alpha + B / D^alpha + E       Gadre et al. 2024: one exponent, so that at a fixed
+    chinchilla      L = A / N^alpha + B / D^beta + E        Hoffmann et al. 2022, approach 3
+    over-training   L = A / N^alpha + B / D^alpha + E       Gadre et al. 2024: one exponent, so that at a fixed
                                                             ratio M = D/N the loss is a power law in compute:
                                                             E + (a M^eta + b M^-eta) C^-eta, eta = alpha / 2
     compute         L = A / C^alpha + E                     one family of runs along its own frontier
@@ -126,6 +126,23 @@ FORMS = {
         ScalingForm("tokens", "L = B/D^beta + E", (Term("B", "tokens", "beta"), _E)),
     )
 }
+
+
+def forms_that_suit(points: ScalingPoints) -> list[ScalingForm]:
+    """Those whose parameters the points can tell apart: of two variables where both vary, else of one. The
+    first of all where none is, whose `check` says what is missing."""
+    for names in (("chinchilla", "over-training"), ("tokens",), ("compute",)):
+        if found := [FORMS[name] for name in names if _suits(FORMS[name], points)]:
+            return found
+    return [FORMS["chinchilla"]]
+
+
+def _suits(form: ScalingForm, points: ScalingPoints) -> bool:
+    try:
+        form.check(points)
+    except DataError:
+        return False
+    return True
 
 
 def form_named(name: str) -> ScalingForm:

@@ -160,7 +160,7 @@ def _refuse_contradiction(variables: Variables, source: str) -> None:
 
 def _completed(given: dict[str, Float64[np.ndarray, "point"]]) -> dict[str, Float64[np.ndarray, "point"]]:
     parameters, tokens, compute = (given.get(name) for name in VARIABLES)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what is infinite then is refused
         if compute is None and parameters is not None and tokens is not None:
             given["compute"] = FLOP_PER_PARAMETER_AND_TOKEN * parameters * tokens
         elif tokens is None and parameters is not None and compute is not None:

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float64
+from jaxtyping import Bool, Float64
 
 Features = Float64[np.ndarray, "point term parameter"]
 Thetas = Float64[np.ndarray, "fit parameter"]
 PerFit = Float64[np.ndarray, "fit point"]
 
-CHUNK_FITS = 256
-"""Fits in one batch: 256 of 240 points work on arrays of 2 MB, which stay in the processor's cache."""
+CHUNK_POINTS = 61_440
+"""Points of all fits in one batch: 256 fits of 240 work on arrays of 2 MB, which stay in the cache."""
 MAX_ITERATIONS = 60
 TOLERANCE = 1e-12
 """A fit is done when the next step promises to lower its objective by less than this share."""
@@ -50,8 +50,9 @@ def minimise(
     targets = np.broadcast_to(np.asarray(log_losses, float), shape)
     counts = np.broadcast_to(np.asarray(weights, float), shape)
     thetas = starts.copy()
-    for begin in range(0, len(thetas), CHUNK_FITS):
-        part = slice(begin, begin + CHUNK_FITS)
+    num_fits = max(1, CHUNK_POINTS // len(features))
+    for begin in range(0, len(thetas), num_fits):
+        part = slice(begin, begin + num_fits)
         for delta in deltas:
             thetas[part] = _minimise_batch(features, targets[part], counts[part], thetas[part], delta)
     return thetas
@@ -92,21 +93,32 @@ def _minimise_batch(
     damping = np.full(len(thetas), 1e-2)
     live = np.arange(len(thetas))
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        here = _local(features, targets, weights, thetas, delta)
         for _ in range(MAX_ITERATIONS):
-            here = _local(features, targets[live], weights[live], thetas[live], delta)
             step = _damped_step(here, damping[live])
             tried = thetas[live] + step
-            reached = objectives(features, targets[live], weights[live], tried, delta)
-            is_better = reached < here.objective
+            there = _local(features, targets[live], weights[live], tried, delta)
+            is_better = there.objective < here.objective
             thetas[live[is_better]] = tried[is_better]
             factor = np.where(is_better, 0.2, 6.0)
             damping[live] = np.clip(damping[live] * factor, _LEAST_DAMPING, _MOST_DAMPING)
             promised = -(here.gradient * step).sum(-1)
             is_done = promised <= TOLERANCE * here.objective
-            live = live[~is_done & (damping[live] < _MOST_DAMPING)]
+            goes_on = ~is_done & (damping[live] < _MOST_DAMPING)
+            here = _taken(here, there, is_better, goes_on)
+            live = live[goes_on]
             if not len(live):
                 break
     return thetas
+
+
+def _taken(
+    here: _Local, there: _Local, is_better: Bool[np.ndarray, "fit"], goes_on: Bool[np.ndarray, "fit"]
+) -> _Local:
+    """What is known where each fit stands after a step, of those that go on."""
+    for stood, came in zip(here, there, strict=True):
+        stood[is_better] = came[is_better]
+    return _Local(*(stood[goes_on] for stood in here))
 
 
 def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Thetas:

@@ -6,11 +6,12 @@ the points are too few for. Nobody who asked for three predictions loses two bec
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, DataError
 from assay.evaluation.evidence.scaling.backtest import BackTest, band_scale
 from assay.evaluation.evidence.scaling.bootstrap import NUM_RESAMPLES, resampled, scaling_law
 from assay.evaluation.evidence.scaling.downstream import (
@@ -20,7 +21,14 @@ from assay.evaluation.evidence.scaling.downstream import (
     extrapolate_task,
     fit_task,
 )
-from assay.evaluation.evidence.scaling.extrapolate import CONFIDENCE, back_test_law, claim_of, extrapolate
+from assay.evaluation.evidence.scaling.extrapolate import (
+    CONFIDENCE,
+    ChosenForm,
+    back_test_law,
+    choose_form,
+    claim_of,
+    extrapolate,
+)
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA, ScalingFit, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import ScalingForm
 from assay.evaluation.evidence.scaling.points import FLOP_PER_PARAMETER_AND_TOKEN, ScalingPoints, Variables
@@ -31,13 +39,19 @@ from assay.records.scaling import ScalingLaw, ScalingPrediction
 
 @dataclass(frozen=True)
 class ExtrapolatedTarget:
-    """A target and what the law says of it, or the reason why it does not."""
+    """A target and what the law says of it, or the reason why it does not (or not of the score)."""
 
     target: Mapping[str, float]
     prediction: ScalingPrediction | None = None
     score: Estimate | None = None
     """The estimate of the downstream task, where one was fitted."""
     refusal: AssayError | None = None
+
+    @property
+    def is_untested(self) -> bool:
+        """Whether it is further out than any back-test reached."""
+        found = self.prediction
+        return found is not None and found.times_beyond_data > found.times_supported
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,8 @@ class ScalingStudy:
     tested: BackTest | None
     """None where there are too few points for one; then every target is refused with `untested`."""
     untested: AssayError | None
+    errors: Mapping[str, float]
+    """Form -> the mean error of its back-test, by which the law's was chosen; empty where it was given."""
     task: TaskFit | None
     asked: Sequence[ExtrapolatedTarget]
     confidence: float
@@ -81,7 +97,7 @@ class ScalingStudy:
 
 def study(
     points: ScalingPoints,
-    form: ScalingForm,
+    form: ScalingForm | None = None,
     *,
     targets: Sequence[Mapping[str, float]] = (),
     task: Task | None = None,
@@ -89,34 +105,45 @@ def study(
     num_resamples: int = NUM_RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
+    is_strict: bool = False,
 ) -> ScalingStudy:
     """Fit, resample, back-test and predict; a function of its arguments.
 
-    Raises `DataError` where no law can be fitted; refused targets are in the result.
+    Without a form it is chosen by back-test (`choose_form`). `is_strict`: what is further out than any
+    back-test is refused. Raises `DataError` where no law can be fitted; refused targets are in the result.
     """
+    chosen = ChosenForm(form, {}) if form is not None else choose_form(points, delta=delta, seed=seed)
+    form = chosen.form
     fit = fit_scaling_law(points, form, delta=delta, seed=seed)
     replicates = resampled(fit, num_resamples=num_resamples, seed=seed)
     law = scaling_law(fit, replicates, seed=seed)
     task_fit = None if task is None else fit_task(fit, task)
-    tested = task_tested = untested = None
+    tested = task_tested = untested = task_untested = None
     try:
         tested = back_test_law(points, form, delta=delta, seed=seed)
-        if task is not None:
-            task_tested = back_test_task(points, form, task, delta=delta, seed=seed)
     except AssayError as error:
         untested = error
+    if task is not None:
+        try:
+            task_tested = back_test_task(points, form, task, delta=delta, seed=seed)
+        except AssayError as error:
+            task_untested = DataError(f"the score: {error}")
 
     def ask(target: Mapping[str, float]) -> ExtrapolatedTarget:
         if tested is None:
             return ExtrapolatedTarget(target, refusal=untested)
+        how: dict[str, Any] = {"confidence": confidence, "is_strict": is_strict}
         try:
-            prediction = extrapolate(fit, replicates, tested, law, target, confidence=confidence)
-            score = None
-            if task_fit is not None and task_tested is not None:
-                score = extrapolate_task(task_fit, task_tested, target, confidence=confidence, seed=seed)
+            prediction = extrapolate(fit, replicates, tested, law, target, **how)
         except AssayError as error:
             return ExtrapolatedTarget(target, refusal=error)
+        if task_fit is None or task_tested is None:
+            return ExtrapolatedTarget(target, prediction, refusal=task_untested)
+        try:
+            score = extrapolate_task(task_fit, task_tested, target, seed=seed, **how)
+        except AssayError as error:
+            return ExtrapolatedTarget(target, prediction, refusal=error)
         return ExtrapolatedTarget(target, prediction, score)
 
     asked = [ask(target) for target in targets]
-    return ScalingStudy(fit, replicates, law, tested, untested, task_fit, asked, confidence)
+    return ScalingStudy(fit, replicates, law, tested, untested, chosen.errors, task_fit, asked, confidence)

@@ -32,6 +32,19 @@ def test_a_known_curve_is_found(ladder):
     assert fit.curve[1:] == pytest.approx(CURVE[1:], rel=1e-4)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("stated", "truth", "level"), [(0.0, 0.25, 0.25), (0.25, 0.25, None), (0.0, 0.0, None)]
+)
+def test_scores_that_level_off_above_the_stated_chance_are_noticed(ladder, seed, stated, truth, level):
+    points = ladder(seed=seed)
+    scores = CURVE._replace(task=Task(truth)).score(points.loss)
+    scores += np.random.default_rng(seed).normal(0, 0.008, points.num_points)
+    scored_points = scaling_points(points.loss, scores=scores.clip(0, 1), **points.variables)
+    found = fit_task(fit_scaling_law(scored_points), Task(stated)).level
+    assert found == (None if level is None else pytest.approx(level, abs=0.02))
+
+
 @pytest.mark.slow
 def test_the_score_of_a_larger_run_lies_in_its_band(ladder, truth):
     target = {"parameters": 1.3e10, "tokens": 2.6e11}

@@ -1,11 +1,14 @@
 """Predictions of larger runs: bands that hold, and refusals that say how far one may go."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from assay.base.errors import ConfigError, DataError
 from assay.evaluation.evidence.interval import normal_quantile
 from assay.evaluation.evidence.scaling.backtest import BackTest, Claim, Origin, back_test
+from assay.evaluation.evidence.scaling.downstream import Task
 from assay.evaluation.evidence.scaling.extrapolate import check_bands
 from assay.evaluation.evidence.scaling.fit import HUBER_DELTA
 from assay.evaluation.evidence.scaling.forms import FORMS
@@ -33,6 +36,14 @@ def test_the_band_holds_a_larger_run_and_widens_with_distance(ladder, truth):
     assert near.prediction.times_beyond_data < far.prediction.times_beyond_data < far.prediction.times_supported
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-13])
+def test_points_that_lie_on_a_law_exactly_have_a_band_of_numbers(ladder, truth, noise):
+    (found,) = ask(ladder(noise=noise), {"parameters": 4e9, "tokens": 8e10})
+    loss = found.prediction.loss
+    assert loss.low <= loss_at(truth, 4e9, 8e10) <= loss.high
+    assert 0.0 < loss.high - loss.low < 1e-6
+
+
 def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
     too_far, too_small, too_lean, partial = ask(
         ladder(),
@@ -40,6 +51,7 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
         {"parameters": 1e5, "tokens": 2e6},
         {"parameters": 3e9, "tokens": 3e9},
         {"parameters": 1e10},
+        is_strict=True,
     )
     assert isinstance(too_far.refusal, DataError)
     supported = str(too_far.refusal).split("up to ")[2].split(" FLOP")[0]
@@ -52,6 +64,33 @@ def test_what_the_points_do_not_support_is_refused_with_what_they_do(ladder):
         ladder(), {"compute": 0.99 * float(supported), "parameters": (float(supported) / 120) ** 0.5}
     )
     assert granted.refusal is None
+
+
+def test_a_target_beyond_what_was_tested_gets_its_band_and_its_mark(ladder):
+    near, far = ask(ladder(), {"parameters": 4e9, "tokens": 8e10}, {"parameters": 1e14, "tokens": 2e15})
+    assert (near.is_untested, far.is_untested) == (False, True)
+    assert far.refusal is None
+    assert far.prediction.times_beyond_data > far.prediction.times_supported
+    widths = [np.log(each.prediction.loss.high / each.prediction.loss.low) for each in (near, far)]
+    assert widths[1] > widths[0]
+
+
+def test_a_score_that_cannot_be_tested_is_refused_beside_the_loss_and_never_in_silence():
+    """Scores need more points below an origin than losses do."""
+    tokens = np.geomspace(1e6, 1e9, 16)
+    loss = (0.5 + 30 * tokens**-0.2) * np.exp(np.random.default_rng(0).normal(0, 0.005, 16))
+    points = replace(scaling_points(loss, tokens=tokens), scores=1 / (1 + np.exp(3 * (loss - 1.2))))
+    for number, is_said in ((12, False), (16, True)):
+        few = points.where(np.arange(number))
+        given = {
+            "task": Task(0.0, 1.0),
+            "num_resamples": 100,
+            "targets": [{"tokens": 1.5 * tokens[number - 1]}],
+        }
+        (asked,) = study(few, FORMS["tokens"], **given).asked
+        assert asked.prediction is not None
+        assert (asked.score is not None) == is_said
+        assert is_said or str(asked.refusal).startswith("the score: 12 points are too few")
 
 
 def test_too_few_points_for_a_back_test_are_fitted_and_never_extrapolated(ladder):
@@ -95,6 +134,28 @@ def test_one_origin_of_ten_does_not_widen_all_bands():
     assert tested.multiplier(0.9) == pytest.approx(2.0)
     lucky = BackTest((origin(0.1),) * 3, 1.0)
     assert lucky.multiplier(0.9) == pytest.approx(0.6 * normal_quantile(0.9))
+
+
+def test_an_origin_that_no_law_fits_is_left_out_and_named():
+    """The smallest runs may all be of one size; those above are none the less predicted."""
+    scale = np.geomspace(1, 1e3, 30)
+
+    def claim(below, above):
+        if len(below) < 12:
+            raise DataError("2 different values of parameters where there are 4")
+        return Claim(np.zeros(len(above)), np.ones(len(above)), np.ones(len(above)))
+
+    tested = back_test(scale, np.zeros(30), claim, least_points=6)
+    assert 3 <= len(tested.origins) < 8 and all(origin.num_fitted >= 12 for origin in tested.origins)
+    assert tested.left_out and all("2 different values" in reason for reason in tested.left_out)
+
+    def hardly(below, above):
+        if len(below) < 25:
+            raise DataError("they are all of one size")
+        return claim(below, above)
+
+    with pytest.raises(DataError, match=r"1 origin only, and 3 are needed.*all of one size"):
+        back_test(scale, np.zeros(30), hardly, least_points=6)
 
 
 def test_an_origin_never_parts_runs_of_one_scale():

@@ -78,6 +78,12 @@ def test_a_score_in_percent_is_refused(tmp_path):
         read_points(path, score_column="arc")
 
 
+def test_numbers_whose_product_no_number_holds_are_refused_in_a_sentence(tmp_path):
+    (tmp_path / "huge.csv").write_text("parameters,tokens,loss\n1e200,1e200,2.0")
+    with pytest.raises(DataError, match="compute of point 1 is inf; every compute must be a positive number"):
+        read_points(tmp_path / "huge.csv")
+
+
 def test_equal_points_have_equal_digests():
     points = scaling_points([3.0, 2.0], tokens=[1.0, 2.0])
     assert points.sha256() == scaling_points([3.0, 2.0], tokens=[1.0, 2.0]).sha256()

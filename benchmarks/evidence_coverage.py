@@ -1,0 +1,241 @@
+"""How often intervals and bounds hold the truth, and guardrails what they promise, in simulated tables."""
+
+import itertools
+
+import numpy as np
+from jaxtyping import Float64, Int
+from scipy.special import ndtri
+
+from assay.evaluation.evidence.campaign.rule import CampaignRule
+from assay.evaluation.evidence.effect import Effect, paired_effect
+from assay.evaluation.evidence.failure_rate import independent_trials, rate_lower, rate_upper
+from assay.evaluation.evidence.guardrail import harm_as_seen, harm_of
+
+MIXTURES = {
+    "seeds": (1.0, 0.0, 0.0),
+    "items": (0.0, 1.0, 0.0),
+    "half and half": (0.5, 0.5, 0.0),
+    "mostly seeds": (0.7, 0.2, 0.1),
+    "mostly items": (0.2, 0.7, 0.1),
+    "a third each": (0.34, 0.33, 0.33),
+    "90% interaction": (0.05, 0.05, 0.9),
+    "interaction": (0.0, 0.0, 1.0),
+}
+"""Which share of the mean's variance seeds, items and their interaction have."""
+_NORMAL = ndtri((np.arange(100) + 0.5) / 100)
+SIZES = {
+    "20 of 50": np.full(20, 50),
+    "50 of 20": np.full(50, 20),
+    "200 of 10": np.full(200, 10),
+    "400 of 5": np.full(400, 5),
+    "30, log-normal": np.ceil(3 * np.exp(_NORMAL[1::3][:30])).astype(int),
+    "100, log-normal": np.ceil(3 * np.exp(_NORMAL)).astype(int),
+    "100, wide log-normal": np.ceil(3 * np.exp(1.5 * _NORMAL)).astype(int),
+    "100 of 1, 4 of 50": np.repeat([1, 50], [100, 4]),
+    "30 of 5, 1 of 75": np.repeat([5, 75], [30, 1]),
+    "100 of 5, 1 of 500": np.repeat([5, 500], [100, 1]),
+}
+"""Items of each cluster, by what is printed."""
+FEWEST_DEGREES = 12
+"""Of freedom, for the claim that 95% intervals cover 93 to 97%; with fewer they may cover more."""
+LIKENESS = (0.0, 0.05, 0.1, 0.3, 1.0)
+"""Correlation of two items of a cluster."""
+
+
+def coverage(num_tables: int) -> dict[str, float]:
+    """How often 95% intervals of [seed, item] tables hold the truth."""
+    rng, items = np.random.default_rng(7), 100
+    print("\n95% intervals hold the truth in percent of tables, by where the variance comes from")
+    rates = []
+    for name, parts in MIXTURES.items():
+        row = [_covered(rng, seeds, items, parts, num_tables) for seeds in (3, 5, 8)]
+        rates += row
+        shown = "  ".join(f"{seeds} seeds {100 * rate:.1f}" for seeds, rate in zip((3, 5, 8), row, strict=True))
+        print(f"  {name:14} {shown}")
+    return {"coverage_lowest": min(rates), "coverage_highest": max(rates)}
+
+
+def beliefs(num_tables: int) -> dict[str, float]:
+    """How often a gain that is just the least effect is said to be worth it, surely and likely; and with the
+    estimated variance taken for the true one."""
+    rng, least = np.random.default_rng(12), CampaignRule().least_effect
+    print("\ncandidates whose gain is just the least effect, in percent, by what is said of its being worth it")
+    print("  seeds  share of seeds in the variance   over 99% (variance as known)   at least 80%")
+    sure, likely, before = [], [], []
+    for seeds, share, error in itertools.product((2, 3, 5, 8), (1.0, 0.5), (0.003, 0.006, 0.012)):
+        of_seeds, of_items = share * error**2, (1.0 - share) * error**2
+        mean = least + error * rng.normal(size=num_tables)
+        seen = Effect(
+            mean=mean,
+            seed_variance=of_seeds * rng.chisquare(seeds - 1, num_tables) / (seeds - 1),
+            item_variance=np.full(num_tables, of_items),
+            residual_variance=np.zeros(num_tables),
+            seed_degrees=np.full(num_tables, seeds - 1.0),
+            item_degrees=1999.0,
+        )
+        today, known = (
+            CampaignRule(is_variance_known=is_known).belief(seen).probability_above(least, mean)
+            for is_known in (False, True)
+        )
+        sure.append(float((today > 0.99).mean()))
+        before.append(float((known > 0.99).mean()))
+        likely.append(float((today >= 0.8).mean()))
+        print(
+            f"  {seeds:5}  {100 * share:12.0f}%, of {100 * error:.1f} points   {100 * sure[-1]:8.1f}"
+            f" ({100 * before[-1]:.1f}) {100 * likely[-1]:23.1f}"
+        )
+    return {"belief_over_99": max(sure), "belief_over_80": max(likely), "belief_over_99_as_known": max(before)}
+
+
+def clusters_of_unequal_size(num_tables: int) -> dict[str, float]:
+    """How often 95% intervals hold the truth where clusters differ in size, and taken to be of one size."""
+    rng = np.random.default_rng(10)
+    print("\n95% intervals of tables whose items come in clusters hold the truth in percent of tables")
+    print("  clusters               degrees of freedom   corrected       taken to be of one size")
+    found: list[tuple[float, Float64[np.ndarray, "case 2"]]] = []
+    for name, sizes in SIZES.items():
+        cases = [
+            _covered_in_clusters(rng, sizes, seeds, parts, alike, num_tables)
+            for seeds, alike in itertools.product((3, 5), (0.0, 0.3, 1.0))
+            for parts in (MIXTURES["items"], MIXTURES["half and half"], MIXTURES["a third each"])
+        ]
+        degrees, covered = cases[0][0], 100 * np.array([pair for _, pair in cases])
+        low, high = covered.min(axis=0), covered.max(axis=0)
+        found.append((degrees, covered))
+        print(f"  {name:22} {degrees:18.1f}   {low[0]:.1f} to {high[0]:5.1f}   {low[1]:.1f} to {high[1]:5.1f}")
+    every = np.concatenate([covered for _, covered in found]) / 100
+    known = np.concatenate([covered for degrees, covered in found if degrees >= FEWEST_DEGREES]) / 100
+    return {
+        "cluster_coverage_lowest": float(every[:, 0].min()),
+        "cluster_coverage_highest": float(known[:, 0].max()),
+        "cluster_coverage_as_if_equal": float(every[:, 1].min()),
+    }
+
+
+def coverage_of_failure_rates(num_tables: int) -> dict[str, float]:
+    """How often one-sided 95% bounds of a rate hold where items come in clusters, and with each taken alone."""
+    rng = np.random.default_rng(8)
+    print("\none-sided 95% bounds of a failure rate of 0.1, 0.5, 2 and 10% hold in percent of tables, at least")
+    print("  clusters             likeness   upper   lower   upper, items taken as independent")
+    lowest: list[tuple[float, float, float]] = []
+    for (name, sizes), alike in itertools.product(SIZES.items(), LIKENESS):
+        found = [_bounds_hold(rng, sizes, rate, alike, num_tables) for rate in (0.001, 0.005, 0.02, 0.1)]
+        lowest.append(tuple(min(column) for column in zip(*found, strict=True)))
+        upper, lower, alone = (f"{100 * share:6.1f}" for share in lowest[-1])
+        print(f"  {name:20} {alike:8}    {upper}  {lower}   {alone}")
+    upper, lower, alone = (min(column) for column in zip(*lowest, strict=True))
+    return {
+        "rate_coverage_lowest": upper,
+        "rate_coverage_lowest_below": lower,
+        "rate_coverage_independent": alone,
+    }
+
+
+def guardrails(num_tables: int) -> dict[str, float]:
+    """How often harm of twice the margin passes, and no harm, as bounded and by the items' variance alone."""
+    rng = np.random.default_rng(9)
+    print("\nguardrails of right or wrong items that pass, in percent of tables (by the items' variance alone)")
+    print(
+        "  items  margin  harm of twice the margin: alike, by seed, both ways     no harm: 2%, 10%, 40% differ"
+    )
+    harmful, lost = [], []
+    for items, margin in itertools.product((20, 50, 100, 200, 500, 1000, 2000), (0.005, 0.01, 0.02, 0.05)):
+        count = max(min(num_tables, 400_000 // items), 200)
+        harm = [
+            _passing(rng, count, items, margin, worse=2 * margin + better, better=better, own=own)
+            for better, own in ((0.0, False), (0.0, True), (0.05, False))
+        ]
+        none = [_passing(rng, count, items, margin, worse=rate, better=rate) for rate in (0.01, 0.05, 0.2)]
+        harmful += [now for now, _ in harm]
+        lost += [before - now for now, before in none if before >= 0.8 and items >= 500]
+        cells = ["  ".join(f"{100 * now:5.1f} ({100 * was:5.1f})" for now, was in row) for row in (harm, none)]
+        print(f"  {items:5}  {100 * margin:5.1f}%  {cells[0]}   {cells[1]}")
+    return {"harm_passes_most": max(harmful), "harmless_pass_lost_most": max(lost, default=0.0)}
+
+
+def _covered(
+    rng: np.random.Generator, seeds: int, items: int, parts: tuple[float, float, float], num_tables: int
+) -> float:
+    of_seed, of_item, of_both = parts
+    inside = 0
+    for _ in range(0, num_tables, 1000):
+        tables = np.sqrt(of_seed * seeds) * rng.normal(size=(1000, seeds, 1))
+        tables = tables + np.sqrt(of_item * items) * rng.normal(size=(1000, 1, items))
+        tables = tables + np.sqrt(of_both * seeds * items) * rng.normal(size=(1000, seeds, items))
+        effect = paired_effect(tables)
+        inside += int(np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0)))
+    return inside / (1000 * len(range(0, num_tables, 1000)))
+
+
+def _covered_in_clusters(
+    rng: np.random.Generator,
+    sizes: Int[np.ndarray, " cluster"],
+    seeds: int,
+    parts: tuple[float, float, float],
+    alike: float,
+    num_tables: int,
+) -> tuple[float, tuple[float, float]]:
+    """Degrees of freedom, and shares of tables that are covered: corrected for sizes, and as if of one size."""
+    clusters, items = np.repeat(np.arange(sizes.size), sizes), int(sizes.sum())
+    of_seed, of_item, of_both = parts
+    error = np.sqrt(alike * np.square(sizes).sum() + (1.0 - alike) * items) / items
+    inside, degrees, batch = np.zeros(2), 0.0, 200
+    for _ in range(0, num_tables, batch):
+        tables = np.sqrt(of_seed * seeds) * rng.normal(size=(batch, seeds, 1))
+        for variance, copies in ((of_item, 1), (of_both * seeds, seeds)):
+            common = rng.normal(size=(batch, copies, sizes.size))[..., clusters]
+            own = rng.normal(size=(batch, copies, items))
+            luck = np.sqrt(alike) * common + np.sqrt(1.0 - alike) * own
+            tables = tables + np.sqrt(variance) / error * luck
+        for column, once in enumerate((False, True)):
+            effect = paired_effect(tables, clusters, as_if_equal=once)
+            inside[column] += np.count_nonzero((effect.lower(0.975) < 0.0) & (effect.upper(0.975) > 0.0))
+            degrees = degrees or float(effect.item_degrees)
+    corrected, as_if_equal = inside / (batch * len(range(0, num_tables, batch)))
+    return degrees, (float(corrected), float(as_if_equal))
+
+
+def _bounds_hold(
+    rng: np.random.Generator,
+    sizes: Int[np.ndarray, " cluster"],
+    rate: float,
+    alike: float,
+    num_tables: int,
+) -> tuple[float, float, float]:
+    """Shares of tables: the upper bound holds, the lower one, the upper one of items taken as independent.
+
+    Each cluster has a rate of its own, from a beta distribution, so that two of its items correlate by `alike`.
+    """
+    if alike in (0.0, 1.0):
+        wanted = (num_tables, sizes.size)
+        of_clusters = np.full(wanted, rate) if alike == 0.0 else (rng.random(wanted) < rate).astype(float)
+    else:
+        strength = (1.0 - alike) / alike
+        of_clusters = rng.beta(rate * strength, (1.0 - rate) * strength, (num_tables, sizes.size))
+    clusters, failures = np.repeat(np.arange(sizes.size), sizes), rng.binomial(sizes, of_clusters)
+    position = np.concatenate([np.arange(size) for size in sizes])
+    trials = np.array([independent_trials(position < row[clusters], clusters) for row in failures])
+    alone = rate_upper(failures.sum(axis=1), int(sizes.sum()))
+    upper, lower = rate_upper(trials[:, 0], trials[:, 1]), rate_lower(trials[:, 0], trials[:, 1])
+    return float((upper >= rate).mean()), float((lower <= rate).mean()), float((alone >= rate).mean())
+
+
+def _passing(
+    rng: np.random.Generator,
+    num_tables: int,
+    items: int,
+    margin: float,
+    *,
+    worse: float,
+    better: float,
+    own: bool = False,
+) -> tuple[float, float]:
+    """Shares of tables of three seeds that pass, as bounded and by the items' variance alone.
+
+    A share `worse` of the items turns wrong and a share `better` right, the same of every seed or, with `own`,
+    each seed's.
+    """
+    luck = rng.random((num_tables, 3 if own else 1, items))
+    tables = np.broadcast_to((luck < better).astype(float) - (luck > 1.0 - worse), (num_tables, 3, items))
+    bounded, seen = harm_of(tables, is_share=True), harm_as_seen(paired_effect(tables))
+    return float((bounded.upper < margin).mean()), float((seen.upper < margin).mean())
