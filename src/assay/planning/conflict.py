@@ -83,6 +83,10 @@ class Conflict(NamedTuple):
     ways_out: tuple[tuple[Given, ...], ...] = ()
     """... and the smallest sets of concessions that are, all others as they are."""
 
+    def keys(self) -> set[str]:
+        """All limits that clash."""
+        return {member.key for clash in (self.members, *self.others) for member in clash}
+
 
 def find_conflict(program: Program, *, effort: Effort = DEFAULT_EFFORT) -> Conflict | None:
     """A minimal set of limits that clash, the date of the decision among them; None where all can hold."""

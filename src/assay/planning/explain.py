@@ -6,12 +6,12 @@ resource has no shadow price that one could read.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 from assay.planning.program.plan import Plan, Planned, PlannedRun
 from assay.planning.program.program import Program
-from assay.planning.schedule import DEFAULT_EFFORT, Effort, InfeasibleError, schedule
+from assay.planning.schedule import InfeasibleError
 
 Reason = Literal[
     "start",
@@ -22,6 +22,7 @@ Reason = Literal[
     "people",
     "away",
     "devices",
+    "booking",
     "fair use",
     "least peak",
     "least change",
@@ -40,7 +41,7 @@ class Step(NamedTuple):
     """Why it does not begin earlier."""
 
     because: str
-    """The activity, event, date or resource that it waits for; empty at the start of the program."""
+    """The activity, event, date, booking or resource that it waits for; empty at the start of the program."""
 
 
 class Price(NamedTuple):
@@ -48,7 +49,7 @@ class Price(NamedTuple):
 
     title: str
     decision_change_h: int | None
-    """Later than planned; None where there is no schedule then, as in the next field."""
+    """Later than without it; None where there is no schedule then, as in the next field."""
 
     device_hours_change: int | None
 
@@ -90,6 +91,8 @@ def _step(program: Program, plan: Plan, item: Planned, now_h: int | None) -> tup
         if other.name != item.name and earliest < end <= item.start_h
     ]
     held = _held_by_an_aim(program, plan, item, is_replan=now_h is not None)
+    if held is None and (booking := _booking_before(program, plan, item)):
+        return step("booking", booking), None
     if not earlier:
         without: Reason = "fair use" if item.runs else "away" if _is_missed(program, item) else "people"
         return step(held or without, ""), what if what in items else None
@@ -112,6 +115,20 @@ def _held_by_an_aim(program: Program, plan: Plan, item: Planned, *, is_replan: b
     if item.runs and wanted > plan.peak_devices and _is_free_of_the_rule(program, item):
         return "least peak"
     return "least change" if is_replan and (not item.runs or _is_free_of_the_rule(program, item)) else None
+
+
+def _booking_before(program: Program, plan: Plan, item: Planned) -> str:
+    """The booking whose end it waited for: with it too few devices were left just before, without it enough."""
+    if not item.runs:
+        return ""
+    before_h, calendar = item.start_h - 1, program.calendar
+    held = sum(run.devices for each in plan.items for run in each.runs if _holds(run, before_h))
+    lacking = held + item.runs[0].devices - program.capacity.free_devices(calendar)[before_h]
+    for name, each in program.capacity.bookings.items():
+        is_last_hour = calendar.hour_of(each.until) == item.start_h > calendar.hour_of(each.since)
+        if is_last_hour and 0 < lacking <= program.capacity.held_by(each):
+            return each.title or name
+    return ""
 
 
 def _holds(run: PlannedRun, hour: int) -> bool:
@@ -194,31 +211,43 @@ def _releases(item: Planned) -> list[int]:
     return [end for run in item.runs for _, end in run.holds] or [item.end_h]
 
 
-def prices(program: Program, plan: Plan, *, effort: Effort = DEFAULT_EFFORT) -> tuple[Price, ...]:
-    """The program solved again with a little more of each limit; those that change nothing too."""
-    return tuple(_price(program, plan, title, changes, effort) for title, changes in _nudges(program))
+def prices(
+    program: Program, earliest: Plan, solve: Callable[[Program], Plan], *, now_h: int = 0
+) -> tuple[Price, ...]:
+    """The program solved again with a little more of each limit; those that change nothing too.
+
+    `solve` finds the earliest plan of a program, of what is left of it where it has begun; `earliest` is what
+    it finds of `program` itself. What is over by `now_h` has no price any more.
+    """
+    nudges = _nudges(program, now_h)
+    return tuple(_price(program, earliest, title, changes, solve) for title, changes in nudges)
 
 
-def _nudges(program: Program) -> Iterator[tuple[str, dict[str, Any]]]:
+def _nudges(program: Program, now_h: int) -> Iterator[tuple[str, dict[str, Any]]]:
     capacity, calendar = program.capacity, program.calendar
     for name, role in program.team.items():
         if role.part_of is None:
             yield f"one more of {role.title or name}", {f"team.{name}.fte": round(role.fte + 1, 2)}
     yield "5% more capacity", {"capacity.devices": math.ceil(capacity.devices * 1.05)}
     for name, booking in capacity.bookings.items():
-        yield f"without: {booking.title or name}", {f"capacity.bookings.{name}": None}
+        if calendar.hour_of(booking.until) > now_h:
+            yield f"without: {booking.title or name}", {f"capacity.bookings.{name}": None}
     if capacity.fair_use is not None:
         yield "without the fair-use rule", {"capacity.fair_use": None}
     yield "5% more device-hours", {"budget.device_hours": program.budget.device_hours * 1.05}
-    for name, event in program.events.items():
+    awaited = {name: each for name, each in program.events.items() if calendar.hour_of(each.at) >= now_h}
+    for name, event in awaited.items():
         for days, when in ((-3, "three days early"), (3, "three days late")):
             moment = calendar.date_of(max(0, calendar.hour_of(event.at) + 24 * days))
             yield f"{event.title}: {when}", {f"events.{name}.at": moment.isoformat()}
 
 
-def _price(program: Program, plan: Plan, title: str, changes: dict[str, Any], effort: Effort) -> Price:
+def _price(
+    program: Program, earliest: Plan, title: str, changes: dict[str, Any], solve: Callable[[Program], Plan]
+) -> Price:
     try:
-        changed = schedule(program.changed(changes), aims=("decision_h", "device_hours"), effort=effort)
+        changed = solve(program.changed(changes))
     except InfeasibleError:
         return Price(title, None, None)
-    return Price(title, changed.decision_h - plan.decision_h, changed.device_hours - plan.device_hours)
+    later_h = changed.decision_h - earliest.decision_h
+    return Price(title, later_h, changed.device_hours - earliest.device_hours)

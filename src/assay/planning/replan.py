@@ -7,11 +7,13 @@ People have arranged their weeks around the old plan: an earlier date alone is n
 Events count when they came, or when they are now expected; what a gate has called off is left out.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from assay.base.errors import ConfigError
 from assay.planning.begun import Begun, begun
+from assay.planning.conflict import limits_of
 from assay.planning.heuristic import Schedule, list_schedule
 from assay.planning.model import Model, build
 from assay.planning.problem import DEVICES, Precedence, Problem, Resource, compile_problem, people_demands
@@ -19,7 +21,17 @@ from assay.planning.program.checks import misfits, refuse
 from assay.planning.program.plan import Goal, Plan, peak_devices
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress, called_off
-from assay.planning.schedule import DEFAULT_EFFORT, Aim, Effort, aim_expression, optimise, to_plan
+from assay.planning.schedule import (
+    DEFAULT_EFFORT,
+    Aim,
+    Effort,
+    InfeasibleError,
+    aim_expression,
+    new_solver,
+    optimise,
+    to_plan,
+    was_found,
+)
 
 OTHER_WAY_H = 12
 """What another way of doing something counts, in hours of shift."""
@@ -37,15 +49,55 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
         raise ConfigError(f"The plan is one of '{before.program}', the program is '{program.name}'.")
     for name in (name for name in program.nodes() if name not in {item.name for item in before.items}):
         raise ConfigError(f"'{name}' is not in the earlier plan: solve anew instead of planning from it.")
-    now = program.calendar.hour_of(progress.now)
-    has_begun = begun(program, before, progress)
-    problem = _rest(program, compile_problem(program), has_begun, now)
-    if program.decision.made_by in has_begun:
+    if program.decision.made_by in progress.activities:
         raise ConfigError("The decision has been made: there is nothing left to plan.")
+    try:
+        rest = _plan_rest(program, before, progress, _least_changes, effort)
+    except InfeasibleError as error:
+        raise InfeasibleError(_why_nothing_fits(program, before, progress, effort)) from error
+    return rest.model_copy(update={"program_sha256": as_stated.digest()})
+
+
+def _why_nothing_fits(program: Program, before: Plan, progress: Progress, effort: Effort) -> str:
+    """With what has begun, and the limits without one of which the rest would fit."""
+    now, has_begun = program.calendar.hour_of(progress.now), begun(program, before, progress)
+
+    def fits_without(key: str) -> bool:
+        problem = compile_problem(program, relaxed=(key,))
+        model = build(_rest(program, problem, has_begun, now))
+        return was_found(new_solver(effort).solve(model.cp)) is True
+
+    gone = f"{_spending(has_begun.values()):,} device-hours are spent by what has begun, or still to come of it"
+    to_blame = [f"{each.key} ({each.says})" for each in limits_of(program) if fits_without(each.key)]
+    return f"From {progress.now} on no schedule satisfies all limits; {gone}. " + (
+        f"The rest would fit without one of: {'; '.join(to_blame)}. Change it, or correct the notes."
+        if to_blame
+        else "No single limit is to blame. 'assay plan status' says what is late and what it has spent."
+    )
+
+
+def earliest_rest(known: Program, before: Plan, progress: Progress, *, effort: Effort = DEFAULT_EFFORT) -> Plan:
+    """The earliest decision that is still to be had, then the least device-hours, whoever has to move for it.
+
+    `known`: the program as it is known now (`as_known`), perhaps with other limits from now on. Raises
+    `InfeasibleError` where the rest does not fit.
+    """
+    return _plan_rest(known, before, progress, _earliest, effort)
+
+
+def _plan_rest(
+    program: Program,
+    before: Plan,
+    progress: Progress,
+    aims: Callable[[Model, Plan], list[tuple[Aim, Any]]],
+    effort: Effort,
+) -> Plan:
+    now, has_begun = program.calendar.hour_of(progress.now), begun(program, before, progress)
+    problem = _rest(program, compile_problem(program), has_begun, now)
     model = build(problem)
     goals: list[Goal] = []
     found = _as_planned(problem, before)
-    for aim, expression in _aims(model, before):
+    for aim, expression in aims(model, before):
         found, goal = optimise(model, aim, expression, found, effort)
         goals.append(goal)
     assert found is not None
@@ -54,7 +106,6 @@ def replan(program: Program, before: Plan, progress: Progress, *, effort: Effort
     items.sort(key=lambda item: (item.start_h, item.end_h, item.name))
     return rest.model_copy(
         update={
-            "program_sha256": as_stated.digest(),
             "items": tuple(items),
             "device_hours": rest.device_hours + _spending(has_begun.values()),
             "peak_devices": peak_devices(run for item in items for run in item.runs),
@@ -137,7 +188,7 @@ def _rest(program: Program, problem: Problem, has_begun: dict[str, Begun], now: 
 def _still_there(
     program: Program, problem: Problem, has_begun: dict[str, Begun], now: int
 ) -> dict[str, Resource]:
-    held: dict[str, list[tuple[int, int, int]]] = {name: [] for name in problem.resources}
+    held: defaultdict[str, list[tuple[int, int, int]]] = defaultdict(list)  # also of what is no limit just now
     for item in (each.item for each in has_begun.values()):
         if item.end_h <= now:
             continue
@@ -156,7 +207,11 @@ def _spending(has_begun: Iterable[Begun]) -> int:
     return round(sum(each.spent + each.to_come for each in has_begun))
 
 
-def _aims(model: Model, before: Plan) -> list[tuple[Aim, Any]]:
+def _earliest(model: Model, _: Plan) -> list[tuple[Aim, Any]]:
+    return [(aim, aim_expression(model, aim)) for aim in ("decision_h", "device_hours")]
+
+
+def _least_changes(model: Model, before: Plan) -> list[tuple[Aim, Any]]:
     late = model.cp.new_int_var(0, model.problem.horizon_h, "late")
     model.cp.add(late >= aim_expression(model, "decision_h") - before.decision_h)
     return [

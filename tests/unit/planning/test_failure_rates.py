@@ -143,6 +143,7 @@ def test_plan_risk_says_which_rates_it_used_and_is_riskier_under_worse_ones(ledg
 
 def over_budget(text):
     (line,) = (line for line in text.splitlines() if "over budget" in line)
+    assert line.endswith("% of worlds spend more than 3,000 device-hours"), line
     return float(line.split()[2].rstrip("%"))
 
 

@@ -1,15 +1,16 @@
 """A plan from today keeps what happened, and moves the rest as little as it must."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.planning.explain import critical_chain
+from assay.planning.explain import critical_chain, prices
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Actual, Progress
-from assay.planning.replan import as_known, replan
+from assay.planning.replan import as_known, earliest_rest, replan
 from assay.planning.schedule import InfeasibleError, schedule
 
 
@@ -84,7 +85,8 @@ def test_what_was_spent_is_gone(small_program: Callable[..., Program]) -> None:
     program = small_program()
     before = schedule(program)
     spent = Actual(started="2027-01-04T09:00", ended="2027-01-05T17:00", device_hours=700)
-    with pytest.raises(InfeasibleError):
+    said = r"700 device-hours are spent by what .* would fit without one of: budget.device_hours \("
+    with pytest.raises(InfeasibleError, match=said):
         replan(program, before, Progress(now="week 1 day 3", activities={"prepare": spent}))
 
 
@@ -92,7 +94,9 @@ def test_what_can_no_longer_be_in_time_fits_no_schedule(small_program: Callable[
     """Not a solver that ran out of time: more time would not help."""
     program = small_program(**{"activities.prepare.due": "week 1 day 4"})
     before = schedule(program)
-    with pytest.raises(InfeasibleError, match="No schedule satisfies all limits"):
+    with pytest.raises(
+        InfeasibleError, match=r"From week 2 on no schedule .* without one of: activities.prepare.due \("
+    ):
         replan(program, before, Progress(now="week 2", activities={}))
 
 
@@ -111,6 +115,50 @@ def test_what_comes_later_than_stated_is_waited_for(small_program: Callable[...,
     after = replan(program, before, Progress(now="week 1 day 2", events={"data": "week 2"}))
     assert after.item("prepare").start_h == 168 + 9
     assert after.decision_h > before.decision_h
+
+
+def test_once_begun_a_limit_is_worth_what_it_does_to_the_rest(small_program: Callable[..., Program]) -> None:
+    """Two ways to use a second engineer; one is over, so at most the other is still for sale."""
+    program = small_program(
+        **{
+            "activities.second": small_program().activities["prepare"].model_dump(mode="json"),
+            "activities.train.after": ["prepare", "second"],
+        }
+    )
+    before = schedule(program)
+
+    def priced(progress: Progress) -> dict[str, int | None]:
+        known = as_known(program, progress)
+        rest = partial(earliest_rest, before=before, progress=progress)
+        found = prices(known, rest(known), rest, now_h=program.calendar.hour_of(progress.now))
+        return {price.title: price.decision_change_h for price in found}
+
+    anew = {price.title: price.decision_change_h for price in prices(program, before, schedule)}
+    assert anew["one more of engineer"] == -96, "two days of work, and the weekend behind them"
+    assert anew["Data: three days late"] == 72
+    first, last = sorted(("prepare", "second"), key=lambda name: before.item(name).start_h)
+    one_over = as_planned(program, before, first)
+    begun = priced(Progress(now="week 1 day 3", activities=one_over))
+    assert begun["one more of engineer"] == 0, "the work of two days ago is not shared any more"
+    assert "Data: three days late" not in begun, "it has come"
+    both_over = as_planned(program, before, first, last)
+    assert priced(Progress(now="week 1 day 5", activities=both_over))["one more of engineer"] == 0
+    by_now = Progress(now="week 1 day 1", activities={}, events={"data": "week 1 day 3"})
+    assert priced(by_now)["Data: three days early"] == -48, "it is still to come, today at the earliest"
+
+
+def test_the_earliest_rest_is_no_later_than_the_plan_that_moves_least(
+    small_program: Callable[..., Program],
+) -> None:
+    program = small_program()
+    before = schedule(small_program(**{"events.data.at": "week 1 day 4"}))
+    progress = Progress(now="week 1 day 1", activities={}, events={"data": "week 1 day 1"})
+    again, earliest = (
+        replan(program, before, progress),
+        earliest_rest(as_known(program, progress), before, progress),
+    )
+    assert again.decision_h == before.decision_h, "an earlier date alone moves nobody"
+    assert earliest.decision_h == schedule(program).decision_h < again.decision_h
 
 
 def test_what_a_gate_has_dropped_is_not_planned_and_nobody_waits_for_it(gated: Program) -> None:

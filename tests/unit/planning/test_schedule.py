@@ -59,6 +59,18 @@ def test_what_waits_for_somebody_who_is_away_says_so(small_program: Callable[...
     assert (last.name, last.reason) == ("prepare", "away")
 
 
+def test_what_waits_for_the_end_of_a_booking_says_so(small_program: Callable[..., Program]) -> None:
+    """All devices are away until the third of them: neither a rule nor another activity holds it up."""
+    booked = {"title": "Maintenance", "share": 1.0, "since": "week 1", "until": "week 2 day 3"}
+    for rule in ({}, {"capacity.fair_use": {"share": 0.4}}):
+        program = small_program(**{"capacity.bookings.maintenance": booked, **rule})
+        (step,) = [
+            each for each in critical_chain(program, schedule(program, effort=EFFORT)) if each.name == "train"
+        ]
+        assert (step.reason, step.because) == ("booking", "Maintenance")
+        assert step.start_h == program.calendar.hour_of("week 2 day 3")
+
+
 def valid_program(seed: int) -> Program:
     """The first valid one that the generator makes from this seed on, in strides that no other seed shares."""
     drawn = (random_program(seed + 10_000 * stride) for stride in itertools.count())

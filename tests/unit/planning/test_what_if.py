@@ -62,7 +62,7 @@ def test_the_price_of_a_person_is_what_solving_with_one_more_gives(
 ) -> None:
     program = small_program(**{"activities.memo.after": [], "decision.made_by": "prepare", "team.engineer": 1})
     plan = schedule(program)
-    price = next(each for each in prices(program, plan, effort=EFFORT) if each.title == "one more of engineer")
+    price = next(each for each in prices(program, plan, schedule) if each.title == "one more of engineer")
     more = schedule(program.changed({"team.engineer.fte": 2}))
     assert price.decision_change_h == more.decision_h - plan.decision_h
 
@@ -87,7 +87,8 @@ def test_a_price_that_leaves_no_schedule_says_so_beside_the_others(
 ) -> None:
     """Training is due so soon after the data that three days late is too late."""
     program = small_program(**{"activities.train.due": "week 1 day 6"})
-    found = {price.title: price for price in prices(program, schedule(program))}
+    earliest = schedule(program)
+    found = {price.title: price for price in prices(program, earliest, schedule)}
     assert found["Data: three days late"].decision_change_h is None
     assert found["5% more capacity"].decision_change_h == 0
-    print_prices(tuple(found.values()))
+    print_prices(earliest, earliest, tuple(found.values()))

@@ -57,8 +57,8 @@ class Calendar(FrozenConfig):
     start: Annotated[date, BeforeValidator(lambda v: date.fromisoformat(v) if isinstance(v, str) else v)]
     """First day of week 1."""
 
-    weeks: PositiveInt
-    """How far the schedule may reach at all; leave room behind the date of the decision."""
+    weeks: Annotated[int, Field(gt=0, le=520)]
+    """How far the schedule may reach at all, ten years at the most; leave room behind the decision's date."""
 
     working_days: tuple[Weekday, ...] = ("mon", "tue", "wed", "thu", "fri")
     """When people work."""

@@ -9,18 +9,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from assay.base.errors import ConfigError
+from assay.base.names import meant
 from assay.base.units import number_of
-from assay.planning.program.program import Program, meant
-from assay.planning.program.progress import Actual, Progress
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Actual, Progress, called_off
+from assay.planning.program.readable import UNREAD, is_touched
 from assay.planning.program.risk import Away, BookingOverruns, Late, Longer, MoreWork
 from assay.planning.program.work import Node, ProgramGate, Verdict
 
 WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
-
-
-UNREAD = "unread"
-"""Stands for a name that could not be read."""
 
 
 class ProgramMistake(NamedTuple):
@@ -50,36 +48,45 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
     if not sections & {"calendar", "capacity"}:
         yield from _devices_that_are_not_there(program)
     if "budget" not in sections:
-        yield from _budget(program)
+        yield from short_budgets(program)
 
 
-def strangers(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
-    """What the progress tells of and the program does not hold."""
+def strangers(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+    """What the progress tells of, readable or not, and the program does not hold."""
     nodes = program.nodes()
-    for key, names, known in (
+    for section, told, known in (
         ("activities", progress.activities, nodes),
         ("events", progress.events, program.events),
         ("verdicts", progress.verdicts, program.gates),
     ):
-        for name in names:
+        names = [*told, *(key.split(".")[1] for key in unread if key.startswith(f"{section}."))]
+        for name in dict.fromkeys(names):
             if name not in known:
-                yield ProgramMistake(f"{key}.{name}", f"not in program '{program.name}'{meant(name, known)}.")
+                text = f"not in program '{program.name}'{meant(name, known)}."
+                yield ProgramMistake(f"{section}.{name}", text)
     for name, actual in progress.activities.items():
         if actual.runs and name in nodes and nodes[name].runs is None:
             text = f"'{name}' is work of people and has no runs. Note its 'device_hours' instead."
             yield ProgramMistake(f"activities.{name}.runs", text)
 
 
-def misfits(program: Program, progress: Progress) -> Iterator[ProgramMistake]:
-    """What in these notes the program does not hold, or cannot have been."""
-    yield from strangers(program, progress)
-    nodes = program.nodes()
+def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) -> Iterator[ProgramMistake]:
+    """What in these notes the program does not hold, or cannot have been.
+
+    `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
+    """
+    yield from strangers(program, progress, unread)
+    nodes, now = program.nodes(), None if "now" in unread else progress.now
     for name, actual in progress.activities.items():
         if name in nodes:
-            yield from _misfits_of(program, name, actual, progress.now)
+            yield from _misfits_of(program, name, actual, now)
+            if not is_touched(f"activities.{name}.runs", unread):
+                yield from _sums_that_differ(name, actual)
     for name, said in progress.verdicts.items():
         if name in program.gates:
-            yield from _looks_that_are_not_there(name, program.gates[name], said)
+            if not is_touched(f"verdicts.{name}", unread):
+                yield from _looks_that_are_not_there(name, program.gates[name], said)
+            yield from _not_over(program, progress, name, now, unread)
 
 
 def refuse(found: Iterable[ProgramMistake]) -> None:
@@ -88,10 +95,13 @@ def refuse(found: Iterable[ProgramMistake]) -> None:
         raise ConfigError("progress: " + "\n  ".join(lines))
 
 
-def _misfits_of(program: Program, name: str, actual: Actual, now: str) -> Iterator[ProgramMistake]:
+def _misfits_of(program: Program, name: str, actual: Actual, now: str | None) -> Iterator[ProgramMistake]:
     hour_of, key = program.calendar.hour_of, f"activities.{name}"
     yield from _moments_out_of_order(program, key, actual.started, actual.ended, now)
-    if actual.expected_end is not None and hour_of(actual.expected_end) <= hour_of(now):
+    is_past = (
+        actual.expected_end is not None and now is not None and hour_of(actual.expected_end) <= hour_of(now)
+    )
+    if is_past:
         text = (
             f"{actual.expected_end} is past ({now}), and it goes on. Say when it is expected now, or nothing."
         )
@@ -101,18 +111,21 @@ def _misfits_of(program: Program, name: str, actual: Actual, now: str) -> Iterat
         if actual.ended is not None and run.ended is None:
             text = f"goes on, and '{name}' has ended ({actual.ended}). Say when the run ended."
             yield ProgramMistake(f"{key}.runs.{index}", text)
+
+
+def _sums_that_differ(name: str, actual: Actual) -> Iterator[ProgramMistake]:
     held = sum(run.device_hours for run in actual.runs)
     if actual.runs and actual.device_hours and abs(held - actual.device_hours) > 1e-6 * max(held, 1.0):
         text = f"{actual.device_hours:g}, and its runs sum to {held:g}. Leave one of the two out."
-        yield ProgramMistake(f"{key}.device_hours", text)
+        yield ProgramMistake(f"activities.{name}.device_hours", text)
 
 
 def _moments_out_of_order(
-    program: Program, key: str, started: str, ended: str | None, now: str
+    program: Program, key: str, started: str, ended: str | None, now: str | None
 ) -> Iterator[ProgramMistake]:
     hour_of = program.calendar.hour_of
     for what, moment in (("started", started), ("ended", ended)):
-        if moment is not None and hour_of(moment) > hour_of(now):
+        if moment is not None and now is not None and hour_of(moment) > hour_of(now):
             yield ProgramMistake(f"{key}.{what}", f"{moment} lies after now ({now}).")
     if ended is not None and hour_of(ended) < hour_of(started):
         yield ProgramMistake(f"{key}.ended", f"{ended} lies before its start ({started}). Swap them.")
@@ -130,6 +143,26 @@ def _looks_that_are_not_there(
         yield ProgramMistake(key, f"{len(said)} verdicts; the gate may be held {looks} times.")
     if any(verdict != "again" for verdict in said[:-1]):
         yield ProgramMistake(key, f"{', then '.join(said)}: it is held once more only after 'again'.")
+
+
+def _not_over(
+    program: Program, progress: Progress, name: str, now: str | None, unread: Collection[str]
+) -> Iterator[ProgramMistake]:
+    """What a gate judges, and what has not been by now."""
+    hour_of, off = program.calendar.hour_of, called_off(program, progress)
+    for dependency in program.gates[name].after:
+        before = dependency.name
+        told = progress.activities.get(before)
+        if any(is_touched(f"{section}.{before}", unread) for section in ("activities", "events")):
+            continue
+        if before in program.events:
+            came = progress.events.get(before)
+            if came is None or (now is not None and hour_of(came) > hour_of(now)):
+                text = f"'{before}', which it waits for, has not come (events.{before})."
+                yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it came, or leave the verdict out.")
+        elif before not in off and (told is None or (dependency.of == "end" and told.ended is None)):
+            text = f"'{before}', which it judges, is not over (activities.{before}.ended)."
+            yield ProgramMistake(f"verdicts.{name}", f"{text} Say when it ended, or leave the verdict out.")
 
 
 def unawaited(program: Program) -> list[str]:
@@ -192,6 +225,9 @@ def _named_by_gates(program: Program) -> Iterator[_Reference]:
             benchmark = gate.evidence.benchmark
             yield f"{key}.evidence.benchmark", benchmark, program.benchmarks, "benchmark of this program"
             yield f"{key}.evidence.runs", gate.evidence.runs, runs, "activity with runs"
+            for each in gate.evidence.rule.guardrails if gate.evidence.rule else ():
+                kind = "benchmark of this program"
+                yield f"{key}.evidence.rule.guardrails", each.benchmark, program.benchmarks, kind
         for field, names in (
             ("narrow.drops", gate.narrow.drops),
             ("again.repeats", gate.again.repeats if gate.again else ()),
@@ -410,7 +446,8 @@ def _devices_that_are_not_there(program: Program) -> Iterator[ProgramMistake]:
                 )
 
 
-def _budget(program: Program) -> Iterator[ProgramMistake]:
+def short_budgets(program: Program) -> Iterator[ProgramMistake]:
+    """Budgets below the least that the runs need."""
     least = {
         name: activity.runs.count * min(mode.devices * mode.hours for mode in activity.runs.ways())
         for name, activity in program.activities.items()

@@ -4,8 +4,6 @@ YAML is composed twice: into values, and into the lines of its keys. Whatever la
 (`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
 """
 
-import copy
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -15,15 +13,23 @@ from pydantic import ValidationError
 
 from assay.base.config import given_text
 from assay.base.errors import ConfigError
-from assay.base.kind_text import kind_text
+from assay.base.meant_key import written_key
+from assay.base.names import meant
 from assay.base.nested_models import models_in
-from assay.planning.program.checks import UNREAD, ProgramMistake, misfits, problems_of
-from assay.planning.program.program import Program, meant
+from assay.base.value_text import kind_text, message_of
+from assay.planning.program.campaign_rule import with_campaigns
+from assay.planning.program.checks import ProgramMistake, misfits, problems_of, short_budgets
+from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
+from assay.planning.program.readable import readable
+from assay.planning.program.risk import Mitigation, Option, WhatIf
 
 ReadT = TypeVar("ReadT", Program, Progress)
 Check = Callable[[ReadT, Sequence[str]], Iterable[ProgramMistake]]
 """What is wrong with what was read; given the keys that could not be."""
+
+Prepare = Callable[[dict[str, Any], Path], Iterable[ProgramMistake]]
+"""Fills a tree with what it takes from other files, relative to a folder; what is wrong with those."""
 
 
 class ProgramFile(NamedTuple):
@@ -39,110 +45,94 @@ class ProgramFile(NamedTuple):
         return _place(self.path, _line(self.lines, key))
 
 
-def read_program(path: Path) -> ProgramFile:
-    """Read and check a program; one `ConfigError` lists everything that is wrong with it."""
+def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
+    """Read and check a program; one `ConfigError` lists everything that is wrong with it.
+
+    `may_be_short`: a budget below what its runs need is let through where nothing else is wrong, for
+    `find_conflict` to name it beside all that clashes.
+    """
+
+    def check(program: Program, unread: Sequence[str]) -> list[ProgramMistake]:
+        found = list(problems_of(program, unread))
+        if not unread:
+            found += _changes_that_do_not_fit(program)
+        is_let_through = may_be_short and not unread and found == list(short_budgets(program))
+        return [] if is_let_through else found
+
     cure = " 'assay plan new FILE' writes one to start from."
-    program, lines = _read(path, Program, problems_of, cure=cure)
+    program, lines = _read(path, Program, check, cure=cure, prepare=with_campaigns)
     return ProgramFile(program, path, lines)
 
 
 def read_progress(path: Path, program: Program) -> Progress:
     """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
-    progress, _ = _read(path, Progress, lambda told, _unread: misfits(program, told))
+    progress, _ = _read(path, Progress, lambda told, unread: misfits(program, told, unread))
     return progress
 
 
 def apply_changes(program: Program, changes: Mapping[str, Any], *, source: str) -> Program:
     """The program with a patch, checked like a file; `source` is what an error names."""
     try:
-        changed = program.changed(changes)
+        tree = program.tree_with(changes)
     except KeyError as error:
-        raise ConfigError(f"{source}: {error.args[0]}.") from error
+        changed_key, problem = error.args
+        raise ConfigError(f"{source}: '{changed_key}': {problem}.") from error
+    try:
+        changed = Program.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_text(source, _schema_problems(error, {}))) from error
+        raise ConfigError(_text(source, _schema_problems(error, tree))) from error
     if problems := list(problems_of(changed)):
         raise ConfigError(_text(source, problems))
     return changed
 
 
+def _changes_that_do_not_fit(program: Program) -> Iterator[ProgramMistake]:
+    """Changes of options, what-ifs and mitigations that have no place in the program as it is, or no value."""
+    proposed: dict[str, Option | WhatIf | Mitigation] = {
+        **{f"options.{name}": each for name, each in program.options.items()},
+        **{f"what_ifs.{name}": each for name, each in program.what_ifs.items()},
+        **{
+            f"risks.{risk}.mitigations.{name}": each
+            for risk, item in program.risks.items()
+            for name, each in item.mitigations.items()
+        },
+    }
+    for key, each in proposed.items():
+        try:
+            tree = program.tree_with(each.changes)
+            Program.model_validate(tree)
+        except KeyError as error:
+            changed, problem = error.args
+            yield ProgramMistake(f"{key}.changes.{changed}", f"{problem}.")
+        except ValidationError as error:
+            for mistake in _schema_problems(error, tree):
+                changed = next((name for name in each.changes if mistake.key.startswith(name)), "")
+                said = mistake.message if mistake.key == changed else f"{mistake.key}: {mistake.message}"
+                yield ProgramMistake(f"{key}.changes.{changed}".rstrip("."), said)
+
+
 def _read(
-    path: Path, schema: type[ReadT], check: Check[ReadT], *, cure: str = ""
+    path: Path,
+    schema: type[ReadT],
+    check: Check[ReadT],
+    *,
+    cure: str = "",
+    prepare: Prepare | None = None,
 ) -> tuple[ReadT, dict[str, int]]:
     """A file's content and its keys' lines; one `ConfigError` lists everything that is wrong with it."""
     values, lines = _read_yaml(path, cure=cure)
+    unprepared: list[ProgramMistake] = list(prepare(values, path.parent)) if prepare is not None else []
     try:
         found = schema.model_validate(values)
     except ValidationError as error:
-        mistakes = list(_schema_problems(error, lines, schema))
-        rest, unread = _readable(values, schema, error)
-        mistakes += check(rest, unread) if rest is not None else ()
+        mistakes = unprepared + list(_schema_problems(error, values, schema))
+        if (rest := readable(values, schema, error)) is not None:
+            mistakes += [each._replace(key=rest.key(each.key)) for each in check(rest.found, rest.unread)]
         raise _listed(path, lines, dict.fromkeys(mistakes), schema.kind) from error
-    if problems := list(check(found, ())):
+    problems = unprepared + list(check(found, ()))
+    if problems:
         raise _listed(path, lines, problems, schema.kind)
     return found, lines
-
-
-_STAND_INS: dict[str, Any] = {
-    "name": UNREAD,
-    "title": "",
-    "calendar": {"start": "2027-01-04", "weeks": 52},
-    "capacity": {"devices": 1},
-    "budget": {"device_hours": 1},
-    "decision": {"made_by": UNREAD, "by": "end of week 1"},
-}
-"""For what a program cannot be without, so that the rest of it can be checked."""
-
-_WITH_NAMES = ("capacity",)
-"""Sections that hold names; where nothing of one can be read, nothing can be said of who uses these."""
-
-
-def _readable(
-    values: dict[str, Any], schema: type[ReadT], error: ValidationError
-) -> tuple[ReadT | None, tuple[str, ...]]:
-    """What is left of a file without the values that cannot be read (None where that is too little), and the
-    keys that were taken out: one bad value hides no other mistake."""
-    tree, unread = copy.deepcopy(values), list[str]()
-    while True:
-        key = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
-        if key is None:
-            return None, ()
-        unread.append(key)
-        try:
-            return schema.model_validate(tree), tuple(unread)
-        except ValidationError as another:
-            error = another
-
-
-def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> str | None:
-    """Remove what stands there, or where nothing does, what it should stand in; its key."""
-    branch: Any = tree
-    parents: list[tuple[Any, str | int]] = []
-    for part in location:
-        is_there = (
-            part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
-        )
-        if not is_there and parents:
-            continue  # the tag of a union, or the place in a list that the file does not write as one
-        if not is_there:
-            break
-        parents.append((branch, part))
-        branch = branch[part]
-    keys = [str(part) for part in location]
-    if not parents:
-        if len(keys) != 1 or keys[0] not in _STAND_INS or keys[0] in _WITH_NAMES:
-            return None
-        tree[keys[0]] = _STAND_INS[keys[0]]
-        return keys[0]
-    if len(keys) == 2 and len(parents) == 1 and keys[1] in _STAND_INS.get(keys[0], ()):
-        branch[keys[1]] = _STAND_INS[keys[0]][keys[1]]
-        return ".".join(keys)
-    inside, part = parents[-1]
-    del inside[part]
-    return ".".join(str(part) for _, part in parents)
-
-
-def _length(value: Any) -> int:
-    return len(value) if isinstance(value, list) else 0
 
 
 def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str, int]]:
@@ -186,41 +176,23 @@ def _note_lines(path: Path, node: yaml.Node, prefix: str, lines: dict[str, int])
 
 
 def _schema_problems(
-    error: ValidationError, lines: Mapping[str, int], schema: type[Program | Progress] = Program
+    error: ValidationError, values: Mapping[str, Any], schema: type[Program | Progress] = Program
 ) -> Iterator[ProgramMistake]:
     for found in error.errors():
-        key = _key_in_file([str(part) for part in found["loc"]], lines)
+        key = written_key(values, found["loc"], is_lacking=found["type"] == "missing")
         if found["type"] == "extra_forbidden":
             yield ProgramMistake(key, _no_such_key(found["loc"], schema))
         elif found["type"] == "missing":
             yield ProgramMistake(key, "required, and not given.")
+        elif found["type"] == "union_tag_not_found":
+            yield ProgramMistake(f"{key}.type", "required, and not given.")
+        elif found["type"] == "union_tag_invalid":
+            known = found["ctx"]["expected_tags"].replace("'", "")
+            yield ProgramMistake(f"{key}.type", f"'{found['ctx']['tag']}' is none of these: {known}.")
         else:
-            yield ProgramMistake(key, f"{_expected(found)}{given_text(found['input'])}.")
-
-
-_EXPECTED = {
-    "tuple_type": "expected a list, in brackets; a range is [least, likely, most]",
-    "string_type": "expected a text",
-    "dict_type": "expected keys with values",
-    "model_type": "expected keys with values",
-}
-_NUMBER = re.compile(r"\s*(?P<digits>\d[\d,_ ]*(?:\.\d+)?)\s*(?P<unit>%|[a-z]*)\s*", re.I)
-
-
-def _expected(found: Any) -> str:
-    """What stands wrong there, in a program lead's words, with the cure where it can be read off."""
-    if found["type"] in ("float_parsing", "int_parsing", "int_from_float"):
-        whole = "" if found["type"] == "float_parsing" else "whole "
-        written = _NUMBER.fullmatch(str(found["input"]))
-        if written is None:
-            return f"expected a {whole}number"
-        digits = float(re.sub(r"[,_ ]", "", written["digits"]))
-        digits = digits / 100.0 if written["unit"] == "%" else digits
-        if whole:
-            digits = round(digits)
-        return f"expected a {whole}number without separator or unit; perhaps {digits:.10g}"
-    message = str(found["msg"]).removeprefix("Value error, ")
-    return _EXPECTED.get(found["type"], message.replace("Input should be", "expected"))
+            is_range = found["type"] == "tuple_type" and ".effect." in key
+            a_range = "; a range is [least, likely, most]" if is_range else ""
+            yield ProgramMistake(key, f"{message_of(found)}{a_range}{given_text(found['input'])}.")
 
 
 def _no_such_key(location: Sequence[str | int], schema: type[Program | Progress]) -> str:
@@ -238,16 +210,6 @@ def _keys_beside(model: Any, location: Sequence[str]) -> list[str]:
         tagged = [each for each, field in types if field and part in get_args(field.annotation)]
         models = [found for annotation in inner for found in models_in(annotation)] or tagged or models
     return [name for each in models for name in each.model_fields]
-
-
-def _key_in_file(parts: list[str], lines: Mapping[str, int]) -> str:
-    """The dotted key without what the schema adds to it: the tag of a union, the marker of a key."""
-    kept: list[str] = []
-    for index, part in enumerate(parts):
-        is_last = index == len(parts) - 1
-        if part != "[key]" and (is_last or not lines or ".".join([*kept, part]) in lines):
-            kept.append(part)
-    return ".".join(kept)
 
 
 def _line(lines: Mapping[str, int], key: str) -> int:

@@ -8,13 +8,13 @@ A program says what must be done and within what; never when. Names join its par
 nowhere is an error here; whether everything can fit is for `planning` to find out.
 """
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import Field, PositiveFloat, model_validator
 
 from assay.base.config import FrozenConfig
+from assay.base.names import meant
 from assay.planning.program.calendar import Calendar, Capacity, Moment, Role
 from assay.planning.program.risk import Benchmark, Noise, Option, Pilot, Risk, StopCondition, WhatIf
 from assay.planning.program.work import Activity, Node, Owners, ProgramGate, Runs, Section, Work
@@ -141,6 +141,10 @@ class Program(Record):
         An activity that is removed leaves its predecessors to those who waited for it. Raises pydantic's
         `ValidationError` or `KeyError` where the patch does not fit.
         """
+        return type(self).model_validate(self.tree_with(changes))
+
+    def tree_with(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The tree of values with a patch, not validated. Raises `KeyError` where the patch has no place."""
         tree = self.model_dump(mode="json")
         for key, value in changes.items():
             set_key(tree, key, value)
@@ -148,7 +152,7 @@ class Program(Record):
         removed = frozenset(name for name, node in nodes.items() if name not in tree[node.section])
         for name in (name for name in nodes if name in removed):
             _bridge(tree, name, _inherited(name, nodes, removed))
-        return type(self).model_validate(tree)
+        return tree
 
     def title_of(self, name: str) -> str:
         """A role's, a person's or a stakeholder's title; the name itself where there is none."""
@@ -164,26 +168,22 @@ class Program(Record):
 
 
 def set_key(tree: dict[str, Any], dotted: str, value: Any) -> None:
-    """Set, or with None remove, one key of nested mappings; a parent that is missing is a `KeyError`."""
+    """Set, or with None remove, one key of nested mappings; a parent that is missing is a `KeyError` of
+    that key and what is wrong with it."""
     *parents, last = dotted.split(".")
     branch = tree
     for depth, parent in enumerate(parents):
         inner = branch.get(parent)
         if not isinstance(inner, dict):
-            raise KeyError(f"'{dotted}': there is no '{'.'.join(parents[: depth + 1])}'{meant(parent, branch)}")
+            absent = ".".join(parents[: depth + 1])
+            raise KeyError(dotted, f"there is no '{absent}'{meant(parent, branch)}")
         branch = inner
     if value is None and last not in branch:
-        raise KeyError(f"'{dotted}': nothing to remove{meant(last, branch)}")
+        raise KeyError(dotted, f"nothing to remove{meant(last, branch)}")
     if value is None:
         del branch[last]
     else:
         branch[last] = value
-
-
-def meant(name: str, known: Iterable[str]) -> str:
-    """`; perhaps you meant 'x'`, or nothing."""
-    guesses = difflib.get_close_matches(name, list(known), n=1)
-    return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
 
 
 def _node(

@@ -85,8 +85,8 @@ class Progress(Record):
 def called_off(program: Program, progress: Progress) -> set[str]:
     """What the gates so far have dropped: what a narrowing gives up, and all that a stop does not ask for."""
     off: set[str] = set()
-    for name, said in progress.verdicts.items():
-        gate = program.gates[name]
+    for name in progress.verdicts.keys() & program.gates.keys():
+        gate, said = program.gates[name], progress.verdicts[name]
         off |= set(gate.narrow.drops) if "narrow" in said else set()
         off |= program.nodes().keys() - set(gate.stop_goes_to) if "stop" in said else set()
     return off - progress.activities.keys()

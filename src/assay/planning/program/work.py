@@ -1,7 +1,7 @@
 """What a program does: activities of people and of devices, in alternative ways, and the gates between them."""
 
 import math
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import (
     BeforeValidator,
@@ -157,17 +157,59 @@ class Activity(FrozenConfig):
         return self
 
 
+class PlayedGuardrail(FrozenConfig):
+    """A benchmark on which a candidate must not be worse."""
+
+    benchmark: str
+    """One of the program's, whose items and noise say how often a candidate without harm passes."""
+    margin: PositiveFloat
+    """Points that it may lose; the upper bound of the loss must be smaller."""
+
+
+class PlayedRule(FrozenConfig):
+    """The rule of the campaign that decides a gate (docs/decide.md), with effects in points."""
+
+    least_effect: PositiveFloat
+    """Points of gain that are worth having."""
+
+    prior_sd: PositiveFloat | None = None
+    """How large true effects of such candidates are, typically; null: 4/3 of `least_effect`."""
+
+    looks: tuple[Annotated[int, Field(ge=2)], ...] = ()
+    """Seeds of each arm at the declared looks; the last look is at all of the activity's."""
+
+    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.95
+    """This and the four below as in a campaign's own `rule`."""
+    probability: Annotated[float, Field(gt=0.5, lt=1.0)] = 0.80
+    """That the gain is worth having, and that a replication would find one."""
+    stop_probability: Annotated[float, Field(gt=0.0, lt=0.5)] = 0.20
+    """Below this probability that it is worth having, stop."""
+    least_chance: Annotated[float, Field(ge=0.0, lt=0.5)] = 0.02
+    """It is over where the chance to scale at the last look is below this."""
+    unscheduled_share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """The share of the error that is kept for looks between the declared ones."""
+
+    candidates: PositiveInt = 1
+    """How many share its error."""
+
+    guardrails: tuple[PlayedGuardrail, ...] = ()
+    """All must pass for the gate to pass."""
+
+
 class Evidence(FrozenConfig):
-    """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain."""
+    """What a gate measures, and what it makes of it: the verdict follows from the estimate of the gain, by
+    `pass_at` and `stop_below`, or by the `rule` of a campaign."""
+
+    added: ClassVar = frozenset({"rule"})
 
     benchmark: str
     runs: str
     """The activity whose runs it compares; half of them are the baseline's."""
 
-    pass_at: float
+    pass_at: float | None = None
     """Points. An estimate at or above it passes."""
 
-    stop_below: float
+    stop_below: float | None = None
     """Points. An estimate below it stops the program; between the two the verdict is `between`."""
 
     between: Literal["narrow", "again"] = "again"
@@ -176,14 +218,34 @@ class Evidence(FrozenConfig):
     campaign: str = ""
     """The campaign whose decision this gate takes, once it is made: scale passes, narrow and stop are that."""
 
+    rule: PlayedRule | None = None
+    """Instead of `pass_at`, `stop_below` and `between`: scale passes, narrow and stop are that. In a file also
+    the path of a campaign's, beside the program's: its rule, looks and guardrails are taken from there."""
+
     @model_validator(mode="after")
-    def _stops_below_what_passes(self) -> Self:
-        if self.stop_below > self.pass_at:
+    def _is_judged_in_one_way(self) -> Self:
+        given = [name for name in ("pass_at", "stop_below") if getattr(self, name) is not None]
+        if self.rule is not None and given:
+            raise ValueError(f"a campaign's rule judges it; leave {' and '.join(given)} out")
+        if self.rule is None and len(given) < 2:
+            raise ValueError("give pass_at and stop_below, or the rule of a campaign")
+        if self.pass_at is not None and self.stop_below is not None and self.stop_below > self.pass_at:
             raise ValueError(
                 f"stop_below {self.stop_below:g} lies above pass_at {self.pass_at:g}: between the two an "
                 "estimate would do both. Swap them"
             )
         return self
+
+    @property
+    def thresholds(self) -> tuple[float, float]:
+        """(`pass_at`, `stop_below`) of a gate that no rule judges."""
+        assert self.pass_at is not None and self.stop_below is not None, self
+        return self.pass_at, self.stop_below
+
+    @property
+    def least_gain(self) -> float:
+        """Points of gain that are worth having."""
+        return self.thresholds[0] if self.rule is None else self.rule.least_effect
 
 
 class Narrow(FrozenConfig):
@@ -235,10 +297,12 @@ class ProgramGate(FrozenConfig):
         if self.probabilities and abs(sum(self.probabilities.values()) - 1.0) > 1e-9:
             raise ValueError(f"probabilities sum to {sum(self.probabilities.values()):g}, expected 1")
         asks_again = self.probabilities.get("again", 0.0) > 0 or (
-            self.evidence is not None and self.evidence.between == "again"
+            self.evidence is not None and self.evidence.rule is None and self.evidence.between == "again"
         )
+        if self.evidence is not None and self.evidence.rule is not None and self.again is not None:
+            raise ValueError("a campaign's rule judges it, which has looks of its own; leave 'again' out")
         if asks_again and self.again is None:
-            raise ValueError("its verdict may be 'again': say what is repeated (again: {repeats: [...]})")
+            raise ValueError("its verdict may be 'again': say what is repeated (again: {repeats: [ACTIVITY]})")
         return self
 
 

@@ -15,10 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
 from assay.planning.program.work import Evidence
+from assay.planning.risk.campaign_gate import components_of
 from assay.planning.risk.compile import Baseline, Simulated, simulated
-from assay.planning.risk.luck import POINTS, components_of, seeds_of
+from assay.planning.risk.luck import p_pass, seeds_of
 from assay.planning.risk.network import Array
 from assay.planning.risk.outcome import Outcome, play_otherwise, simulate_each
 
@@ -76,10 +78,14 @@ class SeedsTried(NamedTuple):
 
     num_seeds: int
     """Seeds of each arm."""
+    num_more: int
+    """Than the program has; negative: fewer."""
     standard_error: float
     """Standard error of the gate's estimate, in points."""
     p_pass_if_least: float
     """P(the gate passes), were the gain one standard deviation of our belief above the least."""
+    p_scale: float
+    """P(the program ends with 'scale')."""
     p_wrong: float
     p_on_time: float
     p_over_budget: float
@@ -97,7 +103,7 @@ def _last_evidence(compiled: Simulated) -> tuple[str, Evidence] | None:
 def least_gain(outcome: Outcome) -> float:
     """Points of gain that are worth having: what the last gate passes."""
     last = _last_evidence(outcome.simulated)
-    return last[1].pass_at if last else 0.0
+    return last[1].least_gain if last else 0.0
 
 
 def stages_information(outcome: Outcome) -> list[StageInformation]:
@@ -177,14 +183,15 @@ def seeds_table(
     for num_seeds, outcome in zip(counts, outcomes, strict=True):
         look = outcome.luck.gates[gate][0]
         assert look.estimate is not None and look.standard_error is not None
-        aim = evidence.pass_at + float(outcome.luck.gain.std())
-        noise = look.estimate - outcome.luck.gain
-        p_wrong, _ = _decide_now(outcome.luck.gain, [look.estimate], evidence.pass_at)
+        aim = evidence.least_gain + float(outcome.luck.gain.std())
+        p_wrong, _ = _decide_now(outcome.luck.gain, [look.estimate], evidence.least_gain)
         lines.append(
             SeedsTried(
                 num_seeds,
+                num_seeds - now,
                 float(look.standard_error[0]),
-                float((aim + noise >= evidence.pass_at).mean()),
+                p_pass(outcome.simulated, gate, aim, num_worlds=num_worlds, seed=seed),
+                outcome.shares()["scale"],
                 p_wrong,
                 outcome.p_on_time(),
                 outcome.p_over_budget(),

@@ -25,8 +25,8 @@ from scipy.special import gammaincinv, ndtri
 
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
-from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
 from assay.evaluation.evidence.replication import belief_after
+from assay.planning.program.campaign_rule import POINTS
 from assay.planning.program.program import Program
 from assay.planning.program.risk import (
     Away,
@@ -38,13 +38,11 @@ from assay.planning.program.risk import (
     MoreWork,
     Pilot,
 )
-from assay.planning.program.work import ProgramGate, Verdict
+from assay.planning.program.work import Evidence, ProgramGate, Verdict
+from assay.planning.risk.campaign_gate import components_of, play_campaign
 from assay.planning.risk.compile import BOOKING, RISK, NetworkItem, Simulated
 from assay.planning.risk.network import Array, Flags
 from assay.planning.risk.replay import Draws
-
-POINTS = 100.0
-"""A share of 1 is 100 points."""
 
 _AXES = 512
 """Dimensions of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps
@@ -185,6 +183,14 @@ def draw_luck(simulated: Simulated, *, num_worlds: int, seed: int = 0) -> Luck:
         says_stop=says_stop(simulated, shown.gates, num_worlds=num_worlds),
     )
     return Luck(draws, shown.gain, shown.gates)
+
+
+def p_pass(simulated: Simulated, gate: str, gain: float, *, num_worlds: int, seed: int = 0) -> float:
+    """P(the first look of a gate passes), were the true gain so many points."""
+    drawing = Drawing(num_worlds=num_worlds, seed=derive_key(seed, "if"), num_axes=_GATE_AXES)
+    active = np.ones((len(simulated.items), num_worlds), bool)
+    found = _look(simulated, gate, drawing, np.full(num_worlds, gain), active, 0, is_last=True)
+    return float((found.verdict == "pass").mean())
 
 
 def calm_luck(simulated: Simulated) -> Draws:
@@ -430,16 +436,32 @@ def _look(
     items_sd = np.sqrt(components.item / simulated.program.benchmarks[evidence.benchmark].items) * POINTS
     estimate = gain + items_sd * drawing.normal("items", evidence.benchmark) + seeds_sd * np.mean(luck, axis=0)
     error = np.full(len(gain), np.hypot(items_sd, seeds_sd / np.sqrt(repeat + 1)))
-    between: Verdict = "narrow" if is_last else evidence.between
-    verdict = np.where(
-        estimate >= evidence.pass_at, "pass", np.where(estimate < evidence.stop_below, "stop", between)
-    )
+    if evidence.rule is not None:
+        scores = estimate + seeds_sd * np.sqrt(num_seeds) * _apart(drawing, evidence.runs, num_seeds)
+        shares = [drawing.uniform("guardrail", name, each.benchmark) for each in evidence.rule.guardrails]
+        told = play_campaign(simulated.program, evidence, scores, np.reshape(shares, (len(shares), len(gain))))
+        verdict, estimate = told.verdict, told.estimate
+    else:
+        verdict = _by_thresholds(evidence, estimate, is_last=is_last)
     runs = simulated.indices(evidence.runs)
     if not num_seeds or not runs:
         verdict = np.full(len(gain), "narrow")
     elif not active[runs[0]].all():  # dropped where an earlier gate narrowed: nothing to judge by
         verdict = np.where(active[runs[0]], verdict, "narrow")
     return GateLuck(verdict, estimate, error)
+
+
+def _by_thresholds(evidence: Evidence, estimate: Array, *, is_last: bool) -> Verdicts:
+    between: Verdict = "narrow" if is_last else evidence.between
+    pass_at, stop_below = evidence.thresholds
+    return np.where(estimate >= pass_at, "pass", np.where(estimate < stop_below, "stop", between))
+
+
+def _apart(drawing: Drawing, runs: str, num_seeds: int) -> Float[np.ndarray, "seed world"]:
+    """How far each seed lies from the mean of them all, in standard deviations of one."""
+    each = [drawing.normal("seed", runs, number) for number in range(num_seeds)]
+    seeds = np.reshape(each, (num_seeds, drawing.num_worlds))
+    return seeds - (seeds.mean(axis=0) if num_seeds else 0.0)
 
 
 def _stated(gate: ProgramGate, share: Array, *, is_last: bool) -> Verdicts:
@@ -456,12 +478,6 @@ def says_stop(simulated: Simulated, gates: Gates, *, num_worlds: int) -> Flags:
     for index, look in looks_of(simulated, gates):
         found[index] = look.verdict == "stop"
     return found
-
-
-def components_of(program: Program, benchmark: str) -> VarianceComponents:
-    """What makes a comparison on a benchmark scatter, in shares squared."""
-    stated = program.benchmarks[benchmark]
-    return components_from_discordance(discordance=stated.discordance, seed_sd=stated.seed_sd / POINTS)
 
 
 def seeds_of(simulated: Simulated, activity: str) -> int:

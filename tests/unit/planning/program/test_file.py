@@ -26,6 +26,23 @@ MISTAKES = [
     ),
     ("after: [replicate]\n", "after: [replicat]\n", "perhaps you meant 'replicate'"),
     (
+        "activities.scale_probe.after: [ladder",
+        "activities.scale_prob.after: [ladder",
+        "options.ablations_beside.changes.activities.scale_prob.after: there is no 'activities.scale_prob'; "
+        "perhaps you meant 'scale_probe'",
+    ),
+    (
+        "changes: {events.refreshed_data.at: end of week 3}",
+        "changes: {events.refreshed_data.at: [3]}",
+        "what_ifs.data_week_late.changes.events.refreshed_data.at: expected",
+    ),
+    (
+        "changes: {risks.data_late.effect.days:",
+        "changes: {risks.data_last.effect.days:",
+        "sample_first.changes.risks.data_last.effect.days: there is no",
+    ),
+    ("weeks: 12 ", "weeks: 10000 ", "calendar.weeks: expected 520 or less (given: 10000)"),
+    (
         "work: {days: 3, people: {research_scientist: 1}}",
         "work: {days: 3, people: {researcher: 1}}",
         "'researcher' is no role or person of the team",
@@ -44,9 +61,9 @@ MISTAKES = [
     ("at: end of week 2}", "at: 2027-01-18T00:00:00Z}", "has a time zone; a program's times are local ones"),
     ("review: week 9", "review: week 6", "is presented (week 6) before it must stand (end of week 8)"),
     (
-        "pass_at: 1.5, stop_below: 0.5",
-        "pass_at: 0.5, stop_below: 1.5",
-        "stop_below 1.5 lies above pass_at 0.5",
+        "pass_at: 1.0, stop_below: 0.0",
+        "pass_at: 0.0, stop_below: 1.0",
+        "stop_below 1 lies above pass_at 0:",
     ),
     ("reserve: 0.12", "reserved: 0.12", "no such key; perhaps you meant 'reserve'"),
     (NOISE, NOISE.replace("[8, 16]", "[256]"), "needs 256 devices; never more than 128 are free"),
@@ -72,9 +89,21 @@ MISTAKES = [
     ),
     ("fraction: [0.1, 0.25, 0.5]", "points: [1, 2, 3]", "no such key; known here: type, what, fraction."),
     (
+        "effect: {type: late, ",
+        "effect: {type: lately, ",
+        "risks.data_late.effect.type: 'lately' is none of these: late, longer, rerun",
+    ),
+    ("effect: {type: late, ", "effect: {", "risks.data_late.effect.type: required, and not given."),
+    ("gains: [4.0, 2.0]", "gains: 4.0", "pilot.gains: expected a list, in brackets (given: 4.0)"),
+    (
         "accountable: program_lead",
         "accountable: the_boss",
         "'the_boss' is no member of the team or stakeholder",
+    ),
+    (
+        "guardrails: [{benchmark: factuality, ",
+        "guardrails: [{benchmark: factualty, ",
+        "'factualty' is no benchmark of this program; perhaps you meant 'factuality'",
     ),
 ]
 
@@ -231,6 +260,75 @@ def test_progress_on_what_is_not_there_or_lies_ahead_names_file_and_line(tmp_pat
         read_progress(notes, program)
     assert f"{notes}:3: activities.{name}.started: 2027-02-01 lies after now (2027-01-05)." in str(caught.value)
     assert f"{notes}:5: verdicts.nogate: not in program '{program.name}'" in str(caught.value)
+
+
+def said_of_notes(tmp_path: Path, text: str) -> list[str]:
+    """Line and mistake of each mistake in notes on the template."""
+    new_program(tmp_path / "p.yaml", start=date(2027, 1, 4))
+    notes = tmp_path / "notes.yaml"
+    notes.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_progress(notes, read_program(tmp_path / "p.yaml").program)
+    return [line.partition("notes.yaml:")[2] for line in str(caught.value).splitlines()[1:]]
+
+
+def test_one_note_that_cannot_be_read_hides_no_other_mistake(tmp_path: Path) -> None:
+    found = said_of_notes(
+        tmp_path,
+        """now: sometime
+activities:
+  prepair: {started: sometime}
+  replicate: {started: week 1 day 2, ended: week 1, device_hours: -5}
+verdicts: {worth_it: maybe}
+""",
+    )
+    assert [each.partition(" (given")[0] for each in found] == [
+        "1: now: not a moment. Write a date (2027-01-18), 'week 4', 'week 4 day 2' or 'end of week 2'",
+        "3: activities.prepair.started: not a moment. Write a date (2027-01-18), 'week 4', 'week 4 day 2' or "
+        "'end of week 2'",
+        "3: activities.prepair: not in program 'my_program'; perhaps you meant 'prepare'.",
+        "4: activities.replicate.device_hours: expected 0 or more",
+        "4: activities.replicate.ended: week 1 lies before its start (week 1 day 2). Swap them.",
+        "5: verdicts.worth_it: expected 'pass', 'narrow', 'stop' or 'again'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unread", "hidden"),
+    [
+        ("now: x\nactivities: {prepare: {started: week 9}}", "lies after now"),
+        ("now: week 3\nactivities: {analyse: {started: x}}\nverdicts: {worth_it: pass}", "is not over"),
+        ("now: week 3\nactivities: 5\nverdicts: {worth_it: pass}", "is not over"),
+        ("now: week 3\nverdicts: {worth_it: [maybe]}", "says nothing"),
+        (
+            "now: week 3\nactivities: {replicate: {started: week 2, device_hours: 9, runs: "
+            "[{run_id: a, started: week 2, device_hours: x}, {run_id: b, started: week 2, device_hours: 4}]}}",
+            "sum to",
+        ),
+    ],
+)
+def test_what_hangs_on_an_unreadable_note_is_no_mistake(tmp_path: Path, unread: str, hidden: str) -> None:
+    found = said_of_notes(tmp_path, unread)
+    assert len(found) >= 1 and not any(hidden in each for each in found), found
+
+
+def test_a_verdict_of_an_unknown_gate_is_named_beside_one_of_a_known(tmp_path: Path) -> None:
+    found = said_of_notes(tmp_path, "now: week 3\nverdicts: {worthit: pass, worth_it: pass}")
+    assert found[0].startswith("2: verdicts.worthit: not in program 'my_program'; perhaps you meant 'worth_it'")
+
+
+def test_an_entry_behind_one_that_cannot_be_read_keeps_its_place(tmp_path: Path) -> None:
+    message, _ = broken(tmp_path, "after: [replicate]\n", "after: [5, {name: 3}, replicat]\n")
+    assert ".after.2: 'replicat' is no activity" in message
+    two = "[{run_id: a, started: x, device_hours: 1}, {run_id: b, started: week 3, device_hours: 1}]"
+    notes = f"now: week 1 day 2\nactivities: {{replicate: {{started: week 1, runs: {two}}}}}"
+    assert said_of_notes(tmp_path, notes)[1].startswith("2: activities.replicate.runs.1.started: week 3 lies")
+
+
+def test_keys_are_those_of_the_file_and_not_of_the_schema(case: Program) -> None:
+    with pytest.raises(ConfigError) as caught:
+        apply_changes(case, {"risks.data_late.effect.days": [1, "x", 3]}, source="--set")
+    assert "risks.data_late.effect.days.1: expected a number" in str(caught.value)
 
 
 def test_a_stakeholder_is_a_title_or_a_title_with_wishes(case: Program) -> None:

@@ -94,6 +94,15 @@ def test_more_seeds_err_less_and_cost_more(small):
     assert np.all(np.diff([line.standard_error for line in lines]) < 0)
     assert np.all(np.diff([line.p_wrong for line in lines]) < 0.01)
     assert np.all(np.diff([line.device_hours for line in lines]) > 0)
+    assert [line.num_more for line in lines] == [-1, 0, 2]
+
+
+def test_seeds_are_weighed_by_how_often_the_program_scales(shipped):
+    baseline = sketch(shipped)
+    fewer, now, more = seeds_table(shipped, baseline, (3, 4, 5), num_worlds=1000)
+    played = simulate(shipped, baseline, num_worlds=1000).shares()["scale"]
+    assert now.p_scale == pytest.approx(played, abs=1e-9)
+    assert fewer.p_scale + 0.02 < now.p_scale < more.p_scale - 0.02
 
 
 def test_the_ladder_holds_the_rungs_of_one_comparison_in_time(shipped):

@@ -1,0 +1,128 @@
+"""What is left of a file without the values that cannot be read, so that one of them hides no other mistake.
+
+    tree --take out what the schema refuses, again and again--> something valid, and the keys that are missing
+
+A list from which an entry was taken counts otherwise than the file: `Readable.key` says where a key stands
+there.
+"""
+
+import copy
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+UNREAD = "unread"
+"""Stands for a name that could not be read."""
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+_STAND_INS: dict[str, Any] = {
+    "name": UNREAD,
+    "title": "",
+    "calendar": {"start": "2027-01-04", "weeks": 52},
+    "capacity": {"devices": 1},
+    "budget": {"device_hours": 1},
+    "decision": {"made_by": UNREAD, "by": "end of week 1"},
+    "now": "week 1",
+}
+"""For what a program, or the notes on it, cannot be without, so that the rest can be checked."""
+
+_WITH_NAMES = ("capacity",)
+"""Sections that hold names; where nothing of one can be read, nothing can be said of who uses these."""
+
+
+class Readable(NamedTuple, Generic[ModelT]):
+    """What could be read."""
+
+    found: ModelT
+    unread: tuple[str, ...]
+    """Dotted keys, as the file has them, of what was taken out."""
+    indices: Any
+    """The tree's shape; each list with the places that its entries have in the file."""
+
+    def key(self, key: str) -> str:
+        """Where a key of `found` stands in the file."""
+        return _key_in_file(self.indices, key.split("."))
+
+
+def readable(values: dict[str, Any], schema: type[ModelT], error: ValidationError) -> Readable[ModelT] | None:
+    """What is left; None where that is too little."""
+    tree, unread, indices = copy.deepcopy(values), list[str](), _indices(values)
+    while True:
+        place = _take_out(tree, [part for part in error.errors()[0]["loc"] if part != "[key]"])
+        if place is None:
+            return None
+        unread.append(_key_in_file(indices, place))
+        _forget(indices, place)
+        try:
+            return Readable(schema.model_validate(tree), tuple(unread), indices)
+        except ValidationError as another:
+            error = another
+
+
+def is_touched(key: str, unread: Collection[str]) -> bool:
+    """Whether a key, a part of it or what it stands in could not be read."""
+    return any(f"{key}.".startswith(f"{each}.") or each.startswith(f"{key}.") for each in unread)
+
+
+def _take_out(tree: dict[str, Any], location: Sequence[str | int]) -> list[str | int] | None:
+    """Remove what stands there, or where nothing does, what it should stand in; its place."""
+    branch: Any = tree
+    parents: list[tuple[Any, str | int]] = []
+    for part in location:
+        is_there = (
+            part in branch if isinstance(branch, dict) else isinstance(part, int) and part < _length(branch)
+        )
+        if not is_there and parents:
+            continue  # the tag of a union, or the place in a list that the file does not write as one
+        if not is_there:
+            break
+        parents.append((branch, part))
+        branch = branch[part]
+    keys = [str(part) for part in location]
+    if not parents:
+        if len(keys) != 1 or keys[0] not in _STAND_INS or keys[0] in _WITH_NAMES:
+            return None
+        tree[keys[0]] = _STAND_INS[keys[0]]
+        return [keys[0]]
+    if len(keys) == 2 and len(parents) == 1 and keys[1] in _STAND_INS.get(keys[0], ()):
+        branch[keys[1]] = _STAND_INS[keys[0]][keys[1]]
+        return [*keys]
+    inside, part = parents[-1]
+    del inside[part]
+    return [part for _, part in parents]
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _indices(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _indices(inner) for key, inner in value.items()}
+    return list(enumerate(map(_indices, value))) if isinstance(value, list) else None
+
+
+def _key_in_file(indices: Any, place: Sequence[str | int]) -> str:
+    parts = []
+    for part in map(str, place):
+        if isinstance(indices, list) and part.isdigit() and int(part) < len(indices):
+            index, indices = indices[int(part)]
+            parts.append(str(index))
+        else:
+            indices = indices.get(part) if isinstance(indices, dict) else None
+            parts.append(part)
+    return ".".join(parts)
+
+
+def _forget(indices: Any, place: Sequence[str | int]) -> None:
+    """An entry of a list was taken out; of anything else nothing needs to be known."""
+    *parents, last = place
+    for part in parents:
+        if isinstance(indices, list) and isinstance(part, int):
+            _, indices = indices[part]
+        else:
+            indices = indices.get(str(part)) if isinstance(indices, dict) else None
+    if isinstance(indices, list) and isinstance(last, int):
+        del indices[last]

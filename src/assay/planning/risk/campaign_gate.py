@@ -1,0 +1,158 @@
+"""A gate that a campaign decides, played by that campaign's own rule.
+
+    scores [seed, world] --> look by look: the rule's clauses, solved for the mean --> pass, narrow or stop
+                                                  guardrails' chances --^
+
+The thresholds are `campaign.rule`'s, as `assay campaign` judges by them, with the variance that each world's
+few seeds happen to show; so the plan and the campaign state one probability. Each candidate's other clauses
+(safety, coverage, the sealed holdout) are taken as met: where they may not be, a gate of their own says so.
+"""
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float64
+from numpy.typing import NDArray
+from scipy.special import gammaincinv
+
+from assay.evaluation.evidence.campaign.looks import LookPlan
+from assay.evaluation.evidence.campaign.rule import Bounds, CampaignRule, bounds_of_look, forecast_of
+from assay.evaluation.evidence.effect import Effect
+from assay.evaluation.evidence.guardrail import chance_to_pass
+from assay.evaluation.evidence.power import VarianceComponents, components_from_discordance
+from assay.planning.program.campaign_rule import POINTS
+from assay.planning.program.program import Program
+from assay.planning.program.work import Evidence, PlayedRule
+
+_VARIANCES = 96
+"""Variances of the seeds' part at which the clauses are solved; between them they are all but straight."""
+
+
+class Played(NamedTuple):
+    """What a campaign says in each world, at the look that ended it."""
+
+    verdict: NDArray[np.str_]
+    estimate: Float64[np.ndarray, " world"]
+    """The gain that it saw, in points."""
+    num_seeds: NDArray[np.int64]
+    """Seeds of each arm behind it."""
+
+
+def play_campaign(
+    program: Program,
+    evidence: Evidence,
+    scores: Float64[np.ndarray, "seed world"],
+    shares: Float64[np.ndarray, "guardrail world"],
+) -> Played:
+    """Judge every world. `scores`: each seed's gain over all items, in points; `shares`: a uniform number for
+    each guardrail."""
+    assert evidence.rule is not None, "a gate without a campaign's rule is judged by its own thresholds"
+    num_seeds, num_worlds = scores.shape
+    verdict, is_open = np.full(num_worlds, "narrow"), np.ones(num_worlds, bool)
+    estimate = scores.mean(axis=0) if num_seeds else np.full(num_worlds, np.nan)
+    ended = np.full(num_worlds, num_seeds)
+    design = _Design(evidence.rule, *_noise(program, evidence.benchmark), num_seeds)
+    for look in design.plan().gate_seeds if num_seeds > 1 else ():
+        mean = scores[:look].mean(axis=0) / POINTS
+        error = scores[:look].var(axis=0, ddof=1) / look / POINTS**2
+        bounds = _bounds_at(design, look, error)
+        is_harmless = _passes_guardrails(program, evidence.rule, look, shares)
+        says = np.where(mean < bounds.stops, "stop", "narrow")
+        says = np.where((mean >= bounds.scales) & is_harmless, "pass", says)
+        ends = is_open & ((says != "narrow") | (mean < bounds.ends))
+        verdict[ends], ended[ends] = says[ends], look
+        estimate = np.where(is_open, mean * POINTS, estimate)
+        is_open &= ~ends
+    return Played(verdict, estimate, ended)
+
+
+def components_of(program: Program, benchmark: str) -> VarianceComponents:
+    """What makes a comparison on a benchmark scatter, in shares squared."""
+    stated = program.benchmarks[benchmark]
+    return components_from_discordance(discordance=stated.discordance, seed_sd=stated.seed_sd / POINTS)
+
+
+def _noise(program: Program, benchmark: str) -> tuple[VarianceComponents, int]:
+    """With the number of items that they are of."""
+    return components_of(program, benchmark), program.benchmarks[benchmark].items
+
+
+class _Design(NamedTuple):
+    rule: PlayedRule
+    components: VarianceComponents
+    num_items: int
+    num_seeds: int
+
+    def plan(self) -> LookPlan:
+        """The declared looks that the runs reach; the last is at all of them."""
+        return LookPlan(
+            gate_seeds=(*(each for each in self.rule.looks if each < self.num_seeds), self.num_seeds),
+            error_rate=(1.0 - self.rule.confidence) / self.rule.candidates,
+            unscheduled_share=self.rule.unscheduled_share,
+        )
+
+    def thresholds(self) -> CampaignRule:
+        """In shares."""
+        rule = self.rule
+        return CampaignRule(
+            least_effect=rule.least_effect / POINTS,
+            prior_sd=(rule.prior_sd or rule.least_effect * 4 / 3) / POINTS,
+            least_probability=rule.probability,
+            stop_probability=rule.stop_probability,
+            least_replication=rule.probability,
+            replication_level=rule.confidence,
+            least_chance=rule.least_chance,
+        )
+
+
+@lru_cache(maxsize=256)
+def _solved(design: _Design, look: int) -> tuple[NDArray[np.float64], Bounds]:
+    """The clauses at a look, for each of the variances that its seeds may show."""
+    components, plan, rule = design.components, design.plan(), design.thresholds()
+    degrees = look - 1
+    least, most = 2.0 * gammaincinv(degrees / 2.0, np.array([1e-7, 1.0 - 1e-7])) / degrees
+    variances = components.seed / look * np.geomspace(max(least, 1e-9), most, _VARIANCES)
+    seen = Effect(
+        mean=np.zeros(_VARIANCES),
+        seed_variance=variances,
+        item_variance=np.asarray(components.item / design.num_items),
+        residual_variance=np.asarray(0.0),
+        seed_degrees=np.asarray(float(degrees)),
+        item_degrees=design.num_items - 1,
+    )
+    end = design.num_seeds
+    again = seen.variance
+    if look < end:
+        again = forecast_of(seen, num_seeds=look, end_seeds=end, prior_sd=rule.prior_sd).end.variance
+    levels = dict(zip(plan.gate_seeds, plan.gate_levels(), strict=True))
+    bounds = bounds_of_look(
+        seen,
+        num_seeds=look,
+        level=levels[look],
+        end_seeds=end,
+        end_level=levels[end],
+        replication_variance=again,
+        rule=rule,
+    )
+    return variances, bounds
+
+
+def _bounds_at(design: _Design, look: int, variance: Float64[np.ndarray, " world"]) -> Bounds:
+    variances, bounds = _solved(design, look)
+    if not design.components.seed:  # all variances are one
+        return Bounds(*(np.broadcast_to(each[:1], variance.shape) for each in bounds))
+    return Bounds(*(np.interp(variance, variances, np.broadcast_to(each, variances.shape)) for each in bounds))
+
+
+def _passes_guardrails(
+    program: Program, rule: PlayedRule, look: int, shares: Float64[np.ndarray, "guardrail world"]
+) -> Bool[np.ndarray, " world"]:
+    passes = np.ones(shares.shape[1], bool)
+    for guardrail, share in zip(rule.guardrails, shares, strict=True):
+        components, num_items = _noise(program, guardrail.benchmark)
+        chance = chance_to_pass(
+            guardrail.margin / POINTS, components, num_seeds=look, num_items=num_items, is_share=True
+        )
+        passes &= share < chance
+    return passes

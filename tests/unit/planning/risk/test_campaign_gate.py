@@ -1,0 +1,210 @@
+"""A gate that is played by a campaign's rule says what that campaign would say.
+
+The other side of the comparison draws scores of its own and asks `judge`, as a campaign's last gate does; it
+shares no draw and no table with the plan.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from assay.base.errors import ConfigError
+from assay.evaluation.evidence.campaign.looks import LookPlan
+from assay.evaluation.evidence.campaign.rule import (
+    CampaignEvidence,
+    CampaignRule,
+    chance_by_end,
+    judge,
+    needed_by_end,
+)
+from assay.evaluation.evidence.effect import Effect
+from assay.planning.program.file import read_program
+from assay.planning.program.program import Program
+from assay.planning.risk.compile import simulated
+from assay.planning.risk.information import least_gain, seeds_table
+from assay.planning.risk.luck import Luck, draw_luck, p_pass, quantile_of_belief
+from assay.planning.risk.outcome import simulate
+from assay.planning.risk.sketch import sketch
+
+NUM_WORLDS, NUM_CAMPAIGNS = 4096, 16_000
+
+
+def by_rule(small: Program, rule: dict[str, Any], *, seeds: int = 6, **changes: Any) -> Program:
+    evidence = {"benchmark": "wins", "runs": "runs", "rule": rule}
+    runs = {"activities.runs.runs.count": 2 * seeds}
+    return small.changed({"gates.gate.evidence": evidence, "gates.gate.again": None, **runs, **changes})
+
+
+def luck_of(program: Program) -> Luck:
+    return draw_luck(simulated(program, sketch(program)), num_worlds=NUM_WORLDS)
+
+
+def campaigns(program: Program, rule: CampaignRule, plan: LookPlan, gain: np.ndarray, seed: int) -> np.ndarray:
+    """What a campaign recommends in each world; `gain`: true ones, as shares."""
+    rng, stated = np.random.default_rng(seed), program.benchmarks["wins"]
+    most, worlds = plan.gate_seeds[-1], len(gain)
+    scores = gain[:, None] + np.sqrt(2.0) * stated.seed_sd / 100 * rng.normal(size=(worlds, most))
+    scores += np.sqrt(stated.discordance / stated.items) * rng.normal(size=(worlds, 1))
+    said, is_open = np.full(worlds, "narrow"), np.ones(worlds, bool)
+    for seeds, level in zip(plan.gate_seeds, plan.gate_levels(), strict=True):
+        seen = scores[:, :seeds]
+        effect = Effect(
+            seen.mean(axis=1),
+            seen.var(axis=1, ddof=1) / seeds,
+            np.full(worlds, stated.discordance / stated.items),
+            np.zeros(worlds),
+            np.full(worlds, seeds - 1.0),
+            stated.items - 1,
+        )
+        again = effect.items_alone + effect.seed_variance * seeds / most
+        ahead: dict[str, Any] = {
+            "num_seeds": seeds, "end_seeds": most, "end_level": plan.gate_levels()[-1],
+            "replication_variance": again, "rule": rule,
+        }  # fmt: skip
+        chance, needed = chance_by_end(effect, **ahead), needed_by_end(effect, **ahead)
+        ones = np.ones(worlds)
+        evidence = CampaignEvidence(effect, level, True, again, effect.mean, ones, chance, needed)
+        found = judge(evidence, rule)
+        ends = is_open & ((found.recommendation != "narrow") | found.cannot_answer)
+        said[ends] = found.recommendation[ends]
+        is_open &= ~ends
+    return said
+
+
+def shares(small: Program, rule: dict[str, Any], **design: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """How often the plan's gate, and a simulated campaign of that rule and design, says each."""
+    program = by_rule(small, rule, **design)
+    found = luck_of(program).gates["gate"][0].verdict
+    thresholds = CampaignRule(
+        least_effect=rule["least_effect"] / 100,
+        prior_sd=rule.get("prior_sd", rule["least_effect"] * 4 / 3) / 100,
+        least_probability=0.8,
+        least_replication=0.8,
+        replication_level=0.95,
+    )
+    seeds = design.get("seeds", 6)
+    plan = LookPlan(gate_seeds=(*rule.get("looks", ()), seeds), error_rate=0.05 / rule.get("candidates", 1))
+    assert program.pilot is not None
+    gain = quantile_of_belief(program.pilot, (np.arange(NUM_CAMPAIGNS) + 0.5) / NUM_CAMPAIGNS) / 100
+    said = campaigns(program, thresholds, plan, gain, seed=1)
+    words = {"scale": "pass", "narrow": "narrow", "stop": "stop"}
+    return {word: float((found == verdict).mean()) for word, verdict in words.items()}, {
+        word: float((said == word).mean()) for word in words
+    }
+
+
+def test_it_says_scale_and_stop_as_often_as_the_campaign_itself(small: Program) -> None:
+    rule = {"least_effect": 1.0, "looks": [2, 4], "candidates": 2}
+    planned, simulated_ones = shares(small, rule, **{"benchmarks.wins.items": 20_000})
+    assert planned == pytest.approx(simulated_ones, abs=0.01)
+    assert min(planned.values()) > 0.05, planned
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+def test_of_random_programs_too(small: Program, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    seeds = int(rng.integers(3, 9))
+    looks = sorted({int(each) for each in rng.integers(2, seeds, size=rng.integers(0, 3))})
+    rule = {
+        "least_effect": float(rng.uniform(0.5, 2.0)),
+        "prior_sd": float(rng.uniform(1.0, 3.0)),
+        "looks": looks,
+        "candidates": int(rng.integers(1, 4)),
+    }
+    design = {
+        "benchmarks.wins.items": int(rng.choice([500, 2_000, 10_000, 50_000])),
+        "benchmarks.wins.discordance": float(rng.uniform(0.05, 0.4)),
+        "benchmarks.wins.seed_sd": float(rng.uniform(0.0, 1.5)),
+        "pilot.gains": [float(rng.uniform(0.0, 5.0))],
+        "pilot.standard_error": float(rng.uniform(0.5, 2.0)),
+    }
+    planned, simulated_ones = shares(small, rule, seeds=seeds, **design)
+    assert planned == pytest.approx(simulated_ones, abs=0.01), (rule, design)
+
+
+def test_a_guardrail_takes_the_share_of_gains_that_its_margin_would_not_pass(small: Program) -> None:
+    rule: dict[str, Any] = {"least_effect": 1.5}
+    benchmarks = {"benchmarks.refusals": {"items": 2000, "discordance": 0.1, "seed_sd": 0.0, "role": "safety"}}
+    alone = luck_of(by_rule(small, rule, **benchmarks)).gates["gate"][0].verdict == "pass"
+
+    def passes(margin: float) -> float:
+        guarded = {**rule, "guardrails": [{"benchmark": "refusals", "margin": margin}]}
+        found = luck_of(by_rule(small, guarded, **benchmarks)).gates["gate"][0].verdict == "pass"
+        assert not (found & ~alone).any(), "it only takes away"
+        return float(found.sum() / alone.sum())
+
+    assert passes(10.0) == 1.0
+    error = 100 * np.sqrt(0.1 / 2000)
+    assert passes(2 * 1.645 * error) == pytest.approx(0.95, abs=0.02), "once more for harm that no item shows"
+    assert passes(0.01) == 0.0
+
+
+def test_one_seed_decides_nothing_and_none_neither(small: Program) -> None:
+    one = luck_of(by_rule(small, {"least_effect": 1.5}, seeds=1)).gates["gate"][0].verdict
+    assert set(one) == {"narrow"}
+
+
+def test_what_is_stated_beside_it_follows_the_rule(small: Program) -> None:
+    program = by_rule(small, {"least_effect": 1.5})
+    outcome = simulate(program, sketch(program), num_worlds=256)
+    assert least_gain(outcome) == 1.5
+    compiled = simulated(program, sketch(program))
+    rising = [p_pass(compiled, "gate", gain, num_worlds=2048) for gain in (0.0, 1.5, 3.0, 12.0)]
+    assert rising == sorted(rising) and rising[0] < 0.05 and rising[-1] > 0.99
+    few, many = seeds_table(program, sketch(program), [2, 8], num_worlds=256)
+    assert few.p_pass_if_least < many.p_pass_if_least
+
+
+CAMPAIGN = {
+    "name": "pilot",
+    "question": "Does it help?",
+    "recipe": "recipe.yaml",
+    "candidates": [
+        {"name": "a", "patch": {"trainer": {"epochs": 2}}},
+        {"name": "b", "patch": {"trainer": {"epochs": 3}}},
+    ],
+    "seeds": 6,
+    "looks": [3],
+    "benchmarks": [{"type": "predictions", "name": "wins"}, {"type": "predictions", "name": "harm"}],
+    "budget_device_hours": 10,
+    "rule": {"primary": ["wins"], "least_effect": 0.02, "guardrails": [{"benchmark": "harm", "margin": 0.03}]},
+}
+
+
+def test_a_gate_takes_its_rule_from_the_campaigns_own_file(tmp_path: Path, small: Program) -> None:
+    tree = yaml.safe_load(small.to_json())
+    tree.pop("kind", None)
+    evidence = {"benchmark": "wins", "runs": "runs", "rule": "campaign.yaml"}
+    tree["gates"]["gate"] |= {"evidence": evidence, "again": None}
+    path, campaign = tmp_path / "program.yaml", tmp_path / "campaign.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=r"gates\.gate\.evidence\.rule: .*campaign\.yaml: no such file"):
+        read_program(path)
+    campaign.write_text(yaml.safe_dump(CAMPAIGN))
+    with pytest.raises(ConfigError, match=r"evidence\.rule\.guardrails: .*'harm'"):
+        read_program(path)
+    tree["benchmarks"]["harm"] = {"items": 500}
+    path.write_text(yaml.safe_dump(tree))
+    found = read_program(path).program.gates["gate"].evidence
+    assert found is not None and found.rule is not None
+    rule = found.rule
+    assert (rule.least_effect, rule.prior_sd, rule.candidates) == (2.0, None, 2)
+    assert [(each.benchmark, each.margin) for each in rule.guardrails] == [("harm", 3.0)]
+    assert rule.looks[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rule": {"least_effect": 1.0}, "pass_at": 1.0}, "leave pass_at out"),
+        ({"pass_at": 1.0}, "give pass_at and stop_below, or the rule"),
+        ({}, "give pass_at and stop_below, or the rule"),
+    ],
+)
+def test_a_gate_is_judged_in_one_way(small: Program, given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        small.changed({"gates.gate.evidence": {"benchmark": "wins", "runs": "runs", **given}})
