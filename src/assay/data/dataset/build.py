@@ -146,7 +146,7 @@ def build_dataset(
                     path.unlink(missing_ok=True)
             raise
 
-    summary = _summary(facts, doubles, shards)
+    summary = _summary(facts, doubles, shards, config)
     _remove_empty(shards, summary, said, config.max_tokens)
     return index_dataset(
         str(folder),
@@ -179,8 +179,8 @@ def _refuse_nothing_left(facts: Sequence[SpanFacts], doubles: Doubles, said: str
         why = f" The first: {unusable.first}" if unusable.num_rows else ""
         raise DataError(
             f"{said}: no row is left: {empty.num_rows:,} have no text, {unlabelled.num_rows:,} no label, "
-            f"{doubles.num_dropped + unusable.num_rows:,} are dropped. Name the right fields (--text, "
-            f"--label).{why}"
+            f"{doubles.num_dropped + unusable.num_rows:,} are dropped. Name the right format and "
+            f"fields (--format, --text, --label).{why}"
         )
 
 
@@ -278,7 +278,9 @@ def _left(facts: Sequence[SpanFacts]) -> tuple[Left, Left, Left]:
     return empty, unlabelled, unusable
 
 
-def _summary(facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path]) -> BuildSummary:
+def _summary(
+    facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path], config: BuildConfig
+) -> BuildSummary:
     empty, unlabelled, unusable = _left(facts)
     counts: Counter[str] = Counter()
     long = Left()
@@ -302,6 +304,7 @@ def _summary(facts: Sequence[SpanFacts], doubles: Doubles, shards: Sequence[Path
         num_conflicting=doubles.num_conflicting,
         num_shared=doubles.num_shared,
         num_dropped=doubles.num_dropped,
+        drop=config.drop,
         num_cut=counts["cut_rows"],
         num_cut_tokens=counts["cut_tokens"],
         num_split=counts["split_texts"],

@@ -96,6 +96,16 @@ def format_of(schema: pa.Schema) -> Format:
     return "prompts" if ITEM in schema.names and is_text(schema.field(ITEM).type) else "text"
 
 
+def holds_numbers(kind: str) -> bool:
+    """Whether a column of this Arrow type, as a manifest has it, holds a number a row."""
+    return kind.startswith(("int", "uint", "float", "double", "halffloat"))
+
+
+def holds_lists(kind: str) -> bool:
+    """Whether it holds a list a row, as tokens and spans are."""
+    return kind.startswith(("list", "large_list", "fixed_size_list"))
+
+
 def sequences_of(columns: Collection[str]) -> tuple[str, ...]:
     """Those of a row's columns that are sequences of tokens."""
     return tuple(name for name in SEQUENCES if name == TOKENS or name in columns)

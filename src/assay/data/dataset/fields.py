@@ -18,8 +18,8 @@ from pydantic import PositiveInt, field_validator, model_validator
 
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, DataError
-from assay.base.kind_text import kind_text
 from assay.base.seeds import Keys
+from assay.base.value_text import kind_text
 from assay.data.dataset.columns import KEY, LABEL, MASK, TIME, TOKENS
 from assay.data.dataset.formats.encode import COLUMNS, LEAVES_OUT, KeptRow
 from assay.data.dataset.formats.rows import (
@@ -123,6 +123,11 @@ class BuildConfig(FrozenConfig):
             raise ValueError("labelled texts have no end token; leave it out")
         if taken := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
             raise ValueError(f"{taken[0]} is the name of another column; rename the field")
+        if self.label_field is not None and self.label_field in self.metadata_fields:
+            raise ValueError(
+                f"the label '{self.label_field}' is among the metadata, so a model would read what it is to "
+                "learn; leave it out there"
+            )
         return self
 
     @field_validator("metadata_fields")

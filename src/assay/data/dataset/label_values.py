@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from assay.base.errors import DataError
-from assay.base.kind_text import kind_text
+from assay.base.value_text import kind_text
 
 LabelKind = Literal["binary", "classes", "number"]
 MAX_CLASSES = 1_000
@@ -85,8 +85,7 @@ def kind_of_labels(facts: LabelFacts, asked: LabelKind | Literal["auto"], *, fie
         name = next((name for name in facts.counts if name not in ("0", "1")), "something else")
         raise DataError(
             f"{others[0]}: field '{field}' is {name}; expected 0 or 1. Map the labels first, name the right "
-            "field "
-            "(--label), or say what they are (--label-kind classes, or number)."
+            "field (--label), or say what they are (--label-kind classes, or number)."
         )
     if kind == "number" and "text" in facts.types:
         raise DataError(
@@ -112,8 +111,8 @@ def _check_classes(facts: LabelFacts, field: str) -> None:
         some = ", ".join(repr(name[:40]) for name in list(facts.counts)[:3])
         raise DataError(
             f"field '{field}' has more than {MAX_CLASSES:,} different values ({some}, …): too many for "
-            "classes. "
-            "Name another field (--label), or learn it as a number (--label-kind number)."
+            "classes. Name another field (--label)"
+            + (", or learn it as a number (--label-kind number)." if "text" not in facts.types else ".")
         )
     if len(facts.counts) == 1:
         (name,) = facts.counts

@@ -189,7 +189,7 @@ def _as_numbers(column: pa.ChunkedArray, *, is_text: bool) -> Float64[np.ndarray
     if not is_text:
         return _ranks(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
     codes = column.combine_chunks().cast(pa.string()).dictionary_encode().indices
-    codes = pc.fill_null(codes, -1).to_numpy(zero_copy_only=False)
+    codes = pc.fill_null(codes, -1).to_numpy()
     kinds: Float64[np.ndarray, "row kind"] = (codes[:, None] == np.unique(codes)).astype(np.float64)
     return kinds
 

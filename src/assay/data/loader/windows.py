@@ -254,7 +254,7 @@ def _lists(column: pa.ChunkedArray) -> _Lists:
     values = lists.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
     if nulls := column.null_count + values.null_count:
         raise DataError(f"has {nulls} nulls. Drop these rows, and index the dataset anew.")
-    numbers = values.to_numpy(zero_copy_only=False)
+    numbers = values.to_numpy()
     if not np.can_cast(numbers.dtype, np.int32) and len(numbers):
         low, high = int(numbers.min()), int(numbers.max())
         if not -(2**31) <= low <= high < 2**31:

@@ -87,6 +87,7 @@ def test_a_build_goes_on_where_it_stopped_and_ends_with_the_same_dataset(tmp_pat
         (b'{"text": "half', "line 12: not JSON"),
         (b"[1]", "line 12: expected a JSON object, found a list"),
         (b'{"text": 3, "label": 0}', "line 12: field 'text' is a number; expected text"),
+        (b'{"text": [{}], "label": 0}', "line 12: field 'text' is a list; .* with --format chat"),
         (b'{"text": "fine", "label": [2]}', "line 12: field 'label' is a list; a label is text, a number"),
         (b'{"text": "fine", "label": Infinity}', "line 12: field 'label' is inf; .* is finite"),
         (b'{"text": "fine", "label": 1e999}', "line 12: field 'label' is inf"),
@@ -283,6 +284,10 @@ def test_a_source_that_grew_by_a_shard_replaces_the_dataset_too(tmp_path: Path, 
 def test_a_metadata_field_may_not_take_the_name_of_another_column(config) -> None:
     with pytest.raises(ValidationError, match="label is the name of another column"):
         BuildConfig(tokenizer="x", metadata_fields=("label",))
+    with pytest.raises(
+        ValidationError, match="the label 'area' is among the metadata, so a model would read what"
+    ):
+        BuildConfig(tokenizer="x", label_field="area", metadata_fields=("time", "area"))
 
 
 @pytest.mark.parametrize("sources", [["none.jsonl"], ["empty.jsonl"], ["folder"]])

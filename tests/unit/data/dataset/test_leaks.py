@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 
 from assay.base.errors import ConfigError
+from assay.data.dataset import leaks
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
-from assay.data.dataset.leaks import find_leaks
+from assay.data.dataset.leaks import find_leaks, quick_leaks
 from assay.data.dataset.split import HashSplit, split_view
 
 
@@ -45,6 +46,15 @@ def leaky(tmp_path: Path, write_shard) -> Dataset:
     write_shard("a", 200, input_ids=tokens, shard_id=keys, attention_mask=None)
     index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
     return Dataset.open(tmp_path / "dataset")
+
+
+def test_a_large_dataset_is_not_searched_unasked(leaky: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = HashSplit(validation_fraction=0.4)
+    found = quick_leaks(leaky, split)
+    assert found is not None
+    assert found.num_rows == found.num_validation_rows > 0, "each text is under every key"
+    monkeypatch.setattr(leaks, "QUICK_TOKENS", leaky.manifest.num_tokens - 1)
+    assert quick_leaks(leaky, split) is None
 
 
 def test_copies_are_left_out_of_validation_and_training_reads_as_it_did(tmp_path: Path, write_shard) -> None:

@@ -390,3 +390,19 @@ def test_a_field_called_label_is_the_label_whatever_it_holds(tmp_path: Path, lab
     for asked in (AskedFields(tokenizer="t"), AskedFields()):
         assert propose([source], asked).label == "label"
     assert propose([source], AskedFields(tokenizer="t", without_label=True)).label is None
+
+
+@pytest.mark.parametrize(
+    ("names", "pattern"),
+    [(("a.parquet", "b.parquet", "c.arrow"), "**/*.parquet"), (("a.jsonl", "b.csv", "c.jsonl"), "**/*.jsonl"),
+     (("notes/a.rst",), "**/*.rst"), ((), "**/*.md")],
+)  # fmt: skip
+def test_the_pattern_that_is_proposed_for_a_folder_matches_files_that_it_holds(
+    tmp_path: Path, names: tuple[str, ...], pattern: str
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    with pytest.raises((ConfigError, DataError)) as raised:
+        rows_of(tmp_path)
+    assert f"'{tmp_path}/{pattern}'" in str(raised.value)

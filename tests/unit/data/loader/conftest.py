@@ -13,7 +13,8 @@ from assay.base.seeds import mix64
 
 
 class FakeSource:
-    """Row r has tokens r+1, r+1, ..., r % 3 spans, the label r % 2; every seventh one has no `language`."""
+    """Row r has tokens r+1, r+1, ..., r % 3 spans, the label r % 2, a rejected sequence of r % 5 tokens; every
+    seventh one has no `language`."""
 
     fingerprint = "f" * 64
 
@@ -48,6 +49,7 @@ class FakeSource:
             {
                 "input_ids": pa.array([[row + 1] * self.length_of(row) for row in rows], pa.list_(pa.int32())),
                 "spans": pa.array([list(range(row % 3)) for row in rows], pa.large_list(pa.int64())),
+                "rejected_ids": pa.array([[row + 1] * (row % 5) for row in rows], pa.list_(pa.int32())),
                 "label": pa.array([row % 2 for row in rows], pa.int64()),
                 "language": pa.array([None if row % 7 == 0 else f"l{row % 3}" for row in rows], pa.string()),
             }

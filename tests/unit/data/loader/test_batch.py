@@ -69,6 +69,19 @@ def test_packed_rows_are_taken_apart_as_wide_as_the_longest_of_them(chosen) -> N
     assert taken.columns["label"].to_pylist() == taken.row_ids.tolist() == chosen and taken.packing is None
 
 
+def test_each_row_says_in_which_line_it_begins_and_where() -> None:
+    """Rows of 1, 3 and 2 tokens: each in a line of its own, or packed, the first two before some padding."""
+    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]]).places()
+    assert (lines.tolist(), starts.tolist()) == ([0, 1, 2], [0, 0, 0])
+    packing = Packing(
+        position_ids=np.array([[0, 0, 1, 2, 0, 0], [0, 1, 0, 0, 0, 0]], np.int32),
+        segment_ids=np.array([[1, 2, 2, 2, 0, 0], [1, 1, 0, 0, 0, 0]], np.int32),
+        cu_seqlens=np.array([0, 1, 4, 6], np.int32),
+    )
+    lines, starts = batch_of([[7], [1, 2, 3], [8, 9]], packing).places()
+    assert (lines.tolist(), starts.tolist()) == ([0, 0, 1], [0, 1, 0])
+
+
 @settings(deadline=None)
 @given(st.lists(row_lists, max_size=3))
 def test_a_lane_counts_the_rows_and_tokens_of_its_micro_batches(batches):

@@ -72,6 +72,12 @@ def test_micro_batches_keep_within_the_token_budget_unless_one_row_is_longer(len
             assert longest * (piece.stop - piece.start) <= budget or piece.stop - piece.start == 1
 
 
+@pytest.mark.parametrize(("length", "sizes"), [(0, [3, 3, 1]), (1, [3, 3, 1]), (2, [1] * 7), (9, [1] * 7)])
+def test_rows_of_a_token_or_none_fill_the_budget_and_longer_ones_go_alone(length, sizes):
+    result = arranged([length] * 7, PaddedLayout(), step_rows=[7], max_tokens=3)
+    assert [piece.stop - piece.start for piece in result.steps[0]] == sizes
+
+
 def test_a_packed_micro_batch_has_as_many_sequences_as_the_budget_holds():
     result = arranged([40] * 7, LAYOUTS[2], step_rows=[7], max_tokens=149)
     assert [len(piece.sequence_rows) for piece in result.steps[0]] == [2, 2, 2, 1]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assay.base.errors import DamagedDataError, DataError
+from assay.base.errors import ConfigError, DamagedDataError, DataError
 from assay.data.loader import loader as loader_module
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PackedLayout, PaddedLayout
 from assay.data.loader.loader import Loader
@@ -152,6 +152,7 @@ def test_packed_rows_are_told_apart_by_segments_positions_and_borders(fake_sourc
         for batch in (batch for lane in share.lanes for batch in lane.micro_batches):
             packing, rows = batch.packing, iter(batch.row_ids.tolist())
             assert np.diff(packing.cu_seqlens).tolist() == batch.tokens.lengths.tolist()
+            assert batch.ragged["spans"].lengths.tolist() == [row % 3 for row in batch.row_ids.tolist()]
             for tokens, positions, segments in zip(
                 batch.tokens.values, packing.position_ids, packing.segment_ids, strict=True
             ):
@@ -191,6 +192,70 @@ def test_fewer_rows_than_lanes_leave_some_lanes_without_a_micro_batch(fake_sourc
     (share,) = epoch_of(loader)
     assert sorted(all_rows([share])) == [0, 1, 2]
     assert [lane.num_rows for lane in share.lanes] == [0, 1, 1, 1]
+
+
+def test_steps_are_counted_through_the_epochs(fake_source):
+    loader = Loader(fake_source([50, 37]), config_of(), COLUMNS)
+    assert loader.steps_per_epoch == 11
+    assert [loader.cursor_at(step) for step in (0, 10, 11, 36)] == [
+        Cursor(epoch=0, step_in_epoch=0),
+        Cursor(epoch=0, step_in_epoch=10),
+        Cursor(epoch=1, step_in_epoch=0),
+        Cursor(epoch=3, step_in_epoch=3),
+    ]
+    assert loader.next_cursor(Cursor(epoch=2, step_in_epoch=9)) == Cursor(epoch=2, step_in_epoch=10)
+    assert loader.next_cursor(Cursor(epoch=2, step_in_epoch=10)) == Cursor(epoch=3, step_in_epoch=0)
+
+
+def test_a_pass_goes_on_from_epoch_to_epoch_wherever_it_began(fake_source):
+    """Two steps in a window, five in an epoch."""
+    loader = Loader(fake_source([7, 2]), config_of(lanes=1, global_batch_size=2, window_rows=4), COLUMNS)
+    expected = [
+        (Cursor(epoch=epoch, step_in_epoch=step), rows_of(share))
+        for epoch in (0, 1)
+        for step, share in enumerate(epoch_of(loader, epoch=epoch))
+    ]
+    assert len(expected) == 10
+    for first in (0, 3, 4):
+        shares = loader.shares(loader.cursor_at(first), range(1), 10 - first)
+        assert [(share.cursor, rows_of(share)) for share in shares] == expected[first:]
+
+
+def test_both_sequences_of_a_pair_count_against_the_budget(fake_source):
+    """Of nine and of four tokens at most: two rows of the longest fit into 36, one into 35."""
+    columns = ("input_ids", "rejected_ids")
+    for budget in (35, 36):
+        loader = Loader(fake_source([300]), config_of(max_micro_batch_tokens=budget, lanes=1), columns)
+        batches = [batch for share in epoch_of(loader) for batch in share.lanes[0].micro_batches]
+        assert sum(len(batch.row_ids) for batch in batches) == 300
+        longest = [batch.tokens.lengths.max() for batch in batches]
+        assert all(
+            2 * most * len(batch.row_ids) <= budget for most, batch in zip(longest, batches, strict=True)
+        )
+        of_nine = [len(batch.row_ids) for most, batch in zip(longest, batches, strict=True) if most == 9]
+        assert max(of_nine) == budget - 34
+        for batch in batches:
+            assert batch.ragged["rejected_ids"].lengths.tolist() == [int(row) % 5 for row in batch.row_ids]
+
+
+def test_pairs_are_not_packed(fake_source):
+    source = fake_source([30])
+    with pytest.raises(ConfigError, match="pairs are not packed"):
+        Loader(source, config_of(layout=LAYOUTS[2]), ("input_ids", "rejected_ids"))
+    assert Loader(source, config_of(layout=LAYOUTS[2]), ("input_ids",)).rows_in_step(0) is None
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[:2], **ids)
+def test_rows_that_are_lost_amid_a_window_stop_those_layouts_that_hang_on_lengths(fake_source, layout):
+    source = fake_source([16] * 4)
+    source.damaged = {1}
+    loader = Loader(source, config_of(layout=layout, on_damage="quarantine"), COLUMNS)
+    shares = loader.shares(loader.cursor_at(1), range(4), 1, skipped=())
+    if layout.type == "padded":
+        assert not any(row // 16 == 1 for row in all_rows(shares))
+    else:
+        with pytest.raises(DamagedDataError, match="row group 1 of the dataset was damaged after steps"):
+            list(shares)
 
 
 def test_epochs_have_orders_of_their_own(fake_source):
@@ -404,17 +469,44 @@ def test_no_more_is_made_ahead_than_was_asked_for(fake_source, prefetch_steps):
         time.sleep(0.1)
         assert source.reads.total() <= prefetch_steps + 4
     assert "loader-steps" not in loader_threads()
+    assert source.reads.total() <= prefetch_steps + 6, "nor when the reader has gone"
 
 
 def test_closing_a_half_read_iterator_stops_its_threads(fake_source):
     loader = Loader(fake_source([50] * 10), config_of(prefetch_steps=3, threads=2), COLUMNS)
     with closing(loader.shares(Cursor(), range(4), 10 * loader.steps_per_epoch)) as shares:
         next(shares)
-        assert loader_threads()
+        assert {"loader-steps", "loader_0", "loader_1"} <= set(loader_threads())
     deadline = time.monotonic() + 5
     while loader_threads() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not loader_threads()
+
+
+def test_who_leaves_waits_for_no_read_and_none_that_has_not_begun_begins(fake_source):
+    """Four lanes with a row group in each window; the one thread is held up by the second window's first."""
+    begun, ended, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    class Held(type(fake_source([1]))):
+        def read(self, group, columns):
+            is_held = self.reads.total() == 4
+            table = super().read(group, columns)
+            if is_held:
+                begun.set(), go_on.wait(5), ended.set()
+            return table
+
+    source = Held([16] * 8)
+    loader = Loader(source, config_of(), COLUMNS)
+    with closing(loader.shares(Cursor(), range(4), loader.steps_per_epoch)) as shares:
+        next(shares)
+        assert begun.wait(30)
+    assert not ended.is_set()
+    go_on.set()
+    deadline = time.monotonic() + 30
+    while loader_threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended.is_set() and source.reads.total() == 5
+    assert loader_module.CLOSE_POLL_S <= 0.1, "nor does who leaves a thread that is ahead wait for long"
 
 
 def test_a_reader_slower_than_the_thread_ahead_of_it_gets_every_step(fake_source, monkeypatch):

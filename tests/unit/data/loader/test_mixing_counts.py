@@ -12,9 +12,20 @@ from assay.base.errors import DamagedDataError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 from assay.data.dataset.split import DatasetView, whole_view
+from assay.data.loader import mixing as mixing_module
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.loader import Loader
-from assay.data.loader.mixing import Mend, _mend, _place_correlation, _samples, _steps, measure_mixing
+from assay.data.loader.mixing import (
+    Mend,
+    TraitMixing,
+    _mend,
+    _place_correlation,
+    _samples,
+    _sharing_windows_again,
+    _steps,
+    _trait,
+    measure_mixing,
+)
 from assay.records.cursor import Cursor
 
 GROUP_ROWS = [23, 40, 1, 37, 30, 29]
@@ -22,13 +33,13 @@ NUM_ROWS = sum(GROUP_ROWS)
 
 
 def view_of(folder: Path, group_rows: list[int]) -> DatasetView:
-    """Row r is of kind r // 40, has 1 + r * r % 7 tokens, and the size r * 37 % rows, each once."""
+    """Row r is of the kind r // 40, has 1 + r * r % 7 tokens, and the size r * 37 % rows, each once."""
     rows = np.arange(sum(group_rows))
     table = pa.table(
         {
             "input_ids": pa.array([[1] * (1 + row * row % 7) for row in rows.tolist()], pa.list_(pa.int32())),
             "label": pa.array(np.zeros(len(rows), np.int8)),
-            "kind": pa.array([f"kind {row // 40}" for row in rows.tolist()]),
+            "the kind": pa.array([f"kind {row // 40}" for row in rows.tolist()]),
             "size": pa.array(rows * 37 % len(rows)),
         }
     )
@@ -80,7 +91,7 @@ def test_traits_vary_over_the_steps_as_much_as_plain_loops_say(view: DatasetView
     rows = np.arange(NUM_ROWS)
     lengths = 1 + rows * rows % 7
     values = {
-        "kind": (rows[:, None] // 40 == np.arange(4)).astype(float),
+        "the kind": (rows[:, None] // 40 == np.arange(4)).astype(float),
         "size": (rows * 37 % NUM_ROWS)[:, None].astype(float),
         "tokens a row": np.array([[float((lengths < each).sum())] for each in lengths]),
     }
@@ -93,7 +104,7 @@ def test_traits_vary_over_the_steps_as_much_as_plain_loops_say(view: DatasetView
     for trait in mixing.traits:
         assert (trait.variation, trait.neighbours) == pytest.approx(expected[trait.name], rel=1e-9), trait.name
     variations = [trait.variation for trait in mixing.traits]
-    assert variations == sorted(variations, reverse=True)
+    assert variations == sorted(variations, reverse=True) and mixing.traits[0].name == "the kind"
     worst = max(trait.excess for trait in mixing.traits)
     assert mixing.mend == _mend(Loader(view, config, ()), view, mixing.place_correlation, worst) is not None
 
@@ -140,6 +151,90 @@ def test_steps_whose_rows_are_damaged_do_not_count(view: DatasetView, monkeypatc
     assert 0 < num_steps < 20
     mixing = measure_mixing(view, config)
     assert (mixing.traits, np.isfinite(mixing.meeting_again)) == ((), True)
+
+
+def test_a_step_counts_where_one_of_its_rows_is_left(view: DatasetView, monkeypatch) -> None:
+    """Twenty of forty are enough, wherever the rows of the row group that is left happen to be."""
+    read = DatasetView.read
+
+    def read_first(self, group, columns):
+        if group:
+            raise DamagedDataError("changed")
+        return read(self, group, columns)
+
+    monkeypatch.setattr(DatasetView, "read", read_first)
+    seen = set()
+    for seed in range(12):
+        config = config_of(on_damage="quarantine", global_batch_size=4, window_rows=8 * NUM_ROWS, seed=seed)
+        windows = rows_of_windows(Loader(view, config, ()))
+        num_steps = sum(bool(rows) for steps in windows for rows in steps)
+        assert bool(measure_mixing(view, config).traits) == (num_steps >= 20)
+        seen.add(num_steps)
+    assert {19, 20} <= seen
+
+
+def test_pairs_of_a_step_are_looked_up_in_the_next_epochs_windows(tmp_path: Path) -> None:
+    """Steps of two rows have one pair, however pairs are drawn; a row alone, or served by no step, has none."""
+    small = view_of(tmp_path, [16, 32, 8, 64, 8])
+    loader = Loader(small, config_of(global_batch_size=2, window_rows=16), ())
+    window_of = np.full(128, -1)
+    for lane in range(2):
+        for window in range(4):
+            window_of[loader.rows_of_window(1, lane, window).astype(np.int64)] = window
+    samples, steps, same = list(_samples(loader)), [], []
+    for sample in samples:
+        served = _steps(loader, sample, np.arange(len(sample.row_ids)), epoch=0)
+        served[::5] = -1
+        for step in range(16):
+            rows = sample.row_ids[served == step].tolist()
+            same += [window_of[rows[0]] == window_of[rows[1]]] if len(rows) == 2 else []
+        steps.append(served)
+    assert 30 < len(same) < 60 and 0 < np.mean(same) < 1
+    assert _sharing_windows_again(loader, small, samples, steps) == pytest.approx(4 * np.mean(same), rel=1e-12)
+    unserved = [np.full(len(each), -1) for each in steps]
+    assert _sharing_windows_again(loader, small, samples, unserved) == 1.0
+
+
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_rows_that_are_all_there_are_meet_again_as_often_as_by_chance(tmp_path: Path, num_rows: int) -> None:
+    few = measure_mixing(view_of(tmp_path, [num_rows]), config_of(lanes=1, global_batch_size=4))
+    assert few == (0.0, (), 1.0, None)
+
+
+def test_places_are_looked_at_from_the_first_row_to_the_last_but_not_all_of_many(tmp_path, monkeypatch) -> None:
+    asked = []
+
+    def windows_of(loader, view, rows, epoch):
+        asked.append((rows, epoch))
+        return rows // 100
+
+    monkeypatch.setattr(mixing_module, "_windows_of", windows_of)
+    large = view_of(tmp_path, [2500, 2500])
+    _place_correlation(Loader(large, config_of(), ()), large)
+    assert [epoch for _, epoch in asked] == [0, 1]
+    for rows, _ in asked:
+        assert (len(np.unique(rows)), rows[0], rows[-1]) == (4096, 0, 4999)
+        assert np.diff(rows).max() == 2, "spread evenly"
+
+
+def test_an_order_without_anything_to_see_needs_no_mend(tmp_path: Path) -> None:
+    """Rows of one kind and any length, which buckets keep apart on purpose, in many small row groups."""
+    rows = [[1] * (1 + row % 7) for row in range(160)]
+    table = pa.table(
+        {"input_ids": pa.array(rows, pa.list_(pa.int32())), "label": pa.array([0] * 160, pa.int8())}
+    )
+    (tmp_path / "source").mkdir()
+    pq.write_table(table, tmp_path / "source" / "a.parquet", row_group_size=5)
+    index_dataset(str(tmp_path / "source"), tmp_path / "dataset")
+    view = whole_view(Dataset.open(tmp_path / "dataset"))
+    mixing = measure_mixing(view, config_of(layout=BucketedLayout()))
+    assert abs(mixing.place_correlation) < 0.25
+    assert (mixing.traits, mixing.mend) == ((), None)
+
+
+def test_steps_that_all_hold_the_same_do_not_vary_and_neighbours_do_not_agree() -> None:
+    values = np.array([[1.0], [-1.0], [-1.0], [1.0]])
+    assert _trait("x", values, [np.array([0, 0, 1, 1])]) == TraitMixing("x", variation=0.0, neighbours=0.0)
 
 
 class Numbers:

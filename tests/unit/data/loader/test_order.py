@@ -83,6 +83,13 @@ def test_any_number_of_readers_share_the_lanes_out(num_readers, num_lanes):
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
+def test_row_groups_without_rows_are_passed_over_wherever_they_come() -> None:
+    order = order_of([0, 3, 0, 0, 2, 0])
+    assert sorted(order.spans(0, 5)) == [(1, 0, 3), (4, 0, 2)]
+    for start in range(5):
+        assert [span.stop - span.first for span in order.spans(start, start + 1)] == [1]
+
+
 def test_nothing_has_no_steps_and_no_windows():
     geometry = Geometry(num_rows=0, lanes=4, rows_per_lane=2, window_steps=3)
     assert (geometry.steps_per_epoch, geometry.num_windows, geometry.rows_in_step(0, 0)) == (0, 0, 0)
@@ -92,3 +99,5 @@ def test_nothing_has_no_steps_and_no_windows():
 def test_a_step_after_the_last_has_no_rows():
     geometry = Geometry(num_rows=50, lanes=4, rows_per_lane=2, window_steps=3)
     assert [geometry.rows_in_step(3, step) for step in (5, 6, 7, 100)] == [2, 1, 0, 0]
+    assert (geometry.steps_per_epoch, geometry.num_windows) == (7, 3)
+    assert [geometry.steps_in_window(window) for window in range(3)] == [3, 3, 1]

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +49,16 @@ def test_a_row_in_the_place_of_another_is_named_with_it(rows, data):
     other = data.draw(st.integers(0, 2**40).filter(lambda row: row != missing))
     learned = receipt(keys([*(row for row in rows if row != missing), other]))
     assert explain(keys(rows), learned) == ((missing,), (other,), True)
+
+
+@pytest.mark.parametrize(("extra", "is_certain"), [(2**40, True), (2**40 + 1, False)])
+def test_a_number_beyond_any_dataset_is_no_rows(extra: int, is_certain: bool) -> None:
+    rows = [5, 6, 2**40 - 1]
+    too_many = explain(keys(rows), receipt(keys([*rows, extra])))
+    in_place = explain(keys(rows), receipt(keys([*rows[:2], extra])))
+    doubt = (tuple(rows), (), False)
+    assert too_many == (((), (extra,), True) if is_certain else doubt)
+    assert in_place == (((rows[2],), (extra,), True) if is_certain else doubt)
 
 
 def test_three_missing_rows_put_all_in_doubt():

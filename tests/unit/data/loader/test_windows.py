@@ -8,7 +8,8 @@ from assay.base.errors import DataError
 from assay.data.loader.config import BucketedLayout, LoaderConfig, PaddedLayout
 from assay.data.loader.layouts import _sortable
 from assay.data.loader.loader import Loader
-from assay.data.loader.windows import SharedGroups, _lists
+from assay.data.loader.order import Span
+from assay.data.loader.windows import LaneReader, SharedGroups, _lists
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.uint32()])
@@ -19,6 +20,20 @@ def test_numbers_of_a_list_are_within_32_bits_or_refused(kind) -> None:
     assert lists.offsets.tolist() == [0, 2, 2, 3]
     with pytest.raises(DataError, match=f"holds {most + 1}, beyond 32 bits"):
         _lists(pa.chunked_array([[[3], [most + 1]]], pa.list_(kind)))
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int32()])
+@pytest.mark.parametrize("lists", [[], [[], []], [[7]], [[7], [7, 7]]], ids=str)
+def test_lists_without_numbers_or_of_one_number_are_taken(kind, lists) -> None:
+    found = _lists(pa.chunked_array([lists], pa.list_(kind)))
+    assert found.values.tolist() == [number for numbers in lists for number in numbers]
+    assert np.diff(found.offsets).tolist() == [len(numbers) for numbers in lists] and found.offsets[0] == 0
+
+
+def test_lists_are_cut_out_of_a_row_group_with_their_own_numbers() -> None:
+    whole = pa.chunked_array([[[1, 2], [3], [], [4, 5, 6], [7]]], pa.list_(pa.int64()))
+    found = _lists(whole.slice(1, 3))
+    assert (found.values.tolist(), found.offsets.tolist()) == ([3, 4, 5, 6], [0, 1, 1, 4])
 
 
 def test_a_number_below_32_bits_is_named() -> None:
@@ -55,6 +70,18 @@ def test_a_group_that_somebody_holds_is_not_read_again(fake_source) -> None:
     del held
     groups.read(0)
     assert source.reads[0] == 2
+
+
+def test_a_skipped_group_is_not_read_and_says_why_it_is_missing(fake_source) -> None:
+    source = fake_source([3, 4])
+    reader = LaneReader(SharedGroups(source, ("label",), quarantines=False))
+    rows = reader.read([Span(0, 1, 3), Span(1, 0, 4)], skipped={1})
+    assert rows.row_ids.tolist() == [1, 2, 3, 4, 5, 6] and rows.present.tolist() == [True] * 2 + [False] * 4
+    assert rows.lengths.tolist() == [source.length_of(1), source.length_of(2), 0, 0, 0, 0]
+    assert rows.columns["label"].to_pylist() == [1, 0] and source.reads == {0: 1}
+    assert [(item.row_group, item.shard, item.num_rows, item.reason) for item in rows.quarantined] == [
+        (1, "shard-1.parquet", 4, "it was damaged when its window was begun")
+    ]
 
 
 def test_the_rows_of_a_step_are_told_without_reading_where_lengths_do_not_matter(fake_source) -> None:

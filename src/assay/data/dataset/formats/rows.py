@@ -20,7 +20,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from assay.base.errors import ConfigError, DataError
-from assay.base.kind_text import kind_text
+from assay.base.value_text import kind_text
 from assay.data.dataset.formats.template import ChatTemplate, Message, Rendered
 from assay.data.dataset.raw.span import Row
 from assay.records.dataset import Format
@@ -268,9 +268,10 @@ def _text_of(row: Row, name: str, where: str) -> str | None:
     if text is None or (isinstance(text, str) and not text.strip()):
         return None
     if not isinstance(text, str):
+        chats = " Conversations are read with --format chat." if isinstance(text, list) else ""
         raise DataError(
             f"{where}: field '{name}' is {kind_text(text)}; expected text. Name the right field "
-            f"(--text); this row has: {', '.join(row)}."
+            f"(--text); this row has: {', '.join(row)}.{chats}"
         )
     return text
 

@@ -105,9 +105,10 @@ def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[RawSpan]:
         if (suffix := Path(path).suffix.lower()) in _KINDS:
             by_kind.setdefault(_KINDS[suffix], []).append(path)
     if len(by_kind) > 1:
+        _, most = max(by_kind.items(), key=lambda kind: len(kind[1]))
         raise ConfigError(
             f"{folder}: holds files of {' and of '.join(sorted(by_kind))}. Name those that are meant, by a "
-            f"pattern in quotes: '{folder}/**/*.csv', say."
+            f"pattern in quotes: '{folder}/**/*{Path(most[0]).suffix}', say."
         )
     for paths in by_kind.values():
         for path in paths:
@@ -116,10 +117,10 @@ def _folder_spans(folder: Path, rows_per_span: int) -> Iterator[RawSpan]:
         return
     paths = text_paths(folder, TEXT_SUFFIX)
     if not paths:
+        suffix = next((found for path in sorted(visible) if (found := Path(path).suffix)), ".md")
         raise DataError(
             f"{folder}: no *{TEXT_SUFFIX} file there, nor Parquet, Arrow, CSV or JSON lines. Name the files "
-            "by a "
-            f"pattern in quotes: '{folder}/**/*.md', say."
+            f"by a pattern in quotes: '{folder}/**/*{suffix}', say."
         )
     yield from file_spans(folder, paths, rows_per_span)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from assay.base.digest import sha256_of_bytes, sha256_of_json, sha256_of_parts
 from assay.base.errors import DataError
-from assay.base.kind_text import kind_text
+from assay.base.value_text import kind_text
 from assay.data.dataset.raw.span import Row
 
 BLOCK_BYTES = 8 * 1024 * 1024
