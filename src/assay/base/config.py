@@ -15,8 +15,8 @@ from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from assay.base.errors import ConfigError
-from assay.base.kind_text import kind_text
-from assay.base.meant_key import meant_key, written_key
+from assay.base.meant_key import keys_below, meant_key, written_key
+from assay.base.value_text import SECTION, expected, kind_text, message_of
 from assay.base.versioned import Versioned, stored_problem
 
 
@@ -73,7 +73,7 @@ def parse_override(text: str) -> tuple[str, Any]:
     """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
-        raise ConfigError(f"'{text}' is not an override. Write key=value, e.g. optimizer.learning_rate=1e-4.")
+        raise ConfigError(f"'{text}' is not an override. Write key=value, e.g. seed=1.")
     try:
         return key.strip().removeprefix("--"), _yaml_value(value)
     except yaml.YAMLError as error:
@@ -85,9 +85,7 @@ def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:
     try:
         return config_class.model_validate(loaded.values)
     except ValidationError as error:
-        problems = "\n".join(
-            f"  {problem}" for problem in _problems(config_class, error.errors(), loaded.origins)
-        )
+        problems = "\n".join(f"  {problem}" for problem in _problems(config_class, error.errors(), loaded))
         kind = re.sub(r"(?<!^)(?=[A-Z])", " ", config_class.__name__.removesuffix("Config")).lower()
         file = next((origin for origin in loaded.origins.values() if origin != COMMAND_LINE), None)
         said = f"{file} is not a valid {kind}" if file else f"the {kind} is not valid"
@@ -129,11 +127,11 @@ def given_text(value: Any) -> str:
 
 
 def _problems(
-    config_class: type[FrozenConfig], errors: list[ErrorDetails], origins: Mapping[str, str]
+    config_class: type[FrozenConfig], errors: list[ErrorDetails], loaded: LoadedConfig
 ) -> Iterator[str]:
-    for error in errors:
-        key = written_key(config_class, error["loc"])
-        origin = origins.get(key) if key else None
+    for key, alike in _by_key(loaded.values, errors).items():
+        error = alike[0]
+        origin = loaded.origins.get(key) if key else None
         place = f" ({origin})" if origin else ""
         if error["type"] == "extra_forbidden":
             guess = meant_key(config_class, error["loc"])
@@ -147,9 +145,27 @@ def _problems(
             yield f"{key}.type: required, and not given."
         elif error["type"] == "missing":
             yield f"{key}: required, and not given."
+        elif error["type"] in SECTION:
+            inside = ", ".join(keys_below(config_class, error["loc"]))
+            given = given_text(error["input"])
+            yield f"{key or 'the whole'}{place}: expected keys with values ({inside}){given}"
         else:
-            message = error["msg"].removeprefix("Value error, ")
+            # Of a value that may be one of several things, each says what it is not.
+            message = " or ".join(dict.fromkeys(filter(None, map(expected, alike)))) if len(alike) > 1 else ""
+            message = f"expected {message}" if message else message_of(error)
             yield f"{key or 'the whole'}{place}: {message}{given_text(error['input'])}"
+
+
+def _by_key(values: Mapping[str, Any], errors: list[ErrorDetails]) -> dict[str, list[ErrorDetails]]:
+    """The errors of each key, as a file has it. A list is not too short for what is wrong in it."""
+    found: dict[str, list[ErrorDetails]] = {}
+    for error in errors:
+        place = error["loc"]
+        inside = [each for each in errors if each["loc"][: len(place)] == place and each["loc"] != place]
+        if error["type"] != "too_short" or not inside:
+            key = written_key(values, place, is_lacking=error["type"] == "missing")
+            found.setdefault(key, []).append(error)
+    return found
 
 
 def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str) -> None:

@@ -4,7 +4,7 @@ A class says in `also_called` what other tools call its fields; of equally good 
 below the section in which the wrong key stands, then below the sections around it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Any, get_args, get_origin
 
@@ -16,9 +16,29 @@ LEAST_LIKENESS = 0.7
 """The least likeness of two spellings; 1 where they are equal."""
 
 
-def written_key(root: type[BaseModel], place: Sequence[str | int]) -> str:
-    """The dotted key as a file has it: `place` without pydantic's words for which of a union it is."""
-    return _sections_on_the_way(root, [str(part) for part in place])[-1][0].removesuffix(".")
+def written_key(tree: Any, place: Sequence[str | int], *, is_lacking: bool = False) -> str:
+    """The dotted key as a file has it: a place in its tree, without pydantic's words for one of a union.
+
+    `is_lacking`: the last part of it is not there, and should be.
+    """
+    key, node = [], tree
+    for index, part in enumerate(place):
+        is_there = (isinstance(node, Mapping) and part in node) or (
+            isinstance(node, list | tuple) and isinstance(part, int) and part < len(node)
+        )
+        if is_there or (is_lacking and index == len(place) - 1):
+            key.append(str(part))
+            node = node[part] if is_there else None
+    return ".".join(key)
+
+
+def keys_below(root: type[BaseModel], place: Sequence[str | int]) -> list[str]:
+    """The keys that may stand in a section; of several kinds of it `type: a, b, ...` alone."""
+    models = _sections_on_the_way(root, [str(part) for part in place])[-1][1]
+    kinds = [str(kind) for model in models for kind in _kinds(model)]
+    if len(models) > 1 and kinds:
+        return [f"type: {' or '.join(dict.fromkeys(kinds))}"]
+    return [field.alias or name for model in models[:1] for name, field in model.model_fields.items()]
 
 
 def meant_key(root: type[BaseModel], place: Sequence[str | int]) -> str | None:

@@ -4,7 +4,9 @@ A name becomes a folder, a word of a command line and a line of a job's script. 
 and of nothing else, on one line; what a shell reads in it is quoted where it is written (`shell_line`).
 """
 
+import difflib
 import shlex
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -34,6 +36,12 @@ def checked_name(text: str, *, of: str) -> str:
         return _one_folder(text)
     except ValueError as error:
         raise ConfigError(f"{of}: {error}.") from error
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """`; perhaps you meant 'x'`, or nothing."""
+    guesses = difflib.get_close_matches(name, list(known), n=1)
+    return f"; perhaps you meant '{guesses[0]}'" if guesses else ""
 
 
 def shell_line(*words: str) -> str:

@@ -27,6 +27,7 @@ from pydantic import (
 )
 
 from assay.base.code_version import code_version
+from assay.base.value_text import message_of
 
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 """Takes the JSON tree of one version, gives that of the next. May change its argument."""
@@ -103,5 +104,4 @@ def stored_problem(error: ValidationError, *, wrote: str = "") -> str:
         return f"{place}: {first['msg'].removeprefix('Value error, ')}; {cure}"
     if first["type"] == "missing":
         return f"key '{key}' is missing; {cure}, or restore the file if it was changed"
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{place}: {message}; {cure}, or restore the file if it was changed"
+    return f"{place}: {message_of(first)}; {cure}, or restore the file if it was changed"

@@ -10,7 +10,7 @@ from assay.base.units import number_of
 from assay.cli.given import RUN, given_home
 
 if TYPE_CHECKING:
-    from assay.training.audit_files import WeightsDepth
+    from assay.records.audit import WeightsDepth
 
 
 @click.command()
@@ -22,20 +22,25 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     """Prove from its receipts that RUN learned each row exactly once, or name the rows that it did not.
 
     The last commit's weights are read, too, and must be what was committed. What was not checked is said.
-    Exit code 0 if that is proved, 1 if it fails, also where the log of commits is missing. A run that is not
-    finished yet is 'incomplete' where nothing is wrong so far, and so is one whose dataset is not here: exit
+    Exit code 0 if that is proved, 1 if it fails or an audit that looked at more has failed, also where the
+    log of commits is missing. A run that is not finished yet is 'incomplete' where nothing is wrong so far, and
+    so is one whose dataset is not here: exit
     code 3. Needs no ledger, and nothing that it can write to.
     """
     from assay.launch.audit import audited_run
 
     if quick and deep:
         raise ConfigError("give --quick or --deep.")
-    report, unkept = audited_run(given_home(), run_id, check_shards=not quick, weights=_weights(quick, deep))
+    report, known, unkept = audited_run(
+        given_home(), run_id, check_shards=not quick, weights=_weights(quick, deep)
+    )
+    verdict = "fail" if known is not None and known.verdict == "fail" else report.verdict
     if as_json:
         click.echo(report.to_json())
     else:
-        colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[report.verdict]
-        click.secho(f"{report.verdict.upper()}  {report.run_id}", fg=colour, bold=True)
+        colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[verdict]
+        stands = "" if verdict == report.verdict else f" of what was looked at; {verdict.upper()} on record"
+        click.secho(f"{report.verdict.upper()}{stands}  {report.run_id}", fg=colour, bold=True)
         epochs = number_of(report.epochs, "epoch")
         click.echo(f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}")
         if report.rows_quarantined:
@@ -51,9 +56,14 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         ):
             for line in lines:
                 click.echo(f"  {kind}: {line}")
+    if known is not None:
+        said = (
+            f"not on record: an audit that looked at more stays there, {known.verdict} up to step {known.step}"
+        )
+        click.secho(f"{said}; '{known.command()}' makes it again.", err=True, fg="yellow")
     if unkept:
         click.echo(f"the report is not on record: {unkept}", err=True)
-    sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[report.verdict])
+    sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[verdict])
 
 
 def _weights(quick: bool, deep: bool) -> "WeightsDepth":

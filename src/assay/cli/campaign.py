@@ -1,5 +1,6 @@
 """`assay campaign`: baseline and candidates x seeds, within a budget, until the gates have decided."""
 
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,6 +14,8 @@ from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_ho
 from assay.cli.train_on import PlaceOptions, place_options
 
 if TYPE_CHECKING:
+    from assay.evaluation.decision.config import CampaignConfig
+    from assay.launch.campaign.power import StatedPower
     from assay.records.decision import Decision
 
 KEYS_HEAD = (
@@ -38,8 +41,8 @@ def campaign() -> None:
 @click.option(
     "--check",
     is_flag=True,
-    help="Check the file, its recipe and its data, and say what each look could find and each guardrail pass; "
-    "start nothing.",
+    help="Check the file, its recipe and its data, and say what it will cost, what each look could find and "
+    "each guardrail pass; start nothing.",
 )
 @click.option(
     "--arms-at-once",
@@ -48,16 +51,31 @@ def campaign() -> None:
     show_default=True,
     help="Runs that are queued or trained at a time; several need '--on background' or '--on slurm'.",
 )
+@click.option(
+    "--check-seconds",
+    type=click.FloatRange(min=0),
+    default=3.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --check: real steps of the baseline that are measured, behind the first; 0 for none.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the decisions as a JSON list.")
 @place_options
 def run(
-    file: Path, overrides: tuple[str, ...], check: bool, arms_at_once: int, as_json: bool, place: PlaceOptions
+    file: Path,
+    overrides: tuple[str, ...],
+    check: bool,
+    arms_at_once: int,
+    check_seconds: float,
+    as_json: bool,
+    place: PlaceOptions,
 ) -> None:
     """Run the campaign that FILE declares, or go on with it; then write its memo.
 
     Each run's id follows from (campaign, arm, seed), so a campaign that was killed goes on where it was. What
-    was declared before the first run is refused if it changes; budget_device_hours, workers and dissent may.
-    OVERRIDES are like those of 'assay train', e.g. budget_device_hours=2. Exit code 0 whatever is decided.
+    was declared before the first run is refused if it changes; budget_device_hours, workers, owner, dissent and
+    least_effect_because may. OVERRIDES are like those of 'assay train', e.g. budget_device_hours=2. Exit code 0
+    whatever is decided.
 
     Runs that are trained in the background or by Slurm need nobody who waits: when this command is killed they
     go on, and when it is run again it waits for those that it finds, wherever they were started.
@@ -72,7 +90,7 @@ def run(
     from assay.launch.campaign.campaign import run_campaign
     from assay.launch.campaign.folder import declare, read_campaign_file
     from assay.launch.campaign.memo import write_memo
-    from assay.launch.campaign.power import power_lines, stated_power
+    from assay.launch.campaign.power import stated_power
     from assay.launch.campaign.train import InThisProcess, Workplace
     from assay.store.ledger.writer import marking
 
@@ -90,8 +108,7 @@ def run(
             f"campaign {config.name}: at most {number_of(num_runs, 'run')}, {_looks_text(config.all_looks)}, "
             f"budget {device_time_text(3600 * config.budget_device_hours)}. Nothing was started."
         )
-        for line in power_lines(power):
-            click.echo(line)
+        _print_forecast(config, power, file, 0.0 if place.on == "slurm" else check_seconds)
         return
     opened = declare(home, config, beside=file.parent, clock=SystemClock())
     with opened_ledger(home) as ledger, marking(home, config.name):
@@ -110,6 +127,18 @@ def run(
         if written.memo.cost:
             click.echo(f"cost so far: {written.memo.cost}")
         click.echo(written.page)
+
+
+def _print_forecast(config: "CampaignConfig", power: "StatedPower", file: Path, seconds: float) -> None:
+    """Cost, where so many seconds are measured for it, and power."""
+    from assay.launch.campaign.expected_cost import expected_cost
+    from assay.launch.campaign.power import power_lines
+
+    if seconds:
+        click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)
+        click.echo(expected_cost(config, beside=file.parent, seconds=seconds).line())
+    for line in power_lines(power):
+        click.echo(line)
 
 
 def _looks_text(looks: Sequence[int]) -> str:
@@ -156,20 +185,30 @@ def list_(as_json: bool) -> None:
 @click.argument("name", type=CAMPAIGN)
 @click.option("--json", "as_json", is_flag=True, help="Print the newest decisions as a JSON list.")
 def show(name: str, as_json: bool) -> None:
-    """Show what campaign NAME has decided so far, without judging anything again."""
+    """Show what campaign NAME has decided so far, without judging anything again.
+
+    Exit code 1 if a decision's file is not what the ledger has on record; 'assay decide NAME' judges again.
+    """
+    from assay.launch.campaign.decisions import changed_since
     from assay.launch.campaign.folder import find_campaign
     from assay.launch.campaign.memo import MEMO_PAGE, cost_of_runs, newest_decisions
 
-    opened = find_campaign(given_home(), name)
+    home = given_home()
+    opened = find_campaign(home, name)
     decisions = list(newest_decisions(opened).values())
     print_decisions(decisions, as_json=as_json)
     runs = {run.run_id: run for each in decisions for run in each.runs}
-    if as_json:
-        return
-    if cost := cost_of_runs(opened, [*runs.values()]):
+    if not as_json and (cost := cost_of_runs(opened, [*runs.values()])):
         click.echo(f"cost so far: {cost}")
-    if (page := opened.folder / MEMO_PAGE).is_file():
+    if not as_json and (page := opened.folder / MEMO_PAGE).is_file():
         click.echo(page)
+    with found_ledger(home) or nullcontext() as ledger:
+        changed = changed_since(decisions, ledger) if ledger else []
+    for decision in changed:
+        said = "is not the decision that was made: the ledger has another one on record"
+        cure = f"'assay decide {name}' judges the results again"
+        click.secho(f"warning: {opened.folder / decision.place()}: {said}; {cure}.", err=True, fg="yellow")
+    sys.exit(1 if changed else 0)
 
 
 def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:

@@ -8,9 +8,12 @@ import click
 
 from assay.base.errors import ConfigError
 from assay.base.installed import PREFIX
+from assay.base.units import number_of
 from assay.cli.given import PATH, given_home, run_and_step
 
 if TYPE_CHECKING:
+    from assay.launch.models.chat import Conversation
+    from assay.scoring.sampler import Completion
     from assay.training.generation.local_model import LocalModel
 
 LONGEST_ANSWER = 256
@@ -70,8 +73,8 @@ def chat(
     answer is all that stdout has.
     """
     is_talk = prompt is None and sys.stdin.isatty()
-    asked = "" if is_talk else _asked(prompt)
     found = _model(model, step, tokenizer)
+    asked = "" if is_talk else _asked(prompt)
     from assay.launch.models.chat import Conversation
     from assay.scoring.sampler import Sampling
 
@@ -85,7 +88,7 @@ def chat(
     )
     conversation = Conversation(found, sampling, system=system)
     if not is_talk:
-        click.echo(conversation.say(asked).text)
+        click.echo(_said(conversation, asked).text)
         return
     how = "a conversation" if found.has_template else "no chat template: it goes on with what you write"
     click.echo(f"{model}, {found.name}; {how}. {BEGIN_AGAIN} begins again, Ctrl-D ends.", err=True)
@@ -93,8 +96,18 @@ def chat(
         if text.strip() == BEGIN_AGAIN:
             conversation.begin_again()
         elif text.strip():
-            answer = conversation.say(text)
+            answer = _said(conversation, text)
             click.echo(answer.text + ("" if answer.finish_reason == "stop" else " …"))
+
+
+def _said(conversation: "Conversation", text: str) -> "Completion":
+    """The answer, with a word about what the model did not read."""
+    answer = conversation.say(text)
+    if answer.prompt_tokens_cut:
+        tokens = number_of(answer.prompt_tokens_cut, "token")
+        said = f"the model has no room for the first {tokens} of it and did not read them"
+        click.secho(said, err=True, fg="yellow")
+    return answer
 
 
 def _asked(prompt: str | None) -> str:

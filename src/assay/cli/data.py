@@ -99,7 +99,12 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
     help="What the labels are: 0 and 1, names, or a quantity; auto tells from all of them.",
 )
 @click.option("--no-label", is_flag=True, help="The rows have no label.")
-@click.option("--metadata", multiple=True, help="A field to keep as a column; may be given more than once.")
+@click.option(
+    "--metadata",
+    multiple=True,
+    help="A field to keep as a column, which 'recipe new' lets the model read beside the text; may be given "
+    "more than once.",
+)
 @click.option(
     "--group-by",
     "--key",
@@ -363,7 +368,7 @@ def split(
     if as_json:
         click.echo(found.to_json())
     else:
-        print_split(dataset, found)
+        print_split(dataset, found, opened.manifest.build)
 
 
 @data.command()

@@ -79,9 +79,9 @@ def run(
         raise ConfigError(
             f"{model} is a run: its commits are asked by 'assay eval work {model} --suite {suite}'."
         )
-    if endpoint is None:
-        from assay.training.model.config import checkpoint_path
+    from assay.training.model.config import checkpoint_path
 
+    if endpoint is None:
         checkpoint_path(model)
     if judge is None and judge_model:
         raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
@@ -95,6 +95,9 @@ def run(
     from assay.store.ledger.writer import FINISH_S
 
     run_id = run_id or Path(model).name
+    wiring.refuse_results_of_others(
+        home, run_id, step, None if endpoint is not None else Path(checkpoint_path(model))
+    )
     tools = _tools(asked, judge, judge_model)
     own_tokenizer = Path(model) if endpoint is None else None
     text = wiring.training_text(trained_on, dataset, tokenizer or own_tokenizer)
@@ -199,13 +202,14 @@ def import_(
     (.eval or .json), or records of OpenAI Evals' oaieval (.jsonl).
     """
     from assay.evaluation.suite.imports import read_foreign
-    from assay.launch.evaluation.evaluate import import_results
+    from assay.launch.evaluation.evaluate import import_results, refuse_results_of_others
     from assay.store.ledger.writer import FINISH_S
 
     found = [imported for path in files for imported in read_foreign(path, metric=metric)]
     home, results = given_home(), []
     for imported in found:
         name = run_id or imported.model.replace("/", "_") or "imported"
+        refuse_results_of_others(home, name, step)
         known_as = {"run_id": name, "candidate": candidate or name}
         if imported.difference:
             click.echo(f"{imported.identity.benchmark}: {imported.difference}.", err=True)

@@ -74,7 +74,8 @@ def power(
     click.echo(f"seed pairs   smallest gain found {wanted_power:.0%} of the time{asked}")
     for each in found.designs:
         chance = "" if each.chance is None else f"{each.chance:>10.0%}"
-        click.echo(f"{each.num_seeds:>10}   {each.detectable_effect:<37.4f}{chance}")
+        gain = "none" if each.detectable_effect > discordance else f"{each.detectable_effect:.4f}"
+        click.echo(f"{each.num_seeds:>10}   {gain:<37}{chance}")
     click.echo(_models_sentence(found.two_models_difference, items))
     if effect is not None:
         click.secho(_seeds_sentence(found.seeds_needed, effect, items, wanted_power), bold=True)

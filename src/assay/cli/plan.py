@@ -2,8 +2,10 @@
 
 import datetime
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -84,13 +86,17 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
     """
     from assay.cli.screens.plan import conflict_error, print_program
     from assay.planning.conflict import find_conflict
+    from assay.planning.program.checks import short_budgets
     from assay.planning.program.file import read_program
 
-    file = read_program(program)
+    file = read_program(program, may_be_short=not fast)
     print_program(file.program)
     if fast:
         return
     conflict = find_conflict(file.program, effort=_effort(seconds, workers))
+    short = {each.key for each in short_budgets(file.program)}
+    if short and (conflict is None or conflict.keys() <= short):
+        read_program(program)  # raises: what the runs need, and which need most
     if conflict is not None:
         raise conflict_error(file.place, conflict)
     click.secho(f"all limits can hold, the decision by {file.program.decision.by} among them", fg="green")
@@ -127,7 +133,7 @@ def solve(
     from assay.reporting.pages.render import write_file
 
     effort = _effort(seconds, workers)
-    chosen, found, now_h, has_begun = _solved(program, options, progress, earlier, effort)
+    chosen, found, now_h, has_begun, solved_again = _solved(program, options, progress, earlier, effort)
     if out is not None:
         write_file(out, found.to_json())
     if as_json:
@@ -136,7 +142,9 @@ def solve(
         price = given_home().settings().planned_price()
         print_plan(chosen, found, now_h=now_h, has_begun=has_begun, price=price)
         if prices:
-            print_prices(priced(chosen, found, effort=effort))
+            earliest = found if now_h is None else solved_again(chosen)
+            each = priced(chosen, earliest, solved_again, now_h=now_h or 0)
+            print_prices(found, earliest, each)
         if out is not None:
             click.echo(out)
     late = found.decision_h > chosen.calendar.hour_of(chosen.decision.by)
@@ -167,8 +175,8 @@ def what_if(
     For example: --set team.research_engineer.fte=6 --set events.refreshed_data.at='end of week 3'
     """
     from assay.base.config import parse_override
+    from assay.base.names import meant
     from assay.planning.program.file import read_program
-    from assay.planning.program.program import meant
 
     subject = read_program(program).program
     for name in names:
@@ -232,15 +240,28 @@ def _exported(program: "Program", found: "Plan", kind: str, account: str, partit
     return plan_figures.stand_alone(draw(program, found))
 
 
+class _Solved(NamedTuple):
+    """A plan, and what it is one of."""
+
+    program: "Program"
+    """As it is known now."""
+    plan: "Plan"
+    now_h: int | None
+    """Where it was planned anew, the hour from which on."""
+    has_begun: "dict[str, Begun] | None"
+    again: "Callable[[Program], Plan]"
+    """Finds the earliest plan of such a program with other limits."""
+
+
 def _solved(
     path: Path, options: tuple[str, ...], progress: Path | None, earlier: Path | None, effort: "Effort"
-) -> tuple["Program", "Plan", int | None, "dict[str, Begun] | None"]:
+) -> "_Solved":
+    from assay.base.names import meant
     from assay.cli.screens.plan import conflict_error
     from assay.planning.begun import begun
     from assay.planning.conflict import find_conflict
     from assay.planning.program.file import read_program, read_progress
-    from assay.planning.program.program import meant
-    from assay.planning.replan import as_known, replan
+    from assay.planning.replan import as_known, earliest_rest, replan
     from assay.planning.schedule import InfeasibleError, schedule
 
     if (progress is None) != (earlier is None):
@@ -257,8 +278,11 @@ def _solved(
             told = read_progress(progress, program)
             before, known = _read_plan(earlier), as_known(program, told)
             again = replan(program, before, told, effort=effort)
-            return known, again, program.calendar.hour_of(told.now), begun(known, before, told)
-        return program, schedule(program, effort=effort), None, None
+            rest = partial(earliest_rest, before=before, progress=told, effort=effort)
+            now_h = program.calendar.hour_of(told.now)
+            return _Solved(known, again, now_h, begun(known, before, told), rest)
+        anew = partial(schedule, aims=("decision_h", "device_hours"), effort=effort)
+        return _Solved(program, schedule(program, effort=effort), None, None, anew)
     except InfeasibleError as error:
         conflict = find_conflict(program, effort=effort) if progress is None else None
         raise (error if conflict is None else conflict_error(file.place, conflict)) from error

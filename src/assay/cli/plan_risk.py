@@ -8,7 +8,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.units import percent_text
-from assay.cli.given import FILE, FOLDER, given_home, opened_ledger
+from assay.cli.given import FILE, FOLDER, PATH, given_home, opened_ledger
 
 if TYPE_CHECKING:
     from assay.launch.program_standing import ProgramStanding
@@ -77,6 +77,7 @@ def offer(
     from assay.planning.risk.dossier import make_dossier
     from assay.planning.risk.offer import make_offer
     from assay.planning.risk.scope import Promises
+    from assay.reporting.pages.plan_documents import more_seeds_text
     from assay.reporting.pages.plan_folder import write_offer
 
     offered = make_offer(
@@ -94,6 +95,8 @@ def offer(
         click.echo(offered.offer.to_json())
     else:
         print_offer(offered.program, offered.offer, price)
+        if more := more_seeds_text(dossier):
+            click.echo(f"  {'more seeds':<14} {more}")
         for page in pages:
             click.echo(page)
     sys.exit(0 if offered.offer.keeps_promises else 1)
@@ -145,7 +148,7 @@ def risk(
         _print_tornado(drivers_of(subject, baseline, seed=seed))
 
 
-_folder = click.argument("folder", type=FOLDER)
+_folder = click.argument("folder", type=PATH)
 _notes = click.option("--notes", type=FILE, help="People's work, gates' verdicts and events so far (YAML).")
 _hour_s = click.option(
     "--hour-seconds",
@@ -253,11 +256,11 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
     """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
     day, hours = safety.decision_day, safety.device_hours
-    budget = f"{program.budget.device_hours:,.0f} device-hours"
+    budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
         "on time": f"{percent_text(safety.p_on_time)} by the {program.decision.by} "
         f"({safety.num_programs:,} worlds)",
-        "over budget": f"{percent_text(safety.p_over_budget)} of {budget}",
+        "over budget": f"{percent_text(safety.p_over_budget)} of worlds spend {budget}",
         "decision": f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}",
         "device-hours": f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }

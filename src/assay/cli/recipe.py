@@ -47,13 +47,17 @@ def new(
     from the rows' lengths, lanes and the model's size from this machine, steps and commits from the number of
     rows.
     """
+    from assay.evaluation.evidence.warnings import cure_text
     from assay.launch.new_recipe import new_recipe
+    from assay.reporting.pages.render import write_file
 
-    text = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
-    if out is None:
-        click.echo(text, nl=False)
-        return
-    if out.exists():
+    if out is not None and out.exists():
         raise ConfigError(f"{out}: is there already. Name another --out, or move it away.")
-    out.write_text(text, encoding="utf-8")
+    found = new_recipe(dataset, name=name, model=model, epochs=epochs, method=method)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning.text} {cure_text(warning.rule)}", err=True)
+    if out is None:
+        click.echo(found.text, nl=False)
+        return
+    write_file(out, found.text)
     click.echo(f"wrote {out}\n\nnext: assay train {out} --check\n      assay train {out}")

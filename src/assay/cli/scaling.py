@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.clock import SystemClock
-from assay.base.errors import ConfigError
+from assay.base.errors import ConfigError, DataError
 from assay.base.units import power_text
 from assay.cli.given import FILE_OR_RUN, OUT_FILE, RUN, CommandGroup, given_home, opened_ledger
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from assay.reporting.views.scaling import CodeLengthsView
 
 FORMS = ("chinchilla", "over-training", "compute", "tokens")
+MANY_POINTS = 500
+"""Whose fits take seconds."""
 
 
 @click.group(cls=CommandGroup)
@@ -28,7 +30,12 @@ def scaling() -> None:
 @scaling.command()
 @click.argument("sources", nargs=-1, required=True, type=FILE_OR_RUN, metavar="FILE.csv | RUN...")
 @click.option(
-    "--form", "form_name", type=click.Choice(FORMS), default="chinchilla", show_default=True, help="The law."
+    "--form",
+    "form_name",
+    type=click.Choice(["auto", *FORMS]),
+    default="auto",
+    show_default=True,
+    help="The law; auto: the simplest of those whose back-test erred least.",
 )
 @click.option(
     "--at",
@@ -58,6 +65,7 @@ def scaling() -> None:
     "--confidence", type=click.FloatRange(0.5, 0.99), default=0.9, show_default=True, help="Of predictions."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--strict", "is_strict", is_flag=True, help="Refuse targets further out than was tested.")
 @click.option(
     "--check-bands", is_flag=True, help="Also count how often such bands held runs that were forgotten."
 )
@@ -76,6 +84,7 @@ def fit(
     resamples: int,
     confidence: float,
     seed: int,
+    is_strict: bool,
     check_bands: bool,
     out: Path | None,
     as_json: bool,
@@ -87,8 +96,9 @@ def fit(
     of its recipe, tokens learned, loss on the held-out rows.
 
     Bands are for one new run, and calibrated: fits on the smaller points predict the larger ones, and the band
-    is as wide as that needed. A target further out than any such test is refused with what is supported
-    instead: exit code 2, after the rest is printed.
+    is as wide as that needed. A target further out than any such test is marked untested, or refused with
+    what is supported instead (--strict). Exit code 2 if anything that was asked is refused, after the rest is
+    printed.
     """
     wanted = [_target(text) for text in targets]
     _refuse_sources(sources, score_column)
@@ -98,21 +108,25 @@ def fit(
     from assay.evaluation.evidence.scaling.forms import form_named
     from assay.evaluation.evidence.scaling.study import study
 
+    form = None if form_name == "auto" else form_named(form_name)
     used_delta = LEAST_ABSOLUTE_DELTA if least_absolute else delta
     points = _points(sources, score_column).without_highest_losses(drop_highest)
+    if points.num_points >= MANY_POINTS:
+        click.echo(f"fitting {points.num_points:,} points, and testing the law on them ...", err=True)
     found = study(
         points,
-        form_named(form_name),
+        form,
         targets=wanted,
         task=None if score_column is None else Task(chance, ceiling),
         delta=used_delta,
         num_resamples=resamples,
         confidence=confidence,
         seed=seed,
+        is_strict=is_strict,
     )
     check = None
     if check_bands:
-        check = checked(points, found.fit.form, delta=used_delta, confidence=confidence, seed=seed)
+        check = checked(points, form, delta=used_delta, confidence=confidence, seed=seed)
     if out is not None:
         _write_page(found, check, sources, out)
     if as_json:
@@ -121,9 +135,9 @@ def fit(
         click.echo(scaling_view(found, check, out).to_json())
     else:
         _print_study(found, check, out)
-    refused = [each.refusal for each in found.asked if each.refusal is not None]
+    refused = dict.fromkeys(str(each.refusal) for each in found.asked if each.refusal is not None)
     if refused:
-        raise refused[0]
+        raise DataError("\n".join(refused))
 
 
 @scaling.command("code-length")
@@ -207,23 +221,34 @@ def _write_page(found: "ScalingStudy", check: "BandCheck | None", sources: tuple
 
 def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | None) -> None:
     from assay.cli.screens.terminal import print_table
-    from assay.reporting.pages.scaling_page import parameters_table, prediction_sentence
+    from assay.reporting.pages.scaling_page import (
+        errors_text,
+        level_text,
+        parameters_table,
+        prediction_sentence,
+    )
 
     scale = found.fit.points.variables[found.fit.form.scale]
     unit = " FLOP" if found.fit.form.scale == "compute" else f" {found.fit.form.scale}"
     click.secho(found.law.formula, bold=True)
+    if found.errors:
+        click.echo(errors_text(found))
     click.echo(f"{found.law.num_points} points, {power_text(scale.min())} to {power_text(scale.max())}{unit}")
     print_table(parameters_table(found))
     if found.task is not None:
         (chance, ceiling), midpoint, _ = found.task.curve
         click.echo(f"  score: half of the way from {chance:g} to {ceiling:g} at loss {midpoint:.4g}")
+        if level := level_text(found):
+            click.secho(f"  {level}", fg="yellow")
     if found.tested is not None:
         factor = found.tested.multiplier(found.confidence)
         limit = scale.max() * math.exp(found.tested.longest_reach)
         click.echo(
             f"  back-test: {len(found.tested.origins)} origins; bands are {factor:.2f} standard errors each "
-            f"way, more with distance, and end at {power_text(limit)}{unit}"
+            f"way, more with distance, and are tested up to {power_text(limit)}{unit}"
         )
+        for reason in found.tested.left_out:
+            click.secho(f"  left out of the back-test: {reason}", fg="yellow")
     else:
         click.secho(f"  no back-test: {found.untested}", fg="yellow")
     if check is not None:
@@ -236,7 +261,11 @@ def _print_study(found: "ScalingStudy", check: "BandCheck | None", out: Path | N
         if each.prediction is not None:
             far = each.prediction.times_beyond_data
             place = f"{power_text(far)} times beyond the largest run" if far > 1 else "inside the data"
-            click.echo(f"{prediction_sentence(each)} ({place})")
+            sentence = prediction_sentence(each)
+            if each.is_untested:
+                click.secho(sentence, fg="yellow")
+            else:
+                click.echo(f"{sentence} ({place})")
     if out is not None:
         click.echo(out)
 

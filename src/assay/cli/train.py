@@ -193,9 +193,7 @@ def train(
     from assay.launch.fork import bring_commit
     from assay.launch.ranks.faults import NO_FAULTS, check_plan
     from assay.launch.ranks.supervisor import RestartPolicy
-    from assay.launch.run import finished_entry, planned_steps, save_run
-    from assay.store.commit_log import CommitLog
-    from assay.store.objects import open_store
+    from assay.launch.run import planned_steps, save_run
 
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
@@ -210,17 +208,29 @@ def train(
         bring_commit(home, run)
     policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
     passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
-    finished = finished_entry(CommitLog(open_store(run.store_url))) if resume and not place.dry_run else None
-    if finished is not None:
+    if resume is not None and not place.dry_run and _has_finished(run):
         # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
-        said = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
-        click.echo(said, err=True)
         if place.on in ("background", "slurm"):
             return
     elif launch(home, place, run, world_size=workers, options=passed_on, as_json=as_json):
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _has_finished(run: "Run") -> bool:
+    """Whether nothing is left to train, and said so; of a copy of a run neither is."""
+    from assay.launch.run import finished_entry
+    from assay.store.commit_log import CommitLog
+    from assay.store.objects import open_store
+    from assay.store.place import refuse_copy
+
+    finished = finished_entry(CommitLog(open_store(run.store_url)))
+    if finished is not None:
+        refuse_copy(run)
+        said = f"run {run.run_id} has finished, at step {finished.step}: nothing is left to train"
+        click.echo(said, err=True)
+    return finished is not None
 
 
 def _is_pipeline(file: Path) -> bool:
@@ -308,7 +318,7 @@ def _asked_for(
     from assay.base.config import read_config_file
     from assay.launch.fork import planned_fork
     from assay.launch.preview import refuse_ungathered
-    from assay.launch.run import check_length, check_parallel, existing_run, planned_run, planned_steps
+    from assay.launch.run import check_new, check_parallel, existing_run, planned_run, planned_steps
     from assay.training.recipe import recipe_of
 
     if resume is not None:
@@ -321,7 +331,7 @@ def _asked_for(
     else:
         assert recipe is not None
         run = planned_run(home, read_config_file(recipe, overrides), **new)
-    check_length(recipe_of(run), planned_steps(run))
+    check_new(recipe_of(run), planned_steps(run))
     check_parallel(recipe_of(run), (parallel,))
     if place.on in ("here", "background"):
         refuse_ungathered(recipe_of(run), parallel, world_size=new["world_size"])
@@ -340,13 +350,17 @@ def _print_check(
     from assay.base.config import read_config_file
     from assay.cli.screens.check import check_lines, check_view
     from assay.cli.screens.data import order_lines
+    from assay.evaluation.evidence.warnings import cure_text
     from assay.launch.calibration import calibrate
+    from assay.launch.data_warnings import data_warnings
     from assay.launch.preview import preview
     from assay.launch.run import checked, order_of, resolved_recipe
 
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
     found = preview(recipe, dataset, world_size=workers)
+    warned = [f"{each.text} {cure_text(each.rule)}" for each in data_warnings(dataset, recipe.data.split)]
+    found = found._replace(remarks=(*warned, *found.remarks))
     measured = None
     if seconds:
         click.echo(f"measuring {seconds:g} s of real steps, in a folder that is removed ...", err=True)

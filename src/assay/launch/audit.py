@@ -4,27 +4,29 @@ The run's folder is enough: without a ledger, in a folder that can only be read,
 """
 
 from assay.base.errors import StoreError
-from assay.records.audit import AuditReport
+from assay.records.audit import AuditReport, WeightsDepth
 from assay.store.commit_log import CommitLog
 from assay.store.findings import save_audit
 from assay.store.home import Home
 from assay.store.ledger.writer import mark_missed
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
-from assay.training.audit_files import WeightsDepth
 
 
 def audited_run(
     home: Home, run_id: str, *, check_shards: bool, weights: WeightsDepth
-) -> tuple[AuditReport, str]:
-    """The report, and why it is not all on record; empty where it is. `run_id` may be the beginning of one."""
+) -> tuple[AuditReport, AuditReport | None, str]:
+    """The report; one that looked at more and stays on record in its place; and why it could not be kept, empty
+    where it could. `run_id` may be the beginning of one."""
     run = home.run(_whole_id(home, run_id))
     log = CommitLog(open_store(run.store_url))
     report = audit_run(run, log, check_shards=check_shards, weights=weights)
     try:
-        save_audit(run.run_dir, report)
+        on_record = save_audit(run.run_dir, report)
     except StoreError as error:
-        return report, str(error)
+        return report, None, str(error)
+    if on_record != report:
+        return report, on_record, ""
     try:
         if (ledger := home.find_ledger()) is not None:
             with ledger:
@@ -32,8 +34,8 @@ def audited_run(
                 ledger.record_audit(report)
     except StoreError as error:
         mark_missed(home, run.run_id)
-        return report, f"{error} It is in the run's folder, and written down once the ledger answers."
-    return report, ""
+        return report, None, f"{error} It is in the run's folder, and written down once the ledger answers."
+    return report, None, ""
 
 
 def _whole_id(home: Home, run_id: str) -> str:

@@ -147,8 +147,7 @@ def _drive(
     evaluation = evaluate_run(run, log)
     writer.put(lambda ledger: ledger.record_evaluation(evaluation))
     log.sweep()  # once from the first step on: what attempts wrote that woke up after they were replaced
-    audit = audit_run(run, log)
-    save_audit(run.run_dir, audit)
+    audit = save_audit(run.run_dir, audit_run(run, log))
     writer.put(lambda ledger: ledger.record_audit(audit))
     beside.finish()
     writer.wait(FINISH_S)
@@ -166,19 +165,24 @@ def _with_what_goes_on(error: AssayError, run: Run) -> AssayError:
 def evaluate_run(run: Run, log: CommitLog) -> AnyEvaluation:
     """The metrics of the run's last weights on its validation rows."""
     # Here, for scipy is large, and the first step need not wait for what the last one asks for.
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.leaks import quick_leaks
     from assay.evaluation.evidence.evaluate import evaluate_predictions
 
     finished = log.finished()
     assert finished is not None, "only a finished run has its last predictions"
     folder = evaluation_folder(Path(run.run_dir), step=finished.step, split=VALIDATION)
+    recipe = recipe_of(run)
+    leak = quick_leaks(Dataset.open(Path(recipe.data.dataset)), recipe.data.split)
     evaluation = evaluate_predictions(
         folder / PREDICTIONS_FILE,
-        recipe_of(run).method.predictions,
+        recipe.method.predictions,
         run_id=run.run_id,
         step=finished.step,
         weights_digest=finished.weights_digest,
         dataset_fingerprint=run.dataset_fingerprint,
         split=VALIDATION,
+        num_leaking=None if leak is None else leak.num_rows,
     )
     save_evaluation(folder, evaluation)
     return evaluation

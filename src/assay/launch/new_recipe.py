@@ -32,8 +32,11 @@ from assay.data.dataset.columns import (
 )
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.label_values import FEW
-from assay.data.dataset.split import DatasetView, HashSplit, TimeSplit, split_view
+from assay.data.dataset.leaks import quick_leaks
+from assay.data.dataset.split import DatasetView, HashSplit, split_view
 from assay.data.dataset.tokens import TOKENIZER_FILE, load_tokenizer
+from assay.evaluation.evidence.warnings import Warned, warnings_of_leaks
+from assay.launch.data_warnings import data_warnings
 from assay.launch.ranks.processor import gpus_here
 from assay.launch.run import checked
 from assay.records.dataset import ColumnProfile, DatasetManifest
@@ -83,10 +86,19 @@ _ANSWERS = (
 """What the field of an item is called that holds the right answer, the likeliest name first."""
 
 
+class NewRecipe(NamedTuple):
+    """A recipe, and what to think of before it is trained."""
+
+    text: str
+    """YAML with an explanation on each line."""
+    warnings: list[Warned]
+    """What the dataset and its split warn of."""
+
+
 def new_recipe(
     folder: Path, *, name: str | None, model: str | None, epochs: int | None, method: LanguageMethod | None
-) -> str:
-    """YAML with an explanation on each line; `ConfigError` where the dataset cannot be trained on.
+) -> NewRecipe:
+    """The first recipe of a dataset; `ConfigError` where that cannot be trained on.
 
     `model` is the folder of a pretrained one; `method` is asked of rows for language models only.
     """
@@ -118,7 +130,7 @@ def new_recipe(
     ]
     text = "\n".join(lines) + "\n"
     checked(LoadedConfig(yaml.safe_load(text), {}))
-    return text
+    return NewRecipe(text, data_warnings(dataset, split))
 
 
 def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
@@ -127,27 +139,25 @@ def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:
 
 
 def _general(
-    title: str, folder: Path, split: HashSplit | TimeSplit, train: DatasetView, group: str
+    title: str, folder: Path, split: HashSplit, train: DatasetView, group: str
 ) -> Iterator[tuple[str, str]]:
-    held_out = 1 - int(train.num_rows.sum()) / train.dataset.manifest.num_rows
+    validation = split_view(train.dataset, split, "validation")
+    held_out = int(validation.num_rows.sum()) / train.dataset.manifest.num_rows
     yield f"name: {title}", "begins the ids of the runs"
     yield "seed: 0", "of the starting weights and of dropout; another one is another run of the same experiment"
     yield "data:", ""
     yield f"  dataset: {_flow(str(folder))}", "as seen from where 'assay train' is called"
-    if split.type == "time":
-        moment = f"{split.validation_from:%Y-%m-%dT%H:%M:%SZ}"
-        yield (
-            f"  split: {{type: time, column: {_flow(split.column)}, validation_from: {moment}}}",
-            (f"rows from then on are held out: {held_out:.0%}"),
-        )
-        return
     together = f"rows of one '{group}'" if group and split.column == KEY else "equal values"
     given = (
         f"column: {_flow(split.column)}, validation_fraction: {split.validation_fraction}, seed: {split.seed}"
     )
+    dropped = ""
+    if split.drop_leaks:
+        given += ", drop_leaks: true"
+        dropped = ", copies of training rows left out"
     yield (
         f"  split: {{type: hash, {given}}}",
-        f"{held_out:.0%} of the rows are held out; {together} stay together",
+        f"{held_out:.0%} of the rows are held out{dropped}; {together} stay together",
     )
 
 
@@ -208,7 +218,10 @@ def _method(dataset: Dataset, train: DatasetView, encoder: str | None) -> Iterat
     if columns.categorical:
         yield f"  categorical_columns: {_flow(columns.categorical)}", "metadata that the model sees, as names"
     if columns.numeric:
-        yield f"  numeric_columns: {_flow(columns.numeric)}", "likewise, as numbers by their order of magnitude"
+        yield (
+            f"  numeric_columns: {_flow(columns.numeric)}",
+            "metadata that the model sees, as numbers by their order of magnitude",
+        )
     if columns.left_out:
         yield (
             f"  # left out: {', '.join(columns.left_out)}",
@@ -230,9 +243,10 @@ def _language_method(
         )
     if method is not None and method not in known:
         there = " and ".join(known) or "classify"
+        formats = " or ".join(str(name) for name, methods in _METHODS.items() if method in methods)
         raise ConfigError(
             f"--method {method}: rows of format {manifest.format or 'labelled'}, as {folder} has them, are for "
-            f"{there}."
+            f"{there}. Leave --method out, or build rows of format {formats}: 'assay data build --format'."
         )
     return method or known[0]
 
@@ -278,8 +292,22 @@ def _language(dataset: Dataset, learns: LanguageMethod, model: str | None) -> It
     yield f"    num_layers: {layers}", "more learn more, and more slowly"
     yield f"    num_heads: {max(2, width // 32)}", "of 32 numbers each"
     yield f"    intermediate_size: {3 * width}", "three times the width, as gated layers have it"
-    yield f"    max_tokens: {manifest.lengths.max}", "the longest sequence"
+    room, longest = _room(manifest), manifest.lengths.max
+    what = "room for longer pairs, prompts and answers" if room > longest else "no row is longer"
+    yield f"    max_tokens: {room}", f"the longest row has {longest}; {what}"
     yield "    tie_embeddings: true", "one matrix for the tokens that come in and those that are predicted"
+
+
+def _room(manifest: DatasetManifest) -> int:
+    """Tokens that a new language model takes: of chats and pairs, more than the longest.
+
+    Longer pairs may be what it learns from next, and an answer follows a prompt: positions are rotary, and
+    cost no weights. Texts are cut to rows, whose length is also the window in which a text's bits are counted.
+    """
+    longest = manifest.lengths.max
+    if manifest.format == "text":
+        return longest
+    return 1 << (max(2 * longest, longest + _ANSWER_TOKENS) - 1).bit_length()
 
 
 def _rewards(manifest: DatasetManifest, model: str | None) -> Iterator[tuple[str, str]]:
@@ -429,7 +457,7 @@ def _tells(column: ColumnProfile, num_rows: int) -> bool:
     )
 
 
-def _split(dataset: Dataset) -> tuple[HashSplit | TimeSplit, DatasetView]:
+def _split(dataset: Dataset) -> tuple[HashSplit, DatasetView]:
     """By the key, else by a column with many values, else by the text itself; with a seed that holds out about
     what is asked."""
     manifest = dataset.manifest
@@ -445,12 +473,21 @@ def _split(dataset: Dataset) -> tuple[HashSplit | TimeSplit, DatasetView]:
                 continue
             held_out = 1 - int(train.num_rows.sum()) / manifest.num_rows
             if fraction / 2 <= held_out <= 2 * fraction:
-                return split, train
+                return _without_leaks(dataset, split), train
     raise ConfigError(
         f"{dataset.folder}: no column says which rows to hold out"
         f"{f' ({columns[0]} has too few values)' if columns else ''}. Build the dataset with another "
         "--group-by, or without one: then each text is by itself."
     )
+
+
+def _without_leaks(dataset: Dataset, split: HashSplit) -> HashSplit:
+    """Copies of training rows are not asked, where there are many, and others to ask."""
+    leak = quick_leaks(dataset, split)
+    if leak is None or not warnings_of_leaks(leak.num_rows, leak.num_validation_rows):
+        return split
+    has_others = leak.num_rows < leak.num_validation_rows
+    return split.model_copy(update={"drop_leaks": True}) if has_others else split
 
 
 def _sizes(num_rows: int, epochs: int | None, *, pretrained: bool) -> _Sizes:

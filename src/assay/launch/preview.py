@@ -18,7 +18,7 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.config import PackedLayout
 from assay.data.loader.lane_shares import LaneShares
 from assay.launch.calibration import Calibration
-from assay.launch.run import check_length, steps_of
+from assay.launch.run import check_new, steps_of
 from assay.launch.sinks.gpus import smallest_gpu_bytes
 from assay.training.recipe import Recipe
 from assay.training.trainer.method_config import MethodConfig, RowScores
@@ -86,7 +86,7 @@ def preview(recipe: Recipe, dataset: Dataset, *, world_size: int) -> Preview:
     train, validation = (split_view(dataset, recipe.data.split, part) for part in ("train", "validation"))
     num_rows, mean_tokens = int(train.num_rows.sum()), dataset.manifest.lengths.mean
     steps = steps_of(recipe, dataset)
-    check_length(recipe, steps.planned)
+    check_new(recipe, steps.planned)
     learned = min(steps.planned * recipe.loader.global_batch_size, recipe.trainer.epochs * num_rows)
     trainer = recipe.trainer
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
@@ -179,7 +179,8 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
             f"loader.global_batch_size={loader.global_batch_size:,} is more than the "
             f"{number_of(num_rows, 'row')} of training: a step is an epoch"
         )
-    if trainer.commit_every != "auto" and trainer.commit_every > planned:
+    evaluates_before = trainer.evaluate_every is not None and trainer.evaluate_every < planned
+    if trainer.commit_every != "auto" and trainer.commit_every > planned and not evaluates_before:
         yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end, a death costs all"
     if (threads := world_size * trainer.threads_per_rank) > (cpus := len(os.sched_getaffinity(0))):
         yield f"{threads} threads (--workers x trainer.threads_per_rank) share this machine's {cpus} processors"

@@ -24,6 +24,7 @@ from assay.data.dataset.split import split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.data.loader.mixing import Mixing, measure_mixing
+from assay.evaluation.suite.answerable import answerable_suite
 from assay.evaluation.suite.config import read_suite
 from assay.launch.folders import checkpoint_folders, digests_of, refuse_other_tokenizer
 from assay.records.commit import Commit, RunFinished
@@ -175,8 +176,11 @@ def finished_entry(log: CommitLog) -> RunFinished | None:
     return finished
 
 
-def check_length(recipe: Recipe, num_steps: int) -> None:
-    """Refuse what the run would be over before."""
+def check_new(recipe: Recipe, num_steps: int) -> None:
+    """Refuse what the run would be over before, and a suite that it cannot answer. What has begun goes on with
+    either."""
+    if recipe.evaluation is not None:
+        answerable_suite(Path(recipe.evaluation.suite), recipe.method, whose="the recipe")
     longer = "or train longer (trainer.epochs, trainer.max_steps)"
     warmup_steps, every = recipe.trainer.optimizer.schedule.warmup_steps, recipe.trainer.evaluate_every
     if warmup_steps > num_steps:

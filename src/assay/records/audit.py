@@ -1,5 +1,6 @@
 """Whether a run learned each row exactly once: what the receipts prove, and the rows that they do not."""
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt
@@ -7,15 +8,24 @@ from pydantic import NonNegativeInt
 from assay.records.journal import PromptCounts
 from assay.records.record import Record
 
+WeightsDepth = Literal["none", "last", "all"]
+"""Whose weights are read: of no commit, of the newest, of all that can be resumed from."""
+_OPTIONS: Mapping[WeightsDepth, str] = {"none": " --quick", "last": "", "all": " --deep"}
+"""Those of `assay audit`; what looks at least comes first."""
+
 
 class AuditReport(Record):
     """A run's receipts against its dataset's order, and its files against their digests."""
 
-    added: ClassVar = frozenset(("not_checked", "strays", "forked_from", "prompts"))
+    added: ClassVar = frozenset(("not_checked", "strays", "forked_from", "prompts", "step", "weights"))
 
     run_id: str
     verdict: Literal["pass", "fail", "incomplete"]
     """`incomplete`: nothing is wrong so far, but the run is not finished, or its rows could not be checked."""
+    step: NonNegativeInt | None = None
+    """Step of the last commit that was audited; null where an older assay wrote it."""
+    weights: WeightsDepth = "last"
+    """Whose weights were read."""
     epochs: NonNegativeInt
     """Epochs that were audited, the last perhaps in part."""
     rows_expected: NonNegativeInt
@@ -38,3 +48,19 @@ class AuditReport(Record):
     is no fork."""
     strays: tuple[str, ...] = ()
     """Files in the run's log or checkpoints that no commit names. Nothing reads them."""
+
+    def replaces(self, kept: "AuditReport") -> bool:
+        """Whether this one goes on record in place of `kept`.
+
+        What looked at less says nothing of what the other found, unless it found something wrong itself or
+        the run has gone on since without a fault.
+        """
+        depths = list(_OPTIONS)
+        looked_at_less = depths.index(self.weights) < depths.index(kept.weights)
+        if not looked_at_less or self.verdict == "fail":
+            return True
+        return kept.verdict != "fail" and kept.step is not None and (self.step or 0) > kept.step
+
+    def command(self) -> str:
+        """What makes it again."""
+        return f"assay audit {self.run_id}{_OPTIONS[self.weights]}"

@@ -63,6 +63,8 @@ class Contamination(Record):
 class BenchmarkResult(Record):
     """One checkpoint on one benchmark."""
 
+    added: ClassVar[frozenset[str]] = frozenset({"num_prompts_cut"})
+
     run_id: str
     """Empty where the checkpoint comes from no run of ours."""
     candidate: str
@@ -83,6 +85,8 @@ class BenchmarkResult(Record):
     """Items without a score: the machinery failed (a timeout, a grader that broke), not the model."""
     failures: dict[str, int] = Field(default_factory=dict)
     """Kind of failure -> items."""
+    num_prompts_cut: NonNegativeInt | None = None
+    """Items whose prompt lost its beginning, for which the model had no room; null where nobody counted."""
     score: Estimate
     """Weighted mean over the scored items; the interval is clustered."""
     higher_is_better: bool = True

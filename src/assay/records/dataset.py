@@ -74,6 +74,8 @@ class BuildSummary(Record):
     """Rows kept whose text another group has, too: a split by group lets them leak from one part to another."""
     num_dropped: NonNegativeInt = 0
     """Left out because `drop` asks for it."""
+    drop: tuple[str, ...] = ()
+    """What was to be left out (`--drop`); empty where an older assay wrote it down."""
     num_cut: NonNegativeInt = 0
     """Rows that were longer than `max_tokens`."""
     num_cut_tokens: NonNegativeInt = 0
@@ -93,7 +95,7 @@ class BuildSummary(Record):
     wrote it down."""
 
     added: ClassVar = frozenset(
-        {"num_split", "num_long", "first_long", "num_unusable", "first_unusable", "group"}
+        {"drop", "num_split", "num_long", "first_long", "num_unusable", "first_unusable", "group"}
     )
 
 

@@ -55,6 +55,8 @@ class MoreEvidence(Record):
 class Clause(Record):
     """One condition of a gate, with the number that was seen beside the one that was asked for."""
 
+    added: ClassVar = frozenset(("is_thin",))
+
     name: str
     """`effect`, `guardrail: refusals`, ..."""
     type: str
@@ -74,6 +76,8 @@ class Clause(Record):
     """Whose results are behind the number; see the decision's effects."""
     evidence: tuple[Source, ...] = ()
     """Other records behind it: a coverage matrix, a drill, a plan."""
+    is_thin: bool = False
+    """It holds by so little that ordinary luck would have turned it."""
     more: MoreEvidence | None = None
 
 
@@ -122,6 +126,10 @@ class BenchmarkEffect(Record):
 class Decision(Record):
     """What to do with one candidate, by which rule, on which evidence."""
 
+    added: ClassVar = frozenset(
+        ("not_asked", "meaning", "beside", "owner", "least_effect_because", "next_wall_s")
+    )
+
     campaign: str
     campaign_sha256: str
     """SHA-256 of the resolved campaign file: gates and thresholds as they were declared."""
@@ -138,6 +146,8 @@ class Decision(Record):
     is_final: bool
     """False where a declared look is still to come."""
     look: Look
+    not_asked: tuple[str, ...] = ()
+    """What `scale` could have asked for, and was not declared to."""
     look_number: NonNegativeInt
     """Among the declared ones, from 1; 0 for a look that was not declared."""
     num_looks: PositiveInt
@@ -147,7 +157,13 @@ class Decision(Record):
     unit: str
     least_effect: float
     """The smallest that is worth having."""
+    least_effect_because: str = ""
+    """Where that comes from; empty where nobody wrote it down."""
     effects: tuple[BenchmarkEffect, ...]
+    beside: tuple[BenchmarkEffect, ...] = ()
+    """What else the primary benchmarks' rows say (answers, ranking, likelihood); nothing was judged by it."""
+    meaning: tuple[str, ...] = ()
+    """What the gain means, in sentences: in wrong answers, in probability, beyond calibration."""
     gates: tuple[GateResult, ...]
     cheapest: MoreEvidence | None
     """For `narrow`: the cheapest experiment that could turn it into `scale`."""
@@ -158,8 +174,12 @@ class Decision(Record):
     """Device time of baseline and candidate."""
     next_s: NonNegativeFloat | None
     """Device time of what is recommended next; None where it is not known here."""
+    next_wall_s: NonNegativeFloat | None = None
+    """From its beginning to its end, with the campaign's workers and one run after the other."""
     budget_s: NonNegativeFloat
     """Device time of the whole campaign."""
+    owner: str = ""
+    """Who answers for what comes next; empty where nobody is named."""
     would_change: tuple[str, ...]
     """What would change our mind."""
     risks: tuple[str, ...]

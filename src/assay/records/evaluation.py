@@ -141,8 +141,12 @@ class ScoreMetrics(Record):
 
     @property
     def macro_f1(self) -> float | None:
-        """The mean of the classes' F1, each counting alike however many rows it has."""
-        return sum(each.f1 for each in self.classes) / len(self.classes) if self.classes else None
+        """The mean of the classes' F1, each counting alike however many rows it has.
+
+        A class that no row is of and that no row was taken for has none, and is left out, as scikit-learn does.
+        """
+        seen = [each.f1 for each in self.classes if each.precision is not None or each.recall is not None]
+        return sum(seen) / len(seen) if seen else None
 
 
 class SliceMetrics(Record):
@@ -177,6 +181,10 @@ class Evaluation(Record):
     """SHA-256 of the Parquet file with one line per row: row_id, the prediction, the metadata columns."""
     overall: ClassifierMetrics | ScoreMetrics
     slices: tuple[SliceMetrics, ...] | tuple[ScoreSlice, ...]
+    num_leaking: NonNegativeInt | None = None
+    """Rows of the split that have the tokens of a training row; None where nobody searched for them."""
+
+    added: ClassVar = frozenset({"num_leaking"})
 
     @property
     def headline(self) -> Measured:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.config import FrozenConfig, LoadedConfig, read_config_file, validated
 from assay.base.errors import ConfigError
@@ -21,7 +21,14 @@ class Section(FrozenConfig):
         return self
 
 
+class Rule(FrozenConfig):
+    names: tuple[int, ...] = Field(min_length=1)
+    every: PositiveInt | Literal["auto"] = "auto"
+    rate: float = Field(default=0.5, gt=0.0, le=1.0)
+
+
 class Whole(FrozenConfig):
+    rule: Rule | None = None
     section: Section = Section()
     names: tuple[str, ...] = ()
     count: int = 0
@@ -38,11 +45,29 @@ class Whole(FrozenConfig):
     [
         (
             {"count": "many"},
-            "count: Input should be a valid integer, unable to parse string as an integer (given: 'many')",
+            "count: expected a whole number (given: 'many')",
         ),
         ({"section": {"low": 3, "high": 1}}, "section: low is above high"),
-        ({"section": [1, 2]}, "section: Input should be a valid dictionary or instance of Section"),
-        ({"names": {"a": 1}}, "names: Input should be a valid tuple"),
+        ({"section": [1, 2]}, "section: expected keys with values (low, high)"),
+        ({"names": {"a": 1}}, "names: expected a list, in brackets"),
+        (
+            {"rule": {"names": [1], "every": "autoo"}},
+            "rule.every: expected a whole number or 'auto' (given: 'autoo')",
+        ),
+        ({"rule": {"names": [1], "every": 0}}, "rule.every: expected more than 0 or 'auto' (given: 0)"),
+        (
+            {"rule": {"names": [1], "every": "1_0 k"}},
+            "rule.every: expected a whole number without separator or "
+            "unit; perhaps 10 or 'auto' (given: '1_0 k')",
+        ),
+        ({"rule": {"names": ["a"]}}, "rule.names.0: expected a whole number (given: 'a')"),
+        ({"rule": {"names": []}}, "rule.names: expected 1 item or more"),
+        ({"rule": "yes"}, "rule: expected keys with values (names, every, rate) (given: 'yes')"),
+        (
+            {"rule": {"names": [1], "rate": "5%"}},
+            "rule.rate: expected a number without separator or unit; perhaps 0.05 (given: '5%')",
+        ),
+        ({"rule": {"names": [1], "rate": 1.5}}, "rule.rate: expected 1 or less (given: 1.5)"),
         ({"names": ["a"], "count": 2}, "the whole: fewer names than the count"),
     ],
 )

@@ -56,6 +56,9 @@ def test_the_nearest_key_that_is_called_so_is_meant(place: tuple[str | int, ...]
 
 
 def test_a_key_is_said_as_a_file_has_it() -> None:
-    assert written_key(Whole, ("others", "left", "shape", "steps", "num")) == "others.left.shape.num"
-    assert written_key(Whole, ("many", 0, "num_steps")) == "many.0.num_steps"
-    assert written_key(Whole, ("depth",)) == "depth"
+    tree = {"others": {"type": "left", "shape": {"type": "steps", "num": 1}}, "many": [{}], "depth": "x"}
+    assert written_key(tree, ("others", "left", "shape", "steps", "num")) == "others.shape.num"
+    assert written_key(tree, ("others", "left", "size"), is_lacking=True) == "others.size"
+    assert written_key(tree, ("many", 0, "num_steps"), is_lacking=True) == "many.0.num_steps"
+    assert written_key(tree, ("depth", "literal['auto']")) == "depth"
+    assert written_key(tree, ("many", 0, "left")) == "many.0"

@@ -99,7 +99,7 @@ def test_a_field_that_was_added_with_a_default_leaves_the_digest_of_what_lacks_i
             "key 'inner.0': it has version 4, and this assay reads up to version 3",
         ),
         ('{"kind":"outer","version":1}', "key 'inner' is missing"),
-        ('{"kind":"outer","version":1,"inner":[],"note":3}', "key 'note': Input should be a valid string"),
+        ('{"kind":"outer","version":1,"inner":[],"note":3}', "key 'note': expected a text"),
     ],
 )
 def test_what_can_not_be_read_is_one_sentence_with_file_kind_key_and_cure(stored, said):

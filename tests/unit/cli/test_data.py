@@ -109,7 +109,8 @@ def test_checking_a_recipe_says_how_its_own_order_mixes(corpus: Path, capsys) ->
     (corpus / "rows.jsonl").write_text("\n".join(map(json.dumps, lines)))
     run(capsys, *BUILD, "--metadata", "language", "--out", "one")
     overrides = (
-        "data.dataset=one", "loader.lanes=4", "loader.global_batch_size=32", "loader.layout={type: padded}",
+        "data.dataset=one", "data.split.drop_leaks=false", "loader.lanes=4", "loader.global_batch_size=32",
+        "loader.layout={type: padded}",
         "method.categorical_columns=[language]", "method.numeric_columns=[]",
     )  # fmt: skip
     recipe = str(Path(assay.launch.__file__).with_name("demo") / "classifier.yaml")
@@ -176,7 +177,7 @@ def test_a_dataset_whose_store_is_away_is_shown_with_its_order_unmeasured(
         (("data", "index", "nowhere", "--out", "x"), 2, "nowhere: no such file or folder"),
         ((*BUILD, "--out", "x", "--text", "body"), 2, "field 'body' is missing"),
         ((*BUILD, "--out", "x", "--label", "language"), 2, "field 'language' is 'en' in all rows"),
-        ((*BUILD, "--out", "x", "--max-tokens", "0"), 2, "max_tokens: Input should be greater than 0"),
+        ((*BUILD, "--out", "x", "--max-tokens", "0"), 2, "max_tokens: expected more than 0"),
         ((*BUILD, "--out", "x", "--metadata", "label"), 2, "label is the name of another column"),
         (
             ("data", "build", "gone.jsonl", "--tokenizer", "tokenizer.json", "--out", "x"),
@@ -225,6 +226,25 @@ def test_markup_in_values_is_shown_as_it_is(corpus: Path, capsys) -> None:
     assert "[red] 25.0%" in out
 
 
+def test_what_was_dropped_is_not_offered_and_leaks_behind_the_cut_have_a_cure_of_their_own(
+    corpus: Path, capsys
+) -> None:
+    texts = [f"say {n % 15} and so on {'again ' * 20} {n if n > 20 else n % 15}" for n in range(40)]
+    Path("own.csv").write_text("text,doc\n" + "".join(f"{text},{n % 8}\n" for n, text in enumerate(texts)))
+    command = ("data", "build", "own.csv", "--text", "text", "--no-label", "--group-by", "doc",
+               "--tokenizer", "tokenizer.json", "--max-tokens", "12", "--workers", "1", "--out")  # fmt: skip
+    split = ("--by", "shard_id", "--fraction", "0.4", "--check-leaks")
+    _, built, _ = run(capsys, *command, "kept")
+    assert "an earlier row has (--drop doubled)" in built
+    _, sides, _ = run(capsys, "data", "split", "kept", *split)
+    assert "'assay data build --drop doubled' keeps one of each" in sides
+    _, built, _ = run(capsys, *command, "dropped", "--drop", "doubled")
+    assert "doubled: 6 rows whose text an earlier row has\n" in built and "(--drop doubled" not in built
+    _, sides, _ = run(capsys, "data", "split", "dropped", *split)
+    assert "leaves them out of validation" in sides and "--drop doubled" not in sides
+    assert "the texts differ behind the cut: 'assay data build --max-tokens' of more" in sides
+
+
 def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path, capsys) -> None:
     labels = ["good", "bad", "N/A", ""]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{labels[n % 4]}\n" for n in range(40)))
@@ -233,6 +253,16 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
     assert code == 0
     assert "left out 10 rows without a label" in built
     assert "label 'N/A' (10 rows) is learned as a class" in built and "label 'good' (" not in built
+
+
+def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
+    labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["plot"] * 11 + ["odd"]
+    Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{each}\n" for n, each in enumerate(labels)))
+    command = ("data", "build", "own.csv", "--tokenizer", "tokenizer.json", "--out", "own", "--workers", "1")
+    code, built, _ = run(capsys, *command)
+    assert code == 0
+    assert "labels 'tensor' (12 rows) and 'Tensor' (11 rows) differ only in case or blanks" in built
+    assert "1 class has fewer than 10 rows, e.g. 'odd' with 1: what is held out may have none of it" in built
 
 
 def test_rows_for_a_language_model_are_built_by_their_format(corpus: Path, capsys) -> None:

@@ -63,6 +63,26 @@ def test_a_late_plan_is_shown_and_exits_with_one(program: Path) -> None:
         run("check", str(program))
 
 
+def test_a_budget_that_is_too_small_hides_no_other_clash(program: Path) -> None:
+    program.write_text(program.read_text().replace("device_hours: 3000", "device_hours: 1500"))
+    with pytest.raises(
+        ConfigError, match=r"cannot fit: the runs need at least 1,600 .* the largest are replicate"
+    ):
+        run("check", str(program))
+    with pytest.raises(ConfigError, match=r"not a valid program:\n.*budget\.device_hours: cannot fit"):
+        run("check", "--fast", str(program))
+    program.write_text(program.read_text().replace("by: end of week 6", "by: end of week 2"))
+    with pytest.raises(ConfigError, match="giving way on one is not enough") as raised:
+        run("check", str(program))
+    clashes, _, together = str(raised.value).partition("Give way on all of these:")
+    for limit in ("budget.device_hours: 1,350 device-hours may be planned", "decision.by: end of week 2"):
+        assert limit in clashes
+    assert "budget.device_hours: 1,778 would do" in together and "decision.by: end of day" in together
+    program.write_text(program.read_text().replace("after: [analyse]", "after: [analyze]"))
+    with pytest.raises(ConfigError, match=r"(?s)budget\.device_hours: cannot fit.*'analyze' is no activity"):
+        run("check", str(program))
+
+
 def test_what_ifs_stand_beside_the_plan(program: Path) -> None:
     shown = run("what-if", str(program)).stdout
     assert "The data comes a week late" in shown
@@ -85,6 +105,12 @@ def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> 
     items = {item["name"]: item for item in json.loads(again.stdout)["items"]}
     assert items["prepare"]["end_h"] == 4 * 24 + 17
     assert items["replicate"]["start_h"] >= 8 * 24
+    progress.write_text(progress.read_text() + "  replicate: {started: 2027-03-08T09:00, device_hours: 100}\n")
+    begun = run("solve", str(program), "--progress", str(progress), "--earlier", str(plan)).stdout
+    assert "1,664 device-hours of 3,000 (100 spent; to come of what has begun: 732)" in begun
+    assert "hours still to begin      832   proved" in begun, "1,664 - 100 - 732"
+    assert "peak still to begin        64   proved" in begun
+    assert "at most 64 devices at once, what has begun included" in " ".join(begun.split())
     progress.write_text("now: week 2 day 2\nactivities:\n  prepare: {start: week 1}\n")
     with pytest.raises(ConfigError, match=r"(?s)progress\.yaml:3: activities\.prepare\.start: no such key"):
         run("solve", str(program), "--progress", str(progress), "--earlier", str(plan))
@@ -124,6 +150,7 @@ def test_device_hours_of_a_plan_cost_what_a_home_says(
     folder = tmp_path / "offer"
     offered = run("offer", str(program), "--quick", "--worlds", "300", "--out", str(folder)).stdout
     assert "at 2.00 EUR a device-hour of H100" in offered
+    assert "more seeds     scale in " in offered
     for page in ("execution-plan.md", "execution-plan.html", "risk-register.md"):
         assert "EUR at 2.00 EUR a device-hour of H100" in (folder / page).read_text()
     status = json.loads(run("status", str(program), str(folder), "--json").stdout)

@@ -241,7 +241,7 @@ def test_show_tells_a_person_the_whole_story_on_one_screen(
         "2, the last of step 30 (1.5 MB); 1 more found damaged and quarantined",
         "0.9000 [0.8500, 0.9500] DeLong",
         "pass: 240 of 240 rows learned once",
-        "5 steps made twice",
+        "5 steps lost with what died",
         "■ lost 18.9%",
         "20 tokens/s",
         "it was killed [/by hand]",
@@ -287,7 +287,7 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
     assert call("show", "tiny-1") == 0
     screen = capsys.readouterr().out
     assert "not evaluated yet" not in screen and "not at its end yet: auc 0.7000 on the way" in screen
-    assert "on 1 rank " in screen and "not audited yet" in screen
+    assert "on 1 rank\n" in screen and "not audited yet" in screen
 
 
 @pytest.mark.parametrize(
@@ -441,6 +441,22 @@ def test_runs_lists_each_run_on_one_line(home: Path, capsys: pytest.CaptureFixtu
     assert (listed["attempts"], listed["value"], listed["world_sizes"]) == (2, 0.9, [2, 1])
 
 
+@pytest.mark.parametrize("num_leaking", [0, 50])
+def test_on_a_terminal_a_finished_run_is_green_where_nothing_speaks_against_its_model(
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, num_leaking: int
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        killed_and_recovered(ledger, home)
+        (found,) = ledger.evaluations("tiny-1")
+        ledger.record_evaluation(found.model_copy(update={"num_leaking": num_leaking}))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("click.utils.should_strip_ansi", lambda *given: False)
+    assert call("show", "tiny-1") == 0
+    assert ("\x1b[1;32mSUCCEEDED" in capsys.readouterr().out) is (num_leaking == 0)
+    assert call("runs") == 0
+    assert "\x1b[32m" not in capsys.readouterr().out, "the list knows nothing of the model"
+
+
 def test_without_runs_the_commands_say_how_to_make_one_and_make_nothing(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -564,3 +580,75 @@ def test_the_package_is_run_as_the_command_is(home: Path) -> None:
     wrong = ended("show", "tinny-1")
     assert (wrong.returncode, wrong.stdout) == (2, "")
     assert "Perhaps you meant tiny-1" in wrong.stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("trainer.learning_rate", "trainer.optimizer.learning_rate"),
+        ("trainer.lr", "trainer.optimizer.learning_rate"),
+        ("lr", "trainer.optimizer.learning_rate"),
+        ("trainer.max_step", "trainer.max_steps"),
+    ],
+)
+def test_a_key_of_no_run_is_answered_as_one_of_no_recipe_is(
+    home: Path, capsys: pytest.CaptureFixture[str], asked: str, meant: str
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+        trainer = {"max_steps": 30, "compile": False, "optimizer": {"learning_rate": 0.1}}
+        ledger.record_run(run.model_copy(update={"recipe": {"trainer": trainer}}))
+    assert call("runs", "--where", f"{asked}=1") == 2
+    assert f"Perhaps you meant {meant}." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shows_one_score", [False, True])
+def test_a_commit_at_whose_look_all_rows_got_one_score_is_flagged(
+    home: Path, capsys: pytest.CaptureFixture[str], shows_one_score: bool
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home)
+        attempt = Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=BEGAN_S)
+        ledger.record_attempt(attempt)
+        path = segment_path(Path(run.run_dir), 1, 0)
+        writer = SegmentWriter(path, run_id="tiny-1", attempt=1, rank=0, clock=FakeClock(BEGAN_S))
+        for step in (10, 20):
+            writer.log(step, {"loss": 0.5, "one_score": float(shows_one_score)})
+        writer.close()
+        fold_run(ledger, run)
+        ledger.record_log_entries("tiny-1", dict(enumerate([commit(step, 1) for step in (10, 15, 20)])))
+    assert call("show", "tiny-1", "--json") == 0
+    commits = json.loads(capsys.readouterr().out)["commits"]
+    flagged = [each["step"] for each in commits if [flag["rule"] for flag in each["flags"]] == ["one score"]]
+    assert flagged == ([10, 20] if shows_one_score else [])
+
+
+def test_scores_are_not_filed_as_a_commits_that_is_not_there_nor_as_one_of_other_weights(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        run = recorded_run(ledger, home).model_copy(update={"store_url": str(home / "tiny-1")})
+    (home / "tiny-1").mkdir(parents=True, exist_ok=True)
+    (home / "tiny-1" / "run.json").write_text(run.to_json())
+    log = CommitLog(open_store(run.store_url))
+    log.begin_attempt(world_size=1, now_s=BEGAN_S)
+    log.append(commit(20, 1))
+    scores = {"m": {"value": "C"}}
+    (tmp_path / "log.json").write_text(
+        json.dumps({"eval": {"task": "t", "model": "x"}, "samples": [{"id": 1, "epoch": 1, "scores": scores}]})
+    )
+    asked = ("eval", "import", str(tmp_path / "log.json"), "--run-id", "tiny-1", "--step")
+    assert call(*asked, "7") == 2
+    assert (
+        "run 'tiny-1' has not a commit of step 7. Its commits are of these steps: 20."
+        in capsys.readouterr().err
+    )
+    assert call(*asked, "20") == 0
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "suite.yaml").write_text(
+        "name: s\nbenchmarks:\n  - {type: bits_per_byte, name: b, files: ['*.txt']}\n"
+    )
+    of_folder = ("eval", "run", str(tmp_path / "model"), "--suite", str(tmp_path / "suite.yaml"))
+    assert call(*of_folder, "--run-id", "tiny-1", "--step", "20") == 2
+    assert "is no export of run 'tiny-1' at step 20" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """`assay scaling` as a person and a program see it."""
 
+import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -38,21 +40,75 @@ def test_a_law_is_fitted_and_a_larger_run_predicted(runs_csv, tmp_path, capsys):
     assert call("scaling", "fit", str(runs_csv), *LEAST, *options) == 0
     said = capsys.readouterr().out
     assert "L = B/D^beta + E" in said
+    assert re.search(r"90% band [\d.]+ to [\d.]+: known to \d+\.\d%\.", said)
     assert "At tokens 3.0 G the loss will be 0.8" in said
     assert "The score will be 0." in said
     assert "3 times beyond the largest run" in said
     assert "Loss over scale" in page.read_text()
 
 
+@pytest.mark.parametrize(
+    ("name", "within"),
+    [
+        ("redpajama", (0.02, 0.005, 0.005)),
+        pytest.param("c4", (0.02, 0.02, 0.06), marks=pytest.mark.slow),
+        pytest.param("refinedweb", (0.02,) * 3, marks=pytest.mark.slow),
+    ],
+)
+def test_published_ladders_are_forecast_from_their_points_alone(published_data, capsys, name, within):
+    """Gadre et al. 2024: runs of 1.4 and 6.9 B parameters from those of 10 to 411 M. The two that they forecast
+    themselves are RedPajama's last two. C4's last is 5.2% off, and is said to be known to no better."""
+    folder = published_data / "ladders"
+    with (folder / f"{name}_largest.csv").open() as file:
+        larger = list(csv.DictReader(file))
+    targets = [f"--at=parameters={each['parameters']},tokens={each['tokens']}" for each in larger]
+    command = ("scaling", "fit", str(folder / f"{name}.csv"), *targets, "--resamples", "200", "--json")
+    assert call(*command) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    for each, target, allowed in zip(larger, found, within, strict=True):
+        loss, expected = float(each["loss"]), target["prediction"]["loss"]
+        assert abs(expected["value"] / loss - 1) < allowed
+        assert expected["low"] < loss < expected["high"]
+    last = found[-1]["prediction"]["loss"]
+    assert (max(last["high"] / last["value"] - 1, 1 - last["low"] / last["value"]) > 0.052) == (name == "c4")
+
+
+@pytest.mark.slow
+def test_a_score_whose_chance_was_left_out_stays_open_and_says_so(tmp_path, capsys):
+    tokens = np.geomspace(1e6, 1e10, 20)
+    loss = 0.5 + 30 * tokens**-0.2
+    score = 0.25 + 0.75 / (1 + np.exp(6 * (loss - 0.9)))
+    file = tmp_path / "runs.csv"
+    file.write_text(
+        "\n".join(["tokens,loss,task", *map("{},{},{}".format, tokens.tolist(), loss.tolist(), score.tolist())])
+    )
+    asked = ("scaling", "fit", str(file), *LEAST, "--at", "tokens=3e10", "--score", "task")
+    assert call(*asked, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["score_level"] == pytest.approx(0.25, abs=0.01)
+    assert call(*asked) == 0
+    assert "say what guessing scores, '--chance 0.25' perhaps" in capsys.readouterr().out
+    assert call(*asked, "--chance", "0.25") == 0
+    assert "guessing" not in capsys.readouterr().out
+
+
 def test_a_refused_target_comes_after_what_can_be_said_and_exits_with_2(runs_csv, capsys):
-    targets = ("--at", "tokens=3e9", "--at", "tokens=1e20")
-    assert call("scaling", "fit", str(runs_csv), *LEAST, *targets, "--json") == 2
+    targets = ("--at", "tokens=3e9", "--at", "tokens=1e20", "--at", "tokens=1e3")
+    assert call("scaling", "fit", str(runs_csv), *LEAST, *targets, "--strict", "--json") == 2
     out, err = capsys.readouterr()
-    granted, refused = json.loads(out)["predictions"]
+    granted, refused, too_small = json.loads(out)["predictions"]
+    assert too_small["refused"] in err and "below the smallest run" in err
     assert granted["prediction"]["loss"]["low"] < granted["prediction"]["loss"]["value"]
     assert refused["prediction"] is None
     assert "A back-test on these points can check predictions up to" in refused["refused"]
     assert refused["refused"] in err
+
+
+def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsys):
+    assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20") == 0
+    assert "Untested: it is 1e11 times beyond the largest run" in capsys.readouterr().out
+    assert call("scaling", "fit", str(runs_csv), *LEAST, "--at", "tokens=1e20", "--json") == 0
+    (found,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert found["is_untested"] and found["refused"] is None
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from assay.cli.screens.terminal import name, number, stdout, table_of
 from assay.cli.screens.words import device_hours_text, minute_text
 from assay.evaluation.decision.coverage import hole_text
 from assay.evaluation.evidence.benchmark_history import BenchmarkHistory
-from assay.records.benchmark import BenchmarkResult, Contamination
+from assay.records.benchmark import BenchmarkResult, Contamination, DetectableEffect
 from assay.records.coverage import Coverage, CoverageCell
 from assay.records.evaluation import Estimate
 
@@ -32,7 +32,7 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
         (number("failed"), lambda each: Text(f"{each.num_failed:,}", style="red" if each.num_failed else "")),
         (
             number("could detect"),
-            lambda each: "-" if each.could_detect is None else f"{each.could_detect.effect:.4f}",
+            lambda each: _detectable(each.could_detect, each.unit),
         ),
         ("trained on", lambda each: contamination_text(each.contamination)),
     )
@@ -40,6 +40,13 @@ def print_results(results: Sequence[BenchmarkResult]) -> None:
     for result in results:
         for line in notes(result):
             stdout().print(line)
+
+
+def _detectable(found: DetectableEffect | None, unit: str) -> str:
+    """No share can change by more than 1."""
+    if found is None:
+        return "-"
+    return "nothing" if unit == "share" and found.effect >= 1.0 else f"{found.effect:.4f}"
 
 
 def print_history(histories: Sequence[BenchmarkHistory], *, device_s: float) -> None:
@@ -115,6 +122,11 @@ def notes(result: BenchmarkResult) -> list[str]:
         f"  {result.benchmark}: {number_of(count, 'item')} failed: {kind}"
         for kind, count in result.failures.items()
     ]
+    if result.num_prompts_cut:
+        lines.append(
+            f"  {result.benchmark}: of {number_of(result.num_prompts_cut, 'prompt')} the model read the end "
+            "only, having no room for the whole. Use a smaller sampling.max_tokens, or a model that takes more."
+        )
     leak = result.contamination
     if leak is not None and (text := not_searched_text(leak)):
         lines.append(f"  {result.benchmark}: {text}")

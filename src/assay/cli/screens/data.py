@@ -12,12 +12,17 @@ from rich.text import Text
 
 from assay.base.errors import AssayError
 from assay.base.units import bytes_text, count_text, number_of
-from assay.cli.screens.terminal import name, number, table_of
-from assay.data.dataset.columns import KEY
+from assay.cli.screens.terminal import name, number, stdout, table_of
+from assay.data.dataset.columns import KEY, LABEL
 from assay.data.loader.config import LoaderConfig
 from assay.data.loader.mixing import Mixing
-from assay.evaluation.evidence.warnings import RULES, warnings_of_cuts, warnings_of_leaks, warnings_of_split
-from assay.records.dataset import ColumnProfile, DatasetManifest, LengthProfile
+from assay.evaluation.evidence.warnings import (
+    cure_text,
+    warnings_of_cuts,
+    warnings_of_leaks,
+    warnings_of_split,
+)
+from assay.records.dataset import BuildSummary, ColumnProfile, DatasetManifest, LengthProfile
 from assay.records.dataset_diff import ChangedShard, DatasetDiff, Shift
 from assay.reporting.views.dataset_split import SplitView
 
@@ -36,7 +41,7 @@ OFTEN = 3.0
 
 def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     """The profile of a dataset."""
-    console = Console(highlight=False)
+    console = stdout(markup=True)
     console.print(
         f"[bold]{escape(manifest.name)}[/]  fingerprint {manifest.fingerprint[:16]}  in {escape(str(folder))}"
     )
@@ -65,15 +70,15 @@ def print_manifest(manifest: DatasetManifest, folder: Path) -> None:
     console.print(f"largest token id {manifest.max_token_id:,}\n")
     num_cut = manifest.build.num_cut if manifest.build is not None else None
     for warning in warnings_of_cuts(manifest.lengths, num_rows=manifest.num_rows, num_cut=num_cut):
-        console.print(
-            f"[yellow]warning: {escape(warning.text)} {escape(RULES[warning.rule].cure.capitalize())}.[/]\n"
-        )
+        console.print(f"[yellow]warning: {escape(warning.text)} {escape(cure_text(warning.rule))}[/]\n")
     group = manifest.build.group if manifest.build is not None else ""
     console.print(_column_table(manifest.column_profiles, manifest.num_rows, group))
 
 
 _UNKNOWN = frozenset({"n/a", "na", "nan", "null", "none", "nil", "-", "?", "unknown", "missing"})
 """Labels with which people say, in small letters, that there is none."""
+_FEWEST_OF_A_CLASS = 10
+"""Rows below which a split of a tenth often holds out none of a class."""
 
 
 def print_build(manifest: DatasetManifest, dataset: Path) -> None:
@@ -108,20 +113,20 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         )
     if build.num_doubled:
         lines.append(
-            f"doubled: {_counted(build.num_doubled, 'row')} whose text an earlier row has (--drop doubled)"
+            f"doubled: {_counted(build.num_doubled, 'row')} whose text an earlier row has"
+            f"{'' if 'doubled' in build.drop else ' (--drop doubled)'}"
         )
     if build.num_conflicting:
         lines.append(
-            f"conflicting: {_counted(build.num_conflicting, 'row')} of texts that have several labels "
-            "(--drop conflicting)"
+            f"conflicting: {_counted(build.num_conflicting, 'row')} of texts that have several labels"
+            f"{'' if 'conflicting' in build.drop else ' (--drop conflicting)'}"
         )
     if build.num_dropped:
         lines.append(f"dropped {_counted(build.num_dropped, 'row')} of these, as was asked")
     if build.num_shared:
         lines.append(
             f"leaks: {_counted(build.num_shared, 'row')} whose text another group has, too: held out and "
-            "trained "
-            "on at once, where groups are held out (--drop doubled, or another --group-by)"
+            "trained on at once, where groups are held out (--drop doubled, or another --group-by)"
         )
     lines += [
         f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
@@ -129,9 +134,29 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
         for label, rows in manifest.label_counts.items()
         if label.casefold() in _UNKNOWN
     ]
+    if manifest.columns.get(LABEL) == "string":
+        lines += _doubtful_classes(manifest.label_counts)
     print("\n" + "\n".join(lines))
     if manifest.format != "prompts" and ("label" in manifest.columns or manifest.format != "labelled"):
         print(f"\nnext: assay recipe new {dataset} --out recipe.yaml")
+
+
+def _doubtful_classes(counts: Mapping[str, int]) -> Iterator[str]:
+    """Names that may be of one class, and classes that no split serves."""
+    spellings: dict[str, list[str]] = {}
+    for label in counts:
+        spellings.setdefault(" ".join(label.casefold().split()), []).append(label)
+    for labels in spellings.values():
+        if len(labels) > 1:
+            listed = " and ".join(f"'{label}' ({_counted(counts[label], 'row')})" for label in labels)
+            yield f"labels {listed} differ only in case or blanks: if they are one class, spell them alike"
+    rare = sorted((rows, label) for label, rows in counts.items() if rows < _FEWEST_OF_A_CLASS)
+    if rare:
+        classes = number_of(len(rare), "class has", "classes have")
+        yield (
+            f"{classes} fewer than {_FEWEST_OF_A_CLASS} rows, e.g. '{rare[0][1]}' with {rare[0][0]:,}: what is "
+            "held out may have none of it, or all"
+        )
 
 
 def print_examples(dataset: "Dataset", num_rows: int) -> None:
@@ -250,15 +275,15 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
         )
 
 
-def print_split(dataset: Path, found: SplitView) -> None:
-    """Both sides, and the lines for a recipe."""
+def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> None:
+    """Both sides, and the lines for a recipe; `build` is the dataset's own."""
     total = found.train.num_rows + found.validation.num_rows
     for part, side in (("train", found.train), ("validation", found.validation)):
         label = "" if side.num_positive is None else f"  label 1: {side.num_positive / side.num_rows:.1%}"
         print(f"{part:<11} {side.num_rows:>12,} rows  {side.num_rows / total:6.1%}{label}")
     if (asked := found.split.get("validation_fraction")) is not None and not found.split.get("drop_leaks"):
         for warning in warnings_of_split(found.validation.num_rows, total, asked=asked):
-            print(f"warning     {warning.text} {RULES[warning.rule].cure.replace('`', '').capitalize()}.")
+            print(f"warning     {warning.text} {cure_text(warning.rule)}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""
         print(
@@ -270,16 +295,25 @@ def print_split(dataset: Path, found: SplitView) -> None:
         if leak.num_rows:
             print(
                 "            --drop-leaks leaves them out of validation; --by input_ids keeps copies of a text "
-                "on one side; 'assay data build --drop doubled' keeps one of each"
+                f"on one side{_cure_at_the_build(build)}"
             )
     given = {key: "true" if value is True else value for key, value in found.split.items()}
     spelled = ", ".join(f"{key}: {value}" for key, value in given.items())
     print(f"\ndata:\n  dataset: {dataset}\n  split: {{{spelled}}}")
 
 
+def _cure_at_the_build(build: BuildSummary | None) -> str:
+    """What another build would do about leaks; nothing where the rows were adopted."""
+    if build is None:
+        return ""
+    if "doubled" not in build.drop:
+        return "; 'assay data build --drop doubled' keeps one of each"
+    return "; the texts differ behind the cut: 'assay data build --max-tokens' of more keeps them apart"
+
+
 def print_diff(found: DatasetDiff) -> None:
     """What a person wants to know first stands first."""
-    console = Console(highlight=False)
+    console = stdout(markup=True)
     if found.is_equal:
         console.print(f"[bold green]equal[/]: {found.rows_after:,} rows, fingerprint {found.after[:16]}")
         return

@@ -86,7 +86,8 @@ def _advice(found: Goodput) -> str:
 def _what_happened(interruption: Interruption) -> str:
     """The beginning of it; 'assay show' has the whole."""
     failure = interruption.failure
-    return (failure.headline() if failure else interruption.reason)[:60]
+    text = failure.headline() if failure else interruption.reason
+    return text if len(text) <= 60 else f"{text[:59].rsplit(' ', 1)[0]} …"
 
 
 def _hours(device_s: float) -> str:

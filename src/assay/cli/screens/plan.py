@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from assay.store.settings import HourPrice
 
 GOALS = {
-    "decision_h": "earliest decision",
+    "decision_h": "earliest decision, h",
     "device_hours": "least device-hours",
     "peak_devices": "least peak",
-    "late_h": "least delay",
-    "changes_h": "least change",
+    "late_h": "least delay, h",
+    "changes_h": "least change, h",
 }
+STILL_TO_BEGIN = {"device_hours": "hours still to begin", "peak_devices": "peak still to begin"}
+"""The same of a plan that is made anew: the least of what has not begun."""
 
 
 def print_program(program: Program) -> None:
@@ -120,6 +122,9 @@ def print_plan(
 ) -> None:
     """The weeks, the chain, the proof; made anew, the hour from which it is, and what had begun by then."""
     console, hours = stdout(), f"{plan.device_hours:,} device-hours of {program.budget.device_hours:,.0f}"
+    peak = f"at most {number_of(plan.peak_devices, 'device')} at once"
+    if has_begun:
+        peak += ", what has begun included"
     if has_begun is not None:
         spent, to_come = (
             sum(getattr(each, what) for each in has_begun.values()) for what in ("spent", "to_come")
@@ -132,7 +137,7 @@ def print_plan(
         Text.assemble(
             (f"decision on day {plan.decision_day()}", "bold red" if late else "bold green"),
             f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} {program.decision.by}; "
-            f"{hours}; at most {number_of(plan.peak_devices, 'device')} at once",
+            f"{hours}; {peak}",
         )
     )
     _print_bars(console, program, plan)
@@ -144,9 +149,10 @@ def print_plan(
     console.print()
     for goal in plan.goals:
         proof = "proved" if goal.proved else f"not proved; nothing below {goal.bound:g} is possible"
-        console.print(
-            f"{GOALS.get(goal.name, goal.name):<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)"
-        )
+        title = GOALS.get(goal.name, goal.name)
+        if has_begun:  # it is among the plan's hours and its peak, and not the solver's
+            title = STILL_TO_BEGIN.get(goal.name, title)
+        console.print(f"{title:<20} {goal.value:>8,g}   {proof} ({goal.solve_s:.1f} s)")
     if now_h is not None:
         return
     broken = violations(program, plan)
@@ -188,8 +194,8 @@ def _needs(item: Planned) -> str:
     return ", ".join(f"{fte:g} {name}" for name, fte in item.people.items())
 
 
-def print_prices(found: Sequence[Price]) -> None:
-    """What a little more of each limit would do."""
+def print_prices(plan: Plan, earliest: Plan, found: Sequence[Price]) -> None:
+    """What a little more of each limit would do to the earliest decision that can be had."""
     table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left", title="\nPrices")
     for column in ("with", "decision", "device-hours"):
         table.add_column(column, justify="left" if column == "with" else "right")
@@ -204,6 +210,12 @@ def print_prices(found: Sequence[Price]) -> None:
             "no change" if not price.device_hours_change else f"{price.device_hours_change:+,}",
         )
     stdout().print(table)
+    if earliest.decision_h < plan.decision_h:
+        sooner = (plan.decision_h - earliest.decision_h) / 24
+        stdout().print(
+            f"against the earliest decision that the limits as they are still allow, {sooner:.1f} days before "
+            "this plan's: it moves nobody for an earlier date alone"
+        )
 
 
 def print_asked(found: "Sequence[AnsweredQuestion]") -> None:

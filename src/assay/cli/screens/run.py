@@ -22,7 +22,7 @@ from assay.records.evaluation import AnyEvaluation
 from assay.records.launch import Launch
 from assay.reporting.views.curves import VALIDATION_CURVE, RunCurves
 from assay.reporting.views.run import AttemptView, CommitView, RunView
-from assay.reporting.views.verdict import model_mark
+from assay.reporting.views.verdict import model_mark, run_verdict
 from assay.store.settings import Money
 
 SILENT_AFTER_S = 60.0
@@ -40,7 +40,8 @@ def print_run(run: RunView, curves: RunCurves) -> None:
     for name, value in (*_facts(run), *_curves(curves), *_speed(run)):
         facts.add_row(name, value)
     stands = status_text(run.status)
-    title = Text.assemble((run.run_id, "bold"), "  ", (stands.plain.upper(), f"bold {stands.style}"))
+    colour = TONE_STYLES[run_verdict(run).tone] if run.status == "succeeded" else stands.style
+    title = Text.assemble((run.run_id, "bold"), "  ", (stands.plain.upper(), f"bold {colour}"))
     title.append("".join(f"  #{tag}" for tag in run.tags), style="cyan")
     stdout().print(Group(title, "", facts, *_attempts(run), *_events(run)))
 
@@ -79,6 +80,11 @@ def _facts(run: RunView) -> Iterator[tuple[str, RenderableType]]:
         yield title, f"not at its end yet: {on_the_way[0]} on the way"
     else:
         yield title, _headline_text(run.evaluation)
+    if run.evaluation is not None and run.evaluation.num_leaking is None:
+        yield (
+            "leaks",
+            "nobody looked for validation rows that were trained on: 'assay data split --check-leaks'",
+        )
     if run.prompts is not None:
         yield "prompts", str(run.prompts)
     yield "rows", _audit_text(run)
@@ -128,9 +134,13 @@ def _flags_text(commits: Sequence[CommitView]) -> str:
     for commit in commits:
         for flag in commit.flags:
             steps.setdefault(flag.rule, []).append(f"{commit.step:,}")
-    return "\n".join(
-        f"{rule}: commit{'s' * (len(at) > 1)} of step {', '.join(at)}" for rule, at in steps.items()
-    )
+    lines = [f"{rule}: commit{'s' * (len(at) > 1)} of step {', '.join(at)}" for rule, at in steps.items()]
+    if lines and any(not each.is_evaluated for each in commits):
+        lines.append(
+            "other commits: judged by their training, and where validation rows were asked by whether all got "
+            "one score; what they predict, 'assay predict RUN@STEP' shows"
+        )
+    return "\n".join(lines)
 
 
 def _headline_text(evaluation: AnyEvaluation | None) -> str:
@@ -147,12 +157,14 @@ def _audit_text(run: RunView) -> RenderableType:
     audit = run.audit
     if audit is None:
         return f"not audited yet: 'assay audit {run.run_id}'"
+    step = run.audited_until()
     problems = len(audit.missing) + len(audit.repeated) + len(audit.problems)
     return Text.assemble(
         (audit.verdict, VERDICT_STYLES[audit.verdict]),
         f": {audit.rows_learned:,} of {audit.rows_expected:,} rows learned once",
         f", {audit.rows_quarantined:,} quarantined" if audit.rows_quarantined else "",
-        f"; {number_of(problems, 'problem')} ('assay audit {run.run_id}' names them)" if problems else "",
+        f" up to step {step:,}; what came then is not audited" if step is not None else "",
+        f"; {number_of(problems, 'problem')} ('{audit.command()}' names them)" if problems else "",
     )
 
 
@@ -163,7 +175,7 @@ def _cost(run: RunView) -> RenderableType:
             legend.append("■ ", style=style).append(f"{phase} {seconds / run.held_s():.1%}   ")
     words = f"{device_hours_text(run.held_s())} over all ranks"
     words += f", {Money(run.cost, run.currency)}" if run.cost is not None and run.currency else ""
-    words += f"; {number_of(run.lost_steps, 'step')} made twice" if run.lost_steps else ""
+    words += f"; {number_of(run.lost_steps, 'step')} lost with what died" if run.lost_steps else ""
     return Group(words, phase_bar(run.device_seconds), legend)
 
 

@@ -108,7 +108,8 @@ def _row(
         if column is cells[-1][0] and column.is_remark and width is not None:
             text = _cut(text, max(width - used - len(gap), 1))
         pad = " " * (wide - _width(text))
-        styled = click.style(text, fg=STATUS_STYLES[status]) if status and column.heading == "status" else text
+        colour = STATUS_STYLES[status] if status and column.heading == "status" else ""
+        styled = click.style(text, fg=colour) if colour else text
         row += gap + (pad + styled if column.is_number else styled + pad)
         used += len(gap) + wide
     return row.rstrip()

@@ -1,8 +1,9 @@
 """How facts look on a terminal: colours, words, tables."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import click
 from rich.console import Console
@@ -25,16 +26,32 @@ _ENDLESS = 100_000
 
 _BAR = 40
 
+_PADDING = re.compile(r" +$", re.MULTILINE)
+
 Fact = TypeVar("Fact")
 
 
-def stdout() -> Console:
+def stdout(*, markup: bool = False) -> Console:
     """Where results go."""
     # Names and reasons are data: brackets in them are no markup.
-    console = Console(highlight=False, markup=False)
+    console = Console(highlight=False, markup=markup)
     if not console.is_terminal:
+        console = Console(highlight=False, markup=markup, file=cast(IO[str], _Unpadded(sys.stdout)))
         console.width = _UNTERMINATED_WIDTH
     return console
+
+
+class _Unpadded:
+    """A file or a pipe without the blanks that fill the lines of a table."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> int:
+        return self._file.write(_PADDING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def number(heading: str) -> Column:

@@ -9,7 +9,7 @@ STATUS_STYLES = {
     "running": "cyan",
     "gone": "red",
     "unknown": "yellow",
-    "succeeded": "green",
+    "succeeded": "",  # of its rows and its model this says nothing
     "failed": "red",
     "preempted": "yellow",
 }

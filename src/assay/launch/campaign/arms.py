@@ -10,24 +10,39 @@ from typing import Any, NamedTuple
 
 from assay.base.config import LoadedConfig
 from assay.base.errors import ConfigError
+from assay.base.names import meant
+from assay.data.dataset.columns import ITEM, holds_lists
 from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import key_column
 from assay.data.loader.lane_shares import LaneShares
 from assay.evaluation.decision.candidate import known_good_recipe, patched
-from assay.evaluation.decision.config import CampaignConfig, PredictionsBenchmark, SuiteBenchmark
+from assay.evaluation.decision.config import (
+    Benchmark,
+    CampaignConfig,
+    HarmCondition,
+    PredictionsBenchmark,
+    SuiteBenchmark,
+)
 from assay.evaluation.decision.row_scores import METRICS
-from assay.evaluation.suite.config import read_suite
+from assay.evaluation.evidence.predictions import CLUSTER, ROW_ID
+from assay.evaluation.suite.answerable import answerable_suite
 from assay.launch.campaign.folder import OpenCampaign
-from assay.launch.run import check_length, checked, existing_run, new_run, steps_of
+from assay.launch.run import check_new, checked, existing_run, new_run, steps_of
 from assay.records.run import Run
 from assay.store.home import Home
 from assay.training.recipe import Recipe, recipe_of, recipe_sha256
-from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, Predictions
+from assay.training.trainer.method_config import (
+    BinaryPredictions,
+    ClassPredictions,
+    MethodConfig,
+    Predictions,
+)
 
 
 def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
     """Check the recipe of every arm on its dataset before anything starts; returns the number of runs.
 
-    A campaign that has begun goes on with the recipes that it began with, sensible or not.
+    A campaign that has begun goes on with what it was declared with, sensible or not.
     """
     recipe, _ = known_good_recipe(beside / config.recipe)
 
@@ -36,18 +51,19 @@ def check_arms(config: CampaignConfig, *, beside: Path, is_begun: bool) -> int:
         LaneShares(found[0].loader.lanes, config.workers)
         if not is_begun:
             try:
-                check_length(found[0], steps_of(*found).planned)
+                check_new(found[0], steps_of(*found).planned)
             except ConfigError as error:
                 raise ConfigError(f"arm '{name}': {error}") from error
+            _check_suites(name, config, found[0].method, beside=beside)
         _check_scores(name, config, found[0].method.predictions)
+        _check_columns(name, config, *found)
         return found
 
     baseline = arm(config.baseline, {})
+    if not is_begun:
+        _check_sizes(config, baseline[0].method.predictions)
     for each in config.candidates:
         _check_candidate(each.name, config, baseline, arm(each.name, each.patch))
-    for benchmark in config.benchmarks:
-        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
-            check_suite(benchmark, beside / benchmark.suite)
     return (1 + len(config.candidates)) * config.seeds
 
 
@@ -80,6 +96,66 @@ def _check_scores(arm: str, config: CampaignConfig, predictions: Predictions) ->
             )
 
 
+def _check_columns(arm: str, config: CampaignConfig, recipe: Recipe, dataset: Dataset) -> None:
+    """The rows that the arm predicts have the columns that they are chosen and clustered by."""
+    known = predicted_columns(recipe, dataset)
+    for benchmark in config.benchmarks:
+        if not isinstance(benchmark, PredictionsBenchmark):
+            continue
+        asked = {f"where.{name}": name for name in benchmark.where}
+        if benchmark.cluster not in (None, CLUSTER):
+            asked["cluster"] = benchmark.cluster
+        for key, name in asked.items():
+            if name in known:
+                continue
+            read = (
+                f" The dataset has it, and arm '{arm}' does not read it: name it in its method's columns."
+                if name in dataset.manifest.columns
+                else ""
+            )
+            raise ConfigError(
+                f"benchmark '{benchmark.name}', {key}: the rows that arm '{arm}' predicts have no column "
+                f"'{name}'{meant(name, known)}. They have: {', '.join(known)}.{read}"
+            )
+
+
+def predicted_columns(recipe: Recipe, dataset: Dataset) -> list[str]:
+    """Those of the table that such a run's validation rows end in."""
+    types = dataset.manifest.columns
+    read = [name for name in recipe.method.columns if name != ITEM and not holds_lists(types[name])]
+    split = [] if key_column(recipe.data.split) is None else [CLUSTER]
+    return list(dict.fromkeys([ROW_ID, *recipe.method.predictions.columns, *read, *split]))
+
+
+def _check_sizes(config: CampaignConfig, predictions: Predictions) -> None:
+    """No share can gain or lose one whole: who says 2 means two points."""
+    shares = {each.name for each in config.benchmarks if _is_share(each, predictions)}
+    rule = config.rule
+    sizes = [("rule.least_effect", rule.least_effect, name) for name in rule.primary]
+    sizes += [("rule.guardrails: margin", each.margin, each.benchmark) for each in rule.guardrails]
+    sizes += [
+        (f"gate '{gate.name}': margin", each.margin, each.benchmark)
+        for gate in config.gates
+        for each in gate.conditions
+        if isinstance(each, HarmCondition)
+    ]
+    for key, size, name in sizes:
+        if name in shares and size >= 1.0:
+            raise ConfigError(
+                f"{key}={size:g}: benchmark '{name}' is a share, between 0 and 1, and cannot change by as "
+                f"much. A point is 0.01; perhaps you meant {size / 100:g}."
+            )
+
+
+def _is_share(benchmark: Benchmark, predictions: Predictions) -> bool:
+    if isinstance(benchmark, SuiteBenchmark):
+        return False  # its unit is its result's
+    if isinstance(predictions, BinaryPredictions) or benchmark.score == "correct":
+        return benchmark.score in ("correct", "ranking")
+    named = {each.name: each for each in predictions.metrics} | {"own": predictions.metric}
+    return benchmark.score in named and named[benchmark.score].unit == "share"
+
+
 def _scores_of(predictions: Predictions) -> list[str]:
     if isinstance(predictions, BinaryPredictions):
         return [*METRICS]
@@ -87,9 +163,15 @@ def _scores_of(predictions: Predictions) -> list[str]:
     return ["own", *of_classes, *(each.name for each in predictions.metrics)]
 
 
-def check_suite(benchmark: SuiteBenchmark, path: Path) -> None:
-    """The suite can be read, and asks what the campaign wants to know."""
-    name, suite = benchmark.benchmark or benchmark.name, read_suite(path)
+def _check_suites(arm: str, config: CampaignConfig, method: MethodConfig, *, beside: Path) -> None:
+    for benchmark in config.benchmarks:
+        if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
+            check_suite(benchmark, beside / benchmark.suite, method, whose=f"arm '{arm}'")
+
+
+def check_suite(benchmark: SuiteBenchmark, path: Path, method: MethodConfig, *, whose: str) -> None:
+    """The suite can be read and answered, and asks what the campaign wants to know."""
+    name, suite = benchmark.benchmark or benchmark.name, answerable_suite(path, method, whose=whose)
     known = [each.name for each in suite.benchmarks]
     if name not in known:
         raise ConfigError(

@@ -43,6 +43,13 @@ def record_decision(campaign: OpenCampaign, decision: Decision, ledger: Ledger) 
     return decision
 
 
+def changed_since(decisions: Sequence[Decision], ledger: Ledger) -> list[Decision]:
+    """Those of one campaign of which the ledger has something else on record."""
+    campaigns = {each.campaign for each in decisions}
+    known = {each.place(): each for name in campaigns for each in ledger.decisions(name)}
+    return [each for each in decisions if known.get(each.place(), each) != each]
+
+
 def _require_same_clauses(recorded: Decision, found: Decision, path: Path) -> None:
     before, now = (
         [(gate.gate, clause.name) for gate in each.gates for clause in gate.clauses]

@@ -36,7 +36,7 @@ SETTINGS_FILE = "settings.json"
 KNOWN_GOOD_FILE = "known_good.json"
 """After the candidate's name and a dot."""
 
-MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent"})
+MAY_CHANGE = frozenset({"budget_device_hours", "workers", "dissent", "owner", "least_effect_because"})
 """Keys that decide no verdict's threshold: more money, more machines and other opinions are no second look."""
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from assay.base.digest import sha256_of_json
-from assay.base.errors import DataError
-from assay.base.kind_text import kind_text
-from assay.evaluation.decision.config import PlanRule, StandardRule
+from assay.base.errors import AssayError, DataError
+from assay.base.value_text import kind_text
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.split import split_view
+from assay.evaluation.decision.config import PlanRule, PredictionsBenchmark, StandardRule
 from assay.evaluation.decision.facts import (
     Facts,
     FileFacts,
@@ -26,13 +28,14 @@ from assay.evaluation.decision.facts import (
 )
 from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.forecast import forecast_of
-from assay.launch.campaign.scores import ScoredRun, benchmark_scores
+from assay.launch.campaign.scores import ScoredRun, benchmark_scores, scores_beside
 from assay.launch.campaign.seal import Bench, seal_of
 from assay.launch.run import existing_run
 from assay.records.coverage import Coverage
 from assay.records.decision import Source
 from assay.records.drill import DrillReport
 from assay.records.evidence import Look
+from assay.training.recipe import recipe_of
 
 
 def gather(
@@ -59,12 +62,30 @@ def gather(
         recipe=existing_run(campaign.home, candidate_runs[0].record.run_id).recipe,
         files=file_facts(config.rule, beside),
     )
+    facts = facts._replace(beside=tuple(scores_beside(campaign, runs, bench.ledger)))
     scaling = config.rule.scaling
     if scaling is not None and scaling.record is not None:
         facts = facts._replace(forecast=_forecast_on_file(beside / scaling.record))
     elif scaling is not None:
         facts = facts._replace(forecast=forecast_of(campaign, facts, scaling, bench.ledger))
+    facts = facts._replace(most_items=_most_items(campaign, facts, baseline_runs[0].record.run_id))
     return facts._replace(seal=seal_of(campaign, facts, runs, bench))
+
+
+def _most_items(campaign: OpenCampaign, facts: Facts, run_id: str) -> dict[str, int]:
+    """Benchmark -> items at most, where held-out rows are asked; none where the dataset is gone."""
+    data = recipe_of(existing_run(campaign.home, run_id)).data
+    split = data.split.model_copy(update={"drop_leaks": False})  # to find them all tokens are read
+    try:
+        view = split_view(Dataset.open(Path(data.dataset)), split, "validation")
+    except AssayError:
+        return {}
+    times = view.dataset.manifest.num_rows / int(view.num_rows.sum())
+    return {
+        each.name: int(times * facts.benchmarks[each.name].differences.shape[1])
+        for each in campaign.config.open_benchmarks
+        if isinstance(each, PredictionsBenchmark)
+    }
 
 
 def file_facts(rule: StandardRule, folder: Path) -> FileFacts:

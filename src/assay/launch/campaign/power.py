@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from assay.base.units import number_of
 from assay.evaluation.decision.config import CampaignConfig, GuardrailRule, SafetyRule
-from assay.evaluation.decision.words import bound_text, chance_text, effect_text, rate_text
+from assay.evaluation.decision.words import bound_text, chance_text, effect_text, is_beyond, rate_text
 from assay.evaluation.evidence.campaign.look_power import LookPower, cure_of, power_of_looks
 from assay.evaluation.evidence.failure_rate import rate_upper, trials_needed
 from assay.evaluation.evidence.guardrail import Allowance, allowance_for_unseen, chance_to_pass
-from assay.evaluation.evidence.power import POWER, minimum_detectable_effect, seeds_needed
+from assay.evaluation.evidence.power import MAX_SEEDS, POWER, minimum_detectable_effect, seeds_needed
 from assay.evaluation.evidence.warnings import LEAST_FOUND, MOST_LOST, Warned, warnings_of_clusters
-from assay.launch.campaign.paired_noise import NoiseBeforehand, PairedNoise
+from assay.launch.campaign.paired_noise import ItemDraws, NoiseBeforehand, PairedNoise
 from assay.store.home import Home
 
 ITEMS_FACTORS = (2, 4, 8, 16, 32, 64)
@@ -41,13 +41,13 @@ class SafetyPower(NamedTuple):
     """What a safety benchmark could show."""
 
     rule: SafetyRule
-    num_items: int | None
+    draws: ItemDraws | None
     """None where they cannot be counted yet."""
 
     @property
     def least_bound(self) -> float:
         """The bound of the rate where no item fails."""
-        return float(rate_upper(0.0, float(self.num_items or 0)))
+        return float(rate_upper(0.0, float(self.draws.number if self.draws else 0)))
 
 
 class StatedPower(NamedTuple):
@@ -67,12 +67,13 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
     noise, looks = beforehand.of(config.rule.primary), []
     if noise is not None:
         plan, rule = config.look_plan(), config.rule.thresholds()
-        looks = power_of_looks(plan, rule, noise.components, num_items=noise.num_items)
+        looks = power_of_looks(plan, rule, noise.components, num_items=noise.draws.number)
     guardrails = [
         _of_guardrail(each, beforehand.of((each.benchmark,)), config.seeds) for each in config.rule.guardrails
     ]
-    safety = [SafetyPower(each, beforehand.num_items(each.benchmark)) for each in config.rule.safety]
-    warnings = _of_looks(config, noise, looks) if noise is not None else []
+    safety = [SafetyPower(each, beforehand.draws((each.benchmark,))) for each in config.rule.safety]
+    warnings = beforehand.data_warnings()
+    warnings += _of_looks(config, noise, looks) if noise is not None else []
     warnings += _of_guards(guardrails, safety, config.seeds)
     warnings += warnings_of_clusters(config.differing_clusters())
     return StatedPower(noise, looks, guardrails, safety, warnings)
@@ -81,22 +82,27 @@ def stated_power(config: CampaignConfig, home: Home, *, beside: Path) -> StatedP
 def power_lines(found: StatedPower) -> list[str]:
     """What `--check` prints of it."""
     lines = [
-        "power: not known before the first look, since no campaign on record measured these primary "
-        "benchmarks and their scores are no shares"
+        "power: not known before the first look: no campaign on record measured these primary benchmarks, and "
+        "their scores are no shares of items that can be counted now"
     ]
     if found.noise is not None:
         unit = found.noise.unit
         lines = [
             f"power, {found.noise.source}:",
             *(
-                f"  look at {number_of(each.num_seeds, 'seed')}: finds a gain of "
-                f"{effect_text(each.finds, unit, signed=False)} 80% of the time; of candidates that are worth "
-                f"having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
+                f"  look at {number_of(each.num_seeds, 'seed')}: {_scaled_text(each, unit)}; of candidates "
+                f"that are worth having it scales {chance_text(each.scales)}, stops {chance_text(each.stops)}"
                 + (f", gives up on {chance_text(each.gives_up)}" if each.gives_up >= 0.005 else "")
                 for each in found.looks
             ),
         ]
     return [*lines, *map(_guardrail_line, found.guardrails), *map(_safety_line, found.safety)]
+
+
+def _scaled_text(each: LookPower, unit: str) -> str:
+    if is_beyond(each.finds, unit):
+        return "scales no gain that a share can have 80% of the time"
+    return f"scales a gain of {effect_text(each.finds, unit, signed=False)} 80% of the time"
 
 
 def _guardrail_line(each: GuardrailPower) -> str:
@@ -105,25 +111,30 @@ def _guardrail_line(each: GuardrailPower) -> str:
         return f"{name}: not known before the first look; no campaign on record measured it, and it is no share"
     unit = each.noise.unit
     return (
-        f"{name}, margin {bound_text(each.rule.margin, unit)}, on {number_of(each.noise.num_items, 'item')}: "
-        f"passes {chance_text(each.passes)} of candidates that do no harm; 80% with a margin of "
-        f"{effect_text(each.enough, unit, signed=False)}"
+        f"{name}, margin {bound_text(each.rule.margin, unit)}, on {each.noise.draws.text()}: "
+        f"passes {chance_text(each.passes)} of candidates that do no harm; 80% with "
+        + ("no margin that a share can have" if is_beyond(each.enough, unit) else _margin(each.enough, unit))
     )
+
+
+def _margin(margin: float, unit: str) -> str:
+    return f"a margin of {effect_text(margin, unit, signed=False)}"
 
 
 def _safety_line(each: SafetyPower) -> str:
     name = f"  safety {each.rule.benchmark}, at most {rate_text(each.rule.max_rate)}"
-    if each.num_items is None:
+    if each.draws is None:
         return f"{name}: its items cannot be counted before the first look"
-    return f"{name}: {number_of(each.num_items, 'item')} without a failure show {rate_text(each.least_bound)}"
+    return f"{name}: {each.draws.text()} without a failure show {rate_text(each.least_bound)}"
 
 
 def _of_guardrail(rule: GuardrailRule, noise: PairedNoise | None, num_seeds: int) -> GuardrailPower:
     if noise is None:
         return GuardrailPower(rule, None, math.nan, math.nan)
-    passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=noise.num_items)
-    allowed = _allowance(noise, noise.num_items)
-    design = {"num_seeds": num_seeds, "num_items": noise.num_items}
+    number = noise.draws.number
+    passes = _passes(rule.margin, noise, num_seeds=num_seeds, num_items=number)
+    allowed = _allowance(noise, number)
+    design = {"num_seeds": num_seeds, "num_items": number}
     enough = allowed.margin + minimum_detectable_effect(allowed.components, **design)
     return GuardrailPower(rule, noise, passes, enough)
 
@@ -176,11 +187,12 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
             "margins."
         ]
     texts += [
-        f"safety benchmark '{each.rule.benchmark}' cannot pass: {number_of(each.num_items, 'item')} without "
+        f"safety benchmark '{each.rule.benchmark}' cannot pass: {each.draws.text()} without "
         f"any failure still leave a rate of {rate_text(each.least_bound)}, and at most "
-        f"{rate_text(each.rule.max_rate)} is allowed. It takes {trials_needed(each.rule.max_rate):,} items."
+        f"{rate_text(each.rule.max_rate)} is allowed. It takes "
+        f"{_wanted(each.draws, trials_needed(each.rule.max_rate))}."
         for each in safety
-        if each.num_items is not None and each.least_bound > each.rule.max_rate
+        if each.draws is not None and each.least_bound > each.rule.max_rate
     ]
     return [Warned("guardrail cannot pass", text) for text in texts]
 
@@ -188,21 +200,33 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
 def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:
     """The margin that would do, and seeds or items for the one that was declared."""
     assert each.noise is not None
-    margin, num_items = each.rule.margin, each.noise.num_items
+    margin, draws = each.rule.margin, each.noise.draws
+    num_items = draws.number
     allowed = _allowance(each.noise, num_items)
-    parts = [f"a margin of {effect_text(each.enough, each.noise.unit, signed=False)}"]
+    unit = each.noise.unit
+    parts = [] if is_beyond(each.enough, unit) else [_margin(each.enough, unit)]
     if seeds := seeds_needed(margin - allowed.margin, allowed.components, num_items=num_items):
         parts.append(f"{seeds} seeds")
     for factor in ITEMS_FACTORS:
         if _passes(margin, each.noise, num_seeds=num_seeds, num_items=factor * num_items) >= POWER:
-            parts.append(f"{factor * num_items:,} items instead of {num_items:,}")
+            parts.append(_wanted(draws, factor * num_items, instead=True))
             break
+    if not parts:
+        return f"Neither a margin, nor {MAX_SEEDS} seeds, nor {ITEMS_FACTORS[-1]} times as many items would do."
     return f"For {POWER:.0%}: {' or '.join(parts)}."
+
+
+def _wanted(draws: ItemDraws, number: int, *, instead: bool = False) -> str:
+    """So many draws; where the whole dataset has fewer, that holding out more of it will not do."""
+    text = draws.text(number) + (f" instead of {draws.number:,}" if instead else "")
+    if draws.most is None or number <= draws.most:
+        return text
+    return f"{text}, more than the dataset has (about {draws.most:,} if all of it were held out)"
 
 
 def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     plan, rule = config.look_plan(), config.rule.thresholds()
-    cure = cure_of(plan, rule, noise.components, num_items=noise.num_items)
+    cure = cure_of(plan, rule, noise.components, num_items=noise.draws.number)
     if cure is None:
         return (
             f"Neither seeds nor items would do: ask for more than {bound_text(rule.least_effect, noise.unit)}."
@@ -210,5 +234,5 @@ def _cure_text(config: CampaignConfig, noise: PairedNoise) -> str:
     runs = (1 + len(config.candidates)) * (cure.num_seeds - config.seeds)
     parts = [f"{cure.num_seeds} seeds ({number_of(runs, 'more run')})"] if runs else []
     if cure.items_factor > 1:
-        parts.append(f"{cure.items_factor * noise.num_items:,} items instead of {noise.num_items:,}")
+        parts.append(_wanted(noise.draws, cure.items_factor * noise.draws.number, instead=True))
     return f"The cheapest cure, for {LEAST_FOUND:.0%}: {' and '.join(parts)}."

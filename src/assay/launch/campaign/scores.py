@@ -5,19 +5,21 @@ in either is another answer.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from assay.base.clock import Clock
-from assay.base.errors import DataError
+from assay.base.errors import AssayError, DataError
 from assay.evaluation.decision.config import PredictionsBenchmark, SuiteBenchmark
-from assay.evaluation.decision.facts import BenchmarkScores
-from assay.evaluation.decision.row_scores import asked_sha256, result_of_predictions
+from assay.evaluation.decision.facts import BenchmarkFacts, BenchmarkScores, benchmark_facts
+from assay.evaluation.decision.row_scores import asked_sha256, result_of_predictions, scored_predictions
 from assay.evaluation.evidence.benchmark_items import (
     RESULT_FILE,
     load_result,
     read_score_matrix,
     result_folders,
+    score_matrix,
 )
 from assay.evaluation.evidence.predictions import predictions_of
 from assay.launch.bookkeeping import rebuild_run, writer_of
@@ -26,6 +28,7 @@ from assay.launch.campaign.folder import OpenCampaign
 from assay.launch.campaign.train import ArmRun, device_seconds_of
 from assay.launch.evaluation.queue import queue_of, record_results, work
 from assay.launch.run import existing_run
+from assay.records.benchmark import BenchmarkResult
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Source
 from assay.records.evaluation import AnyEvaluation
@@ -101,11 +104,32 @@ def benchmark_scores(benchmark: str, runs: Sequence[ScoredRun], home: Path) -> B
     return BenchmarkScores(read_score_matrix(folders), results, sources)
 
 
+def scores_beside(campaign: OpenCampaign, runs: Sequence[ScoredRun], ledger: Ledger) -> list[BenchmarkFacts]:
+    """What else the rows of the primary benchmarks say, as far as predictions are there and say it: an AUC
+    needs two classes, and rows of both."""
+    found: list[BenchmarkFacts] = []
+    for benchmark in campaign.config.beside:
+        with suppress(AssayError):
+            scored = [_scored_again(campaign, benchmark, run.record, ledger) for run in runs]
+            scores = BenchmarkScores(score_matrix(scored), tuple(result for result, _ in scored), ())
+            found.append(benchmark_facts(benchmark, "other", scores, edition=campaign.config.rule.edition))
+    return found
+
+
+def _scored_again(
+    campaign: OpenCampaign, benchmark: PredictionsBenchmark, record: CampaignRun, ledger: Ledger
+) -> tuple[BenchmarkResult, Any]:
+    evaluation = ledger.evaluations(record.run_id)[-1]
+    table = predictions_of(campaign.home.run_dir(record.run_id), evaluation)
+    return scored_predictions(benchmark, table, evaluation, arm=record.arm, seed=record.seed, evaluated_s=0.0)
+
+
 def _predictions_folder(
     benchmark: PredictionsBenchmark, each: ArmRun, evaluation: AnyEvaluation, ledger: Ledger, clock: Clock
 ) -> Path:
     folder = Path(each.run.run_dir) / "benchmarks" / benchmark.name
-    wanted = (evaluation.weights_digest, asked_sha256(benchmark, evaluation))
+    asked = asked_sha256(benchmark, dataset=evaluation.dataset_fingerprint, split=evaluation.split)
+    wanted = (evaluation.weights_digest, asked)
     if (folder / RESULT_FILE).is_file():
         known = load_result(folder)
         if (known.weights_digest, known.benchmark_sha256) == wanted:

@@ -70,7 +70,8 @@ def seal_of(
         )
     scored = [_with_sealed(run, benchmark, campaign, bench) for run in runs]
     scores = benchmark_scores(benchmark.name, scored, campaign.home.folder.resolve())
-    return SealFacts(benchmark_facts(benchmark, "sealed", scores), "", source)
+    edition = campaign.config.rule.edition
+    return SealFacts(benchmark_facts(benchmark, "sealed", scores, edition=edition), "", source)
 
 
 def openings(home: Home) -> Iterator[SealOpening]:

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 from assay.base.clock import SystemClock
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, RESULT_FILE, items_bytes, items_table
+from assay.evaluation.suite.answerable import refuse_what_it_cannot_answer
 from assay.evaluation.suite.config import (
     Benchmark,
     BitsPerByte,
@@ -32,19 +33,21 @@ from assay.evaluation.suite.queue import (
 )
 from assay.evaluation.suite.sampled import GenerationScorer, RegistryScorer
 from assay.evaluation.suite.scorer import Scorer
+from assay.launch.run import chosen_commit
 from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
+from assay.records.exported_model import EXPORT_FILE, ExportedModel
 from assay.records.run import Run
 from assay.scoring.grade import Tools
 from assay.scoring.graders import LabelModel, Multi, ScoreModel
 from assay.scoring.http_sampler import HttpSampler
+from assay.store.commit_log import CommitLog
 from assay.store.home import Home
 from assay.store.leases import holding, take_lease
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
-from assay.store.objects import ObjectStore
+from assay.store.objects import ObjectStore, open_store
 from assay.training.recipe import recipe_of
-from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions
 
 if TYPE_CHECKING:
     from assay.data.dataset.formats.template import ChatTemplate
@@ -60,7 +63,8 @@ def scorers_of_commit(
     """
     from assay.evaluation.suite.commit_model import ClassificationScorer, HeldOutScorer, load_committed
 
-    _refuse_what_it_cannot_answer(suite, suite_path, run)
+    method = recipe_of(run).method
+    refuse_what_it_cannot_answer(suite, suite_path, method, whose=f"run '{run.run_id}'")
     model, asked = load_committed(run, commit, store), None
     for benchmark in suite.benchmarks:
         if isinstance(benchmark, Classification):
@@ -70,28 +74,6 @@ def scorers_of_commit(
         else:
             asked = asked or language_model(run, model, commit)
             yield _scorer_of_model(benchmark, Path(suite_path), asked, tools=Tools())
-
-
-def _refuse_what_it_cannot_answer(suite: Suite, suite_path: str, run: Run) -> None:
-    from assay.training.methods.registry import method_of
-    from assay.training.trainer.method import ExportableMethod
-
-    config = recipe_of(run).method
-    predictions, method = config.predictions, method_of(config)
-    answered: list[type[Benchmark]] = []
-    if isinstance(predictions, BinaryPredictions | ClassPredictions):
-        answered.append(Classification)
-    if not isinstance(predictions, BinaryPredictions):
-        answered.append(HeldOutRows)
-    if isinstance(method, ExportableMethod) and method.form == "language_model":
-        answered += [MultipleChoice, BitsPerByte, Generation, RegistryBenchmark]
-    for benchmark in suite.benchmarks:
-        if not isinstance(benchmark, tuple(answered)):
-            kinds = ", ".join(get_args(each.model_fields["type"].annotation)[0] for each in answered)
-            raise ConfigError(
-                f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, but run "
-                f"'{run.run_id}' is of method '{config.type}', which answers only those of type {kinds}."
-            )
 
 
 _NEEDS_TOKENIZER = (
@@ -166,8 +148,15 @@ def _scorer_of_model(
 
             return BitsPerByteScorer(benchmark, folder, model, training_text)
     who = "an endpoint" if isinstance(model, HttpSampler) else "a language model"
+    of_runs = isinstance(benchmark, Classification | HeldOutRows)
+    cure = (
+        f"A run's commits do: 'assay eval work RUN --suite {suite_path}'."
+        if of_runs
+        else "Ask the model's folder, or leave it out of the suite."
+    )
     raise ConfigError(
-        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer."
+        f"{suite_path}: benchmark '{benchmark.name}' is of type {benchmark.type}, which {who} cannot answer. "
+        f"{cure}"
     )
 
 
@@ -189,6 +178,29 @@ def local_model(folder: str, *, chat_day: date | None = None) -> "tuple[LocalMod
     digest = weights_digest(model.network.state_dict())
     template = _template(checkpoint_path(folder), chat_day) if chat_day is not None else None
     return LocalModel(model, name=f"weights {digest[:12]}", template=template), digest
+
+
+def refuse_results_of_others(home: Home, run_id: str, step: int, folder: Path | None = None) -> None:
+    """Raise `ConfigError` where results would be filed as those of a run's commit and are not of it.
+
+    `folder` is the model's; its export says whose weights it holds. Of an endpoint, or of another tool's
+    scores, nobody can tell: then the run must have a commit of that step.
+    """
+    if not home.has_run(run_id):
+        return
+    run = home.run(run_id)
+    chosen_commit(run, CommitLog(open_store(run.store_url)), step)
+    if folder is None:
+        return
+    path = folder / EXPORT_FILE
+    there = ExportedModel.from_json(path.read_bytes(), source=path) if path.is_file() else None
+    if there is None or (there.run_id, there.step) != (run_id, step):
+        other = f" (it is of run '{there.run_id}' at step {there.step:,})" if there else ""
+        raise ConfigError(
+            f"{folder} is no export of run '{run_id}' at step {step:,}{other}, and its results would stand as "
+            f"that commit's. File them under another --run-id; 'assay eval work {run_id}' asks the run's own "
+            "commits."
+        )
 
 
 def judges_at(base_url: str, suite: Suite, model: str | None) -> Tools:

@@ -93,14 +93,16 @@ def export_run(
     progress(2, _PARTS)
     unfinished = to.parent / f".unfinished-{to.name}-{secrets.token_hex(4)}"
     unfinished.mkdir(parents=True)
+    types = dataset.manifest.columns
+    columns = {name: types[name] for name in recipe.method.columns if name != TOKENS}
+    columns = columns if method.form == "classifier" else {}
     try:
         base = base_sha256(model) if adapters == "apart" else None
-        method.save_portable(model, unfinished, Leaving(beside.numbers, adapters))
+        method.save_portable(model, unfinished, Leaving(beside.numbers, adapters, columns))
         for name, data in beside.files.items():
             (unfinished / name).write_bytes(data)
         _readable_as_the_folder(unfinished)
         progress(3, _PARTS)
-        columns = dataset.manifest.columns
         exported = ExportedModel(
             run_id=run.run_id,
             step=commit.step,
@@ -109,9 +111,7 @@ def export_run(
             recipe_sha256=run.recipe_sha256,
             dataset=dataset.manifest.name,
             dataset_fingerprint=run.dataset_fingerprint,
-            columns={name: columns[name] for name in recipe.method.columns if name != TOKENS}
-            if method.form == "classifier"
-            else {},
+            columns=columns,
             tokenizer_sha256=known.sha256,
             is_tokenizer_proved=known.is_proved,
             max_tokens=dataset.manifest.lengths.max,

@@ -183,7 +183,8 @@ def _column(name: str, kind: pa.DataType, part: Sequence[tuple[str, Row]], *, is
                 _typed([value], kind)
             except (pa.ArrowException, TypeError) as error:
                 raise DataError(
-                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}."
+                    f"{where}: '{name}' is {value!r:.40}, and in training it was {kind}. Mend the value, or "
+                    "leave it empty where it is not known."
                 ) from error
         raise
 

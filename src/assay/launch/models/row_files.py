@@ -47,7 +47,7 @@ def refuse_without_text(file: Path, name: str) -> None:
 
 
 def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) -> str:
-    """The text of a row of a part of a file; empty where it has none."""
+    """The text of a row of a part of a file; empty where it has none, or blanks, as for `assay data build`."""
     if name not in row:
         columns = {column: [each[column] for _, each in part if each.get(column)] for column in row}
         likely = likely_text(columns) or "NAME"
@@ -58,7 +58,7 @@ def text_of(row: Row, name: str, where: str, part: Sequence[tuple[str, Row]]) ->
         return ""
     if not isinstance(row[name], str):
         raise DataError(f"{where}: '{name}' is no text but {row[name]!r:.40}. Drop the row, or mend it.")
-    return str(row[name])
+    return str(row[name]) if str(row[name]).strip() else ""
 
 
 class RowWriter(Protocol):

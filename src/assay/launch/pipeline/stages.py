@@ -24,7 +24,7 @@ from assay.launch.campaign.suites import sealed_suites
 from assay.launch.models.export import export_run, write_outline
 from assay.launch.pipeline.config import PREFIX, StageCommit, comparison_of, stages_named
 from assay.launch.pipeline.folder import MODELS, GivenPipeline, OpenPipeline
-from assay.launch.run import check_length, checked, chosen_commit, existing_run, outlined_run, steps_of
+from assay.launch.run import check_new, checked, chosen_commit, existing_run, outlined_run, steps_of
 from assay.records.commit import Commit
 from assay.records.exported_model import EXPORT_FILE, ExportedModel, ModelForm
 from assay.records.run import Run
@@ -65,7 +65,7 @@ def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
                 recipe, dataset = checked(loaded)
                 LaneShares(recipe.loader.lanes, given.config.workers)
                 num_steps = steps_of(recipe, dataset).planned
-                check_length(recipe, num_steps)
+                check_new(recipe, num_steps)
                 if stage.name in outlined:
                     forms[stage.name] = write_outline(recipe, dataset, Path(scratch) / stage.name)
             except AssayError as error:
@@ -73,16 +73,22 @@ def check_stages(given: GivenPipeline, home: Home) -> dict[str, int]:
                 raise type(error)(f"stage '{stage.name}': {said}") from error
             steps[stage.name], recipes[stage.name] = num_steps, recipe
             planned[run_id] = outlined_run(home, recipe, dataset, run_id=run_id)
-    if (compared := comparison_of(given.config, given.file.name)) is not None:
-        for benchmark in compared.benchmarks:
-            if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
-                check_suite(benchmark, given.file.parent / benchmark.suite)
-        sealed_suites(compared, beside=given.file.parent)
-        if wordless := [each for each in given.config.compared() if forms[each] != "language_model"]:
-            raise ConfigError(
-                f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it."
-            )
+        _check_comparison(given, recipes, forms)  # while the outlines of the models are there
     return steps
+
+
+def _check_comparison(given: GivenPipeline, recipes: dict[str, Recipe], forms: dict[str, ModelForm]) -> None:
+    compared = comparison_of(given.config, given.file.name)
+    if compared is None:
+        return
+    if wordless := [each for each in given.config.compared() if forms[each] != "language_model"]:
+        raise ConfigError(f"compare: stage '{wordless[0]}' writes no text, so no benchmark can be asked of it.")
+    sealed_suites(compared, beside=given.file.parent)
+    for benchmark in compared.benchmarks:
+        for name in given.config.compared():
+            if isinstance(benchmark, SuiteBenchmark) and benchmark.suite is not None:
+                path, method = given.file.parent / benchmark.suite, recipes[name].method
+                check_suite(benchmark, path, method, whose=f"stage '{name}'")
 
 
 def _outlined(given: GivenPipeline) -> set[str]:

@@ -346,6 +346,7 @@ class Follower:
         self._lead_host = host.lower()
         self._clock = clock
         self._next_beats_s = 0.0
+        self._told_devices: tuple[str, ...] = ()
         self._context = fork_context()
         self._link = connect_link(host, port, link_key(Path(run.run_dir)), clock, timeout_s=GATHER_S)
         self._ranks: RankProcesses | None = None
@@ -380,13 +381,14 @@ class Follower:
     def _watch_ranks(self) -> None:
         assert self._ranks is not None
         self._ranks.wait_for_news(POLL_S)
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._next_beats_s:
-            self._next_beats_s = now_s + BEATS_S
+        now_s, devices = self._clock.monotonic_s(), tuple(self._ranks.devices())
+        # A rank that dies young has its device told before its end.
+        if now_s >= self._next_beats_s or devices != self._told_devices:
+            self._next_beats_s, self._told_devices = now_s + BEATS_S, devices
             beats = tuple(
                 beat._replace(at_s=now_s - beat.at_s) if beat.at_s else None for beat in self._ranks.beats()
             )
-            self._link.send(Beats(beats=beats, devices=tuple(self._ranks.devices())))
+            self._link.send(Beats(beats=beats, devices=devices))
         if (end := self._ranks.end()) is not None:
             self._has_ended = True
             self._link.send(Ended(end=end))
@@ -412,7 +414,7 @@ class Follower:
         if not is_ours or (meets_at.scheme, meets_at.hostname) != ("tcp", self._lead_host):
             raise LinkLost(f"it asked for {ranks} of run '{attempt.run_id}', to meet at {message.rendezvous}")
         self._ranks = RankProcesses(self._context, self._run, message.orders, ranks, message.rendezvous)
-        self._has_ended = False
+        self._has_ended, self._told_devices = False, ()
         if self._stop_asked:
             self._ranks.signal(signal.SIGTERM)
 

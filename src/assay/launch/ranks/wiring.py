@@ -1,7 +1,7 @@
 """Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
@@ -13,8 +13,10 @@ from assay.data.dataset.split import Part, key_column, split_view
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder, with_clusters
+from assay.evaluation.evidence.warnings import ONE_SCORE
 from assay.evaluation.suite.predictions import (
     graded_rows,
+    is_one_score,
     predict,
     validation_error,
     validation_metric,
@@ -237,7 +239,7 @@ def _evaluator(
     ranks: Ranks,
     recorder: RankRecorder,
 ) -> Callable[[int], float | None]:
-    """Scores the validation rows with the weights as they are."""
+    """Scores the validation rows with the weights as they are; once, where the last step is asked for again."""
     # Opened when it is asked for: the first step need not wait for it.
     key = key_column(recipe.data.split)
     validation = cache(partial(_loader, recipe, "validation", () if key is None else (key,)))
@@ -252,13 +254,15 @@ def _evaluator(
         table = with_clusters(graded_rows(table, predictions), key, kept=key in recipe.method.columns)
         folder = evaluation_folder(Path(task.run.run_dir), step=step, split="validation")
         write_predictions(table, folder / PREDICTIONS_FILE)
+        if (alike := is_one_score(table, predictions)) is not None:
+            recorder.log(step, {ONE_SCORE: float(alike)})
         metric = validation_metric(table, predictions)
         if metric is not None:
             name, error = f"validation_{predictions.metric.name}", validation_error(table, predictions)
             recorder.log(step, {name: metric, **({} if error is None else {f"{name}_error": error})})
         return metric
 
-    return evaluate
+    return lru_cache(maxsize=1)(evaluate)
 
 
 def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from assay.evaluation.decision.words import interval_words
 from assay.reporting.figures.evidence_plots import ForestRow, forest_chart, is_worse
 from assay.reporting.figures.figure import Figure, Table, figure
-from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, effect_row
+from assay.reporting.views.memo import EFFECT_COLUMNS, Memo, all_effects, effect_row
 
 BENCHMARKS_CAPTION = (
     "A gain that one benchmark alone carries is no gain of the method; a guardrail must hold. Red: surely "
@@ -18,7 +18,7 @@ def memo_figures(memo: Memo) -> Iterator[Figure]:
     if not memo.decisions:
         return
     yield _gains(memo)
-    units = {effect.unit: None for decision in memo.decisions for effect in decision.effects}
+    units = {effect.unit: None for decision in memo.decisions for effect in all_effects(decision)}
     for place, unit in enumerate(units):
         yield _benchmarks(memo, unit, caption=_caption(unit, is_first=place == 0))
 
@@ -55,7 +55,7 @@ def _benchmarks(memo: Memo, unit: str, *, caption: str) -> Figure:
     told: list[tuple[str, ...]] = []
     for decision in memo.decisions:
         rows.append(ForestRow(decision.candidate, None, ""))
-        for each in decision.effects:
+        for each in all_effects(decision):
             if each.unit == unit:
                 worse = is_worse(each.effect, 0.0, higher_is_better=True)
                 rows.append(ForestRow(each.benchmark, each.effect, each.role, worse))

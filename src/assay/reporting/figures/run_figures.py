@@ -180,7 +180,11 @@ def metrics_table(metrics: ClassifierMetrics | ScoreMetrics) -> Table:
 def _label_rows(metrics: ScoreMetrics) -> Iterator[tuple[str, str, str]]:
     """What is no mean over rows: of classes, of numbers."""
     if metrics.macro_f1 is not None:
-        yield "macro F1", f"{metrics.macro_f1:.4f}", "the mean over classes, each counting alike"
+        yield (
+            "macro F1",
+            f"{metrics.macro_f1:.4f}",
+            "the mean over classes that occur here, each counting alike",
+        )
     if (fit := metrics.fit) is not None:
         r_squared = "—" if fit.r_squared is None else f"{fit.r_squared:.4f}"
         yield (
@@ -257,7 +261,7 @@ def _life(run: RunView) -> Figure:
     num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
     lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
     label = f"Steps over time in {lives}; {num_kills} died"
-    fall = " A red line falls from the last step made to the last commit: that work was made again."
+    fall = " A red line falls from the last step made to the last commit: that work was lost."
     return figure(
         lambda width: life_chart(run.attempts, run.commits, width=width, label=label),
         title="The life of the run",

@@ -30,6 +30,8 @@ def _lines(memo: Memo) -> Iterator[str]:
         memo.decisions,
         ("candidate", lambda each: f"[{plain(each.candidate)}](#{quote(each.candidate)})"),
         ("next", lambda each: plain(view.next_text(each))),
+        ("who", lambda each: plain(view.who_text(each))),
+        ("instead", lambda each: plain(view.instead_text(each))),
         ("cost so far", lambda each: device_time_text(each.spent_s)),
         ("decision", lambda each: code(view.place_of(each))),
     )
@@ -49,14 +51,17 @@ def _candidate(decision: Decision) -> Iterator[str]:
     patch = ", ".join(code(f"{key}: {value}") for key, value in decision.patch.items())
     why = f" Tried because {plain(decision.because)}." if decision.because else ""
     yield f"The change: {patch}.{why}"
+    yield from ("", plain(view.least_text(decision)))
+    if decision.meaning:
+        yield from ("", f"What it means. {plain(' '.join(decision.meaning))}")
     for _, title, lines in view.lists_of(decision):
         yield from ("", f"**{title}**", "")
         yield from (f"- {plain(line)}" for line in lines)
     for gate in decision.gates:
         yield from ("", f"**Gate {plain(gate.gate)}: {view.gate_text(gate)}.** {plain(gate.reason)}", "")
         yield from markdown_table(_clauses(decision, gate))
-    yield from ("", f"**Benchmarks.**{view.clusters_text(decision)}", "")
-    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in decision.effects])
+    yield from ("", f"**Benchmarks.**{view.effects_note(decision)}", "")
+    effects = Table(view.EFFECT_COLUMNS, [view.effect_row(each) for each in view.all_effects(decision)])
     yield from markdown_table(quoted(effects))
     yield from ("", "**Records**", "")
     yield from markdown_table(_runs(decision))

@@ -112,13 +112,14 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
         "```python",
         "from transformers import AutoModelForSequenceClassification, AutoTokenizer",
         "",
-        "tokenizer = AutoTokenizer.from_pretrained(FOLDER)",
-        "model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)",
+        "tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)",
+        "model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True).eval()",
         'tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")',
     )
     columns = [name for name in exported.columns if name != "label"]
     buckets = ", metadata_buckets=model.buckets_of(rows)" if columns else ""
-    yield from (f"logits = model(**tokens{buckets}).logits", "```", "")
+    label = exported.recipe["method"].get("label") or {"type": "binary"}
+    yield from (f"logits = model(**tokens{buckets}).logits", _ANSWERS[label["type"]], "```", "")
     if columns:
         named = ", ".join(map(code, columns))
         yield f"`rows` are mappings with {named}; without them all is missing."
@@ -127,6 +128,14 @@ def _use_of_classifier(exported: ExportedModel) -> Iterator[str]:
         "transformers only: read `modeling_assay.py` before you trust it. `assay predict FOLDER FILE` runs "
         f"none of it. Texts of more than {exported.max_tokens:,} tokens are cut, as none longer was trained on."
     )
+
+
+_ANSWERS = {
+    "binary": "probabilities = logits[:, 0].sigmoid()  # of label 1",
+    "classes": "probabilities = logits.softmax(dim=-1)  # in the order of model.config.id2label",
+    "number": "numbers = logits[:, 0] * model.config.label_scale + model.config.label_mean",
+}
+"""What is made of a classifier's logits, by what its label is."""
 
 
 def _data(facts: ModelFacts) -> Iterator[str]:
@@ -166,7 +175,7 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
         yield "None of these weights: the run evaluated other commits, or has not finished."
         return
     rows = evaluation.overall.num_rows
-    yield f"On the {rows:,} held-out rows of {code(evaluation.split)}, which were not trained on:"
+    yield f"On the {rows:,} held-out rows of {code(evaluation.split)}:"
     yield ""
     table = Table.of(
         evaluation.overall.measured,

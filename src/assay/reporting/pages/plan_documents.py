@@ -12,7 +12,7 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program
 from assay.planning.program.risk import StopCondition
-from assay.planning.program.work import Owners, ProgramGate
+from assay.planning.program.work import Evidence, Owners, PlayedRule, ProgramGate
 from assay.planning.risk.dossier import Dossier
 from assay.planning.risk.information import least_gain
 from assay.planning.risk.outcome import Outcome
@@ -155,7 +155,9 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
         sentence += (
             f"The optimum of the full scope, day {offer.calm_plan.decision_day()} when nothing happens, would "
             f"be in time in {percent_text(calm.p_on_time)} and over budget in "
-            f"{percent_text(calm.p_over_budget)}."
+            f"{percent_text(calm.p_over_budget)}; it would end with 'scale' in "
+            f"{percent_text(calm.verdicts['scale'])}, this plan does in "
+            f"{percent_text(safety.verdicts['scale'])}."
         )
     if offer.keeps_promises:
         return Verdict("good", "keeps its promises", sentence)
@@ -165,6 +167,16 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
         "bad",
         "breaks a promise",
         f"{sentence} Promised were {promised}: no scope of the program keeps both; this one breaks {broken}.",
+    )
+
+
+def more_seeds_text(dossier: Dossier) -> str:
+    """`scale in 18.5% with 4 of each arm (over budget in 6.1%), in ...`; empty where no gate reads a gain."""
+    more = [line for line in dossier.seeds if line.num_more > 0]
+    return ", ".join(
+        f"{'' if index else 'scale '}in {percent_text(line.p_scale)} with {line.num_seeds}"
+        f"{'' if index else ' of each arm'} (over budget in {percent_text(line.p_over_budget)})"
+        for index, line in enumerate(more)
     )
 
 
@@ -190,7 +202,7 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
         Tile(
             "over budget",
             percent_text(safety.p_over_budget),
-            f"of {program.budget.device_hours:,.0f} device-hours",
+            f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
         Tile("decision", f"day {day.p50:.0f}", f"80%: day {day.p10:.0f} to {day.p90:.0f}"),
         Tile(
@@ -381,6 +393,7 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
             ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
             ("passes a clear gain", lambda line: percent_text(line.p_pass_if_least)),
+            ("ends with 'scale'", lambda line: percent_text(line.p_scale)),
             ("on time", lambda line: percent_text(line.p_on_time)),
             ("over budget", lambda line: percent_text(line.p_over_budget)),
             ("device-hours", lambda line: f"{line.device_hours:,.0f}"),
@@ -512,11 +525,32 @@ def _thresholds(dossier: Dossier, name: str, gate: ProgramGate) -> Iterator[str]
         f"Reads the gain on '{title}' over the runs of '{program.activities[evidence.runs].title}': its "
         f"standard error is {error:.2f} points."
     )
-    yield (
-        f"Passes at {evidence.pass_at:+g} points or more, stops below {evidence.stop_below:+g}; between the "
-        f"two: {evidence.between}."
-    )
+    if evidence.rule is None:
+        pass_at, stop_below = evidence.thresholds
+        between = f"between the two: {evidence.between}"
+        yield f"Passes at {pass_at:+g} points or more, stops below {stop_below:+g}; {between}."
+    else:
+        yield from _campaign_text(evidence.rule)
     yield f"As things are believed today: {_shares(dossier, name)}."
+
+
+def judged_text(evidence: Evidence) -> str:
+    """`pass +1, stop below +0`, in points."""
+    if evidence.rule is not None:
+        return f"a campaign's rule, worth {evidence.rule.least_effect:+g}"
+    pass_at, stop_below = evidence.thresholds
+    return f"pass {pass_at:+g}, stop below {stop_below:+g}"
+
+
+def _campaign_text(rule: PlayedRule) -> Iterator[str]:
+    looks = f"looks at {', '.join(map(str, rule.looks))} seeds; " if rule.looks else ""
+    shared = f", shared by {number_of(rule.candidates, 'candidate')}" if rule.candidates > 1 else ""
+    yield (
+        f"Judged by a campaign's rule, as that will be: {rule.least_effect:+g} points are worth having; "
+        f"{looks}{rule.confidence:.0%} confidence over all looks{shared}."
+    )
+    for each in rule.guardrails:
+        yield f"Passes only if '{each.benchmark}' has lost less than {each.margin:g} points, surely."
 
 
 def _consequences(program: Program, gate: ProgramGate) -> Iterator[str]:

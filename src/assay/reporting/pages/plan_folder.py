@@ -48,6 +48,11 @@ def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
 def read_offer(folder: Path) -> Offer:
     """The offer that lies in a folder."""
     path = folder / OFFER_FILE
+    if folder.is_file():
+        raise ConfigError(
+            f"{folder}: a file; wanted is the folder that 'assay plan offer PROGRAM' wrote, plans/NAME unless "
+            "--out said otherwise."
+        )
     if not path.is_file():
         raise ConfigError(f"{path}: no such file. 'assay plan offer PROGRAM --out {folder}' writes it.")
     return Offer.from_json(path.read_bytes(), source=path)

@@ -25,6 +25,7 @@ def render_scaling_page(study: ScalingStudy, check: BandCheck | None, *, name: s
         parameters=parameters_table(study),
         asked=targets_table(study),
         law=study.law,
+        chosen_by=errors_text(study),
     )
 
 
@@ -37,20 +38,54 @@ def scaling_verdict(study: ScalingStudy) -> Verdict:
         return Verdict("bad", "refused", str(refused[0].refusal))
     if not study.asked:
         return Verdict("good", "fitted", f"{study.law.formula}, on {number_of(study.law.num_points, 'run')}.")
-    return Verdict("good", "within reach", " ".join(prediction_sentence(each) for each in study.asked))
+    said = " ".join(prediction_sentence(each) for each in study.asked)
+    if any(each.is_untested for each in study.asked):
+        return Verdict("open", "untested", f"{said} {level_text(study)}".rstrip())
+    if level := level_text(study):
+        return Verdict("open", "chance level not given", f"{said} {level}")
+    return Verdict("good", "within reach", said)
+
+
+def level_text(study: ScalingStudy) -> str:
+    """That scores level off above what was said to be guessing; nothing where they do not."""
+    if study.task is None or study.task.level is None:
+        return ""
+    level = f"{study.task.level:.2g}"
+    return (
+        f"The scores level off at about {level}, above the {study.task.curve.task.chance:g} that was given for "
+        f"guessing, and predictions go by that: say what guessing scores, '--chance {level}' perhaps."
+    )
 
 
 def prediction_sentence(asked: ExtrapolatedTarget) -> str:
-    """Such as: At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.884 to 2.067."""
+    """At parameters 70.0 G and tokens 1.4 T the loss will be 1.973, 90% band 1.896 to 2.054: known to 4.1%."""
     assert asked.prediction is not None, "a refused target has no sentence"
     loss = asked.prediction.loss
     band = f"{loss.confidence:.0%} band {loss.low:.4g} to {loss.high:.4g}"
-    sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}."
+    assert loss.low is not None and loss.high is not None, "a prediction has a band"
+    known = max(loss.high / loss.value - 1.0, 1.0 - loss.low / loss.value)
+    sentence = f"At {target_text(asked)} the loss will be {loss.value:.4g}, {band}: known to {known:.1%}."
     if asked.score is not None:
         sentence += (
             f" The score will be {asked.score.value:.3f}, {asked.score.low:.3f} to {asked.score.high:.3f}."
         )
+    if asked.is_untested:
+        beyond, tested = asked.prediction.times_beyond_data, asked.prediction.times_supported
+        sentence += (
+            f" Untested: it is {power_text(beyond)} times beyond the largest run, and such bands were tested "
+            f"up to {power_text(tested)} times."
+        )
     return sentence
+
+
+def errors_text(study: ScalingStudy) -> str:
+    """Such as: form tokens: its back-test erred by 2.40% on average, chinchilla's by 2.31%. Or nothing."""
+    own, others = study.fit.form.name, dict(study.errors)
+    if own not in others:
+        return ""
+    error = others.pop(own)
+    beside = "".join(f", {name}'s by {value:.2%}" for name, value in others.items())
+    return f"form {own}: its back-test erred by {error:.2%} on average{beside}"
 
 
 def target_text(asked: ExtrapolatedTarget) -> str:
@@ -97,7 +132,7 @@ def targets_table(study: ScalingStudy) -> Table:
 
 def _reach_text(found: ScalingPrediction) -> str:
     beyond, supported = power_text(found.times_beyond_data), power_text(found.times_supported)
-    return f"{beyond}x the data; {supported}x is supported"
+    return f"{beyond}x the data; {supported}x was tested"
 
 
 def _tiles(study: ScalingStudy, check: BandCheck | None) -> list[Tile]:

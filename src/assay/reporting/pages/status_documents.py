@@ -26,7 +26,7 @@ from assay.records.decision import Decision
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
-from assay.reporting.pages.plan_documents import cost_note, day_text, made_text
+from assay.reporting.pages.plan_documents import cost_note, day_text, judged_text, made_text
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.settings import HourPrice
 
@@ -290,7 +290,7 @@ def _gate_table(found: ProgramForecast) -> Block:
         reads = "—"
         if gate.evidence is not None:
             evidence = gate.evidence
-            reads = f"{evidence.benchmark}: pass {evidence.pass_at:+g}, stop below {evidence.stop_below:+g}"
+            reads = f"{evidence.benchmark}: {judged_text(evidence)}"
         dropped = [found.program.nodes()[each].title for each in gate.narrow.drops if "narrow" in said]
         rows.append((gate.title, reads, ", then ".join(said) or "not held", ", ".join(dropped) or "—"))
     return TitledTable("Gate by gate", "", Table(("gate", "reads", "said", "dropped by it"), rows))

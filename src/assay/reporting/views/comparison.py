@@ -125,11 +125,17 @@ def comparison_view(
 
 def _warnings(baseline: RunView, candidate: RunView) -> Iterator[WarningView]:
     sides = baseline.run_id, candidate.run_id
-    of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step))
+    methods = _method(baseline), _method(candidate)
+    of_pair = warnings_of_pair(*sides, steps=(baseline.step, candidate.step), methods=methods)
     yield from map(WarningView.of, of_pair)
     for side in (baseline, candidate):
         for each in side.warnings:
             yield WarningView(rule=each.rule, text=f"{side.run_id}: {each.text}")
+
+
+def _method(run: RunView) -> str:
+    """Runs of older assays, which said none, are classifiers."""
+    return str(run.recipe.get("method", {}).get("type", "classify"))
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[RecipeChange]:

@@ -21,10 +21,13 @@ from assay.records.dataset_diff import DatasetDiff
 from assay.records.decision import Decision
 from assay.records.drill import DrillReport
 from assay.records.exported_model import ExportedModel
+from assay.records.failure_causes import FailureDiagnosis
+from assay.records.fix_check import FixCheck
 from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.records.rollout import RolloutReport
+from assay.records.symptoms import Symptoms
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
 from assay.reporting.views.check import CheckView
@@ -90,6 +93,9 @@ PRINTED = (
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay evidence power", "one object", PowerView),
     Printed("assay evidence proxy", "one object", ProxyView),
+    Printed("assay triage failures", "one object", FailureDiagnosis),
+    Printed("assay triage symptoms", "one object", Symptoms),
+    Printed("assay triage fixed", "one object", FixCheck),
     Printed("assay plan solve", "one object", Plan),
     Printed("assay plan offer", "one object", Offer),
     Printed("assay plan risk", "one object", Safety),
@@ -124,7 +130,7 @@ def _section(model: type[BaseModel]) -> list[str]:
 
 def _table(model: type[BaseModel]) -> list[str]:
     meanings = field_meanings(model)
-    rows = [_row(key, field, meanings[key]) for key, field in model.model_fields.items()]
+    rows = [_row(field.alias or key, field, meanings[key]) for key, field in model.model_fields.items()]
     return ["| key | value | meaning |", "|---|---|---|", *rows]
 
 

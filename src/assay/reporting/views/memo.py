@@ -9,15 +9,17 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Literal
 
-from assay.base.units import number_of
+from assay.base.units import duration_text, number_of
 from assay.evaluation.decision.candidate import STAGE
 from assay.evaluation.decision.words import (
     bound_text,
     chance_text,
     chances_text,
+    detectable_text,
     device_time_text,
     effect_text,
     interval_words,
+    would_help,
 )
 from assay.records.campaign import CampaignRun
 from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult, MoreEvidence, Recommendation
@@ -113,6 +115,7 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         return [_cost_tile(memo)]
     lead = memo.decisions[0]
     clauses = lead.gates[0].clauses
+    asked = [clause for clause in clauses if clause.name not in lead.not_asked]
     worth = next(clause for clause in clauses if clause.name == "worth")
     return [
         _gain_tile(lead),
@@ -123,8 +126,8 @@ def memo_tiles(memo: Memo) -> list[Tile]:
         ),
         Tile(
             "clauses that hold",
-            f"{sum(clause.verdict == 'pass' for clause in clauses)} of {len(clauses)}",
-            f"decided by {lead.decided_by}",
+            f"{sum(clause.verdict == 'pass' for clause in asked)} of {len(asked)}",
+            f"decided by {lead.decided_by}; {len(lead.not_asked)} more were not asked",
         ),
         Tile(
             "evidence",
@@ -135,23 +138,60 @@ def memo_tiles(memo: Memo) -> list[Tile]:
     ]
 
 
+NEXT_COLUMNS = ("candidate", "next", "who", "instead", "cost so far", "decision")
+
+
 def next_text(decision: Decision) -> str:
-    """What comes next, and what it costs."""
+    """What comes next, and what it costs and how long it takes."""
     if decision.recommendation == "stop":
         return "nothing more is spent on it"
     if decision.recommendation == "scale" and STAGE in decision.patch:
         return "it stays in the pipeline"
     if decision.recommendation == "scale":
-        return "its recipe is the new known-good one; a plan says what scaling it costs"
+        known = "its recipe is the new known-good one"
+        if "plan" in decision.not_asked:
+            return f"{known}; price and date of scaling it are not known, since no plan was asked for"
+        return f"{known}; the plan says price and date of scaling it"
     if decision.cheapest is None:
         return "people's work; see the open clauses"
-    return f"its cheapest cure{_price_text(decision.cheapest)}, or nothing more"
+    lasts = decision.next_wall_s
+    done = "" if lasts is None else f", done {duration_text(lasts)} after it is begun"
+    return f"its cheapest cure{_price_text(decision.cheapest)}{done}"
+
+
+def who_text(decision: Decision) -> str:
+    """Who answers for it."""
+    return decision.owner or "nobody is named (owner: in the campaign's file)"
+
+
+def instead_text(decision: Decision) -> str:
+    """The alternative to what is recommended, and what it costs."""
+    if decision.recommendation == "scale":
+        gain = interval_words(decision.effect, decision.unit)
+        return f"stay with the baseline: costs nothing, and forgoes {gain}"
+    if decision.recommendation == "narrow":
+        return "nothing more: the baseline stays, and the question open"
+    more = decision.gates[0].more
+    if more is None or not would_help(more):
+        return "none that the numbers speak for"
+    return f"go on, against the rule: {more_text(more)}"
+
+
+def least_text(decision: Decision) -> str:
+    """Where the smallest gain that is worth having comes from."""
+    least = bound_text(decision.least_effect, decision.unit)
+    if decision.least_effect_because:
+        return f"A gain of {least} was declared worth having: {decision.least_effect_because}"
+    return (
+        f"A gain of {least} was declared worth having; where that comes from nobody wrote down "
+        "(least_effect_because: in the campaign's file)."
+    )
 
 
 def more_text(more: MoreEvidence | None) -> str:
     """`2 more seeds of both arms (4 min of device time, 62% to pass)`; a dash for none, and for what would not
     do."""
-    if more is None or (more.chance == 0.0 and more.answers is None):
+    if more is None or not would_help(more):
         return "—"
     return f"{more.what}{_price_text(more)}"
 
@@ -199,7 +239,12 @@ def gain_by_seed(decision: Decision) -> list[float]:
     return [sum(values) / len(primary) for values in zip(*primary, strict=True)]
 
 
-EFFECT_COLUMNS = ("benchmark", "role", "baseline", "candidate", "effect", "could detect", "items")
+EFFECT_COLUMNS = ("benchmark", "role", "baseline", "candidate", "effect", "relative", "could detect", "items")
+
+
+def all_effects(decision: Decision) -> list[BenchmarkEffect]:
+    """What was judged by, and what else the rows say."""
+    return [*decision.effects, *decision.beside]
 
 
 def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
@@ -211,16 +256,22 @@ def effect_row(effect: BenchmarkEffect) -> tuple[str, ...]:
         f"{effect.baseline_score:.4f}",
         f"{effect.candidate_score:.4f}",
         interval_words(effect.effect, effect.unit),
-        "—" if effect.could_detect is None else effect_text(effect.could_detect, effect.unit, signed=False),
+        f"{100 * effect.effect.value / abs(effect.baseline_score):+.1f}%" if effect.baseline_score else "—",
+        "—" if effect.could_detect is None else detectable_text(effect.could_detect, effect.unit),
         f"{effect.num_items:,}{clusters}",
     )
 
 
-def clusters_text(decision: Decision) -> str:
-    """What items of a cluster count for; empty where every item is alone."""
+def effects_note(decision: Decision) -> str:
+    """What *could detect* says, and what items of a cluster count for."""
+    detects = (
+        " Could detect: the smallest true gain that one look at 95% sees 80% of the time. To be scaled a gain "
+        "must also be worth having and likely to come again, so a larger one is needed."
+    )
     if all(each.num_clusters == each.num_items for each in decision.effects):
-        return ""
-    return " Items that come in clusters (a file, a person) share their luck: a cluster counts as one draw."
+        return detects
+    shared = " Items that come in clusters (a file, a person) share their luck: a cluster counts as one draw."
+    return detects + shared
 
 
 def lists_of(decision: Decision) -> list[tuple[Literal["change", "risks", "dissent"], str, Sequence[str]]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from assay.base.shown_url import without_secrets
 from assay.evaluation.evidence.warnings import (
     FAILED,
+    ONE_SCORE,
     ModelNumbers,
     RuleName,
     StepSeries,
@@ -116,6 +117,8 @@ class CommitView(View):
     """It was found torn or changed, and is never used again."""
     quarantine_reason: str
     """What was found; empty where it is intact."""
+    is_evaluated: bool
+    """The flags are of all that it predicts; else of its training, and of *one score* where rows were asked."""
     flags: tuple[WarningView, ...]
     """What the model's numbers warned of when it was made, with nothing that came later."""
 
@@ -229,6 +232,12 @@ class RunView(RunHead):
         """The newest durable state that was not found damaged."""
         return next((each for each in reversed(self.commits) if not each.is_quarantined), None)
 
+    def audited_until(self) -> int | None:
+        """Step behind which nothing was audited; None where the last commit was, or nothing at all."""
+        last = self.last_commit()
+        is_behind = self.audit and last and self.audit.step is not None and self.audit.step < last.step
+        return self.audit.step if self.audit and is_behind else None
+
     def held_s(self) -> float:
         """Device time in all, seconds over all ranks and attempts."""
         return sum(self.device_seconds.values())
@@ -315,7 +324,7 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
     curves = {
         name: metric_series(ledger, run_id, name, max_points=MOST_POINTS)
         for name in names
-        if name == "loss" or (FAILED in names and is_watched(name))
+        if name in ("loss", ONE_SCORE) or (FAILED in names and is_watched(name))
     }
     series = {name: StepSeries(curve.steps, curve.values) for name, curve in curves.items()}
     losses = series.pop("loss", StepSeries.of({}))
@@ -325,6 +334,7 @@ def model_numbers(ledger: Ledger, run_id: str) -> ModelNumbers:
 def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[CommitView, ...]:
     """The commits of a run's log, with what became of each, and what spoke against its model then."""
     damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
+    evaluated = {each.step for each in numbers.evaluations}
     return tuple(
         CommitView.of(
             entry,
@@ -332,6 +342,7 @@ def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[Co
             num_bytes=sum(file.num_bytes for file in entry.files),
             is_quarantined=entry.folder in damaged,
             quarantine_reason=damaged.get(entry.folder, ""),
+            is_evaluated=entry.step in evaluated,
             flags=_warning_views(numbers.warnings_at(entry.step)),
         )
         for entry in entries

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from assay.base.config import dotted_leaves
 from assay.base.errors import ConfigError
+from assay.base.meant_key import meant_key
 from assay.records.evaluation import AUC
 from assay.records.run import Run, RunStatus
 from assay.reporting.views.view import UtcTime, View
@@ -155,7 +156,11 @@ def _refuse_keys_of_no_run(summaries: Sequence[RunSummary], where: Mapping[str, 
     known = {key for each in summaries for key in _leaves(each)} if where else set()
     for key in where:
         if known and not any(leaf == key or leaf.startswith(f"{key}.") for leaf in known):
-            close = difflib.get_close_matches(key, known, n=3)
+            # Here, for every method's keys are read, and a list of runs seldom asks.
+            from assay.training.recipe import Recipe
+
+            meant = meant_key(Recipe, key.split("."))
+            close = [meant] if meant in known else difflib.get_close_matches(key, known, n=3)
             hint = f" Perhaps you meant {' or '.join(close)}." if close else ""
             raise ConfigError(f"--where {key}: no run's recipe has that key.{hint}")
 

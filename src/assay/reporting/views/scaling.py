@@ -20,20 +20,29 @@ class AskedView(View):
     """Null where refused."""
     score: Annotated[Estimate, AsWritten] | None
     """The estimate of the downstream task; null without `--score`."""
+    is_untested: bool
+    """Further out than any back-test reached."""
     refused: str | None
-    """Why nothing is said; null where something is."""
+    """Why nothing is said, or nothing of the score; null where all is."""
 
 
 class ScalingView(View):
     """A law, and what follows from it."""
 
     law: Annotated[ScalingLaw, AsWritten]
+    form_errors: Mapping[str, float]
+    """Form -> mean error of its back-test, in log loss, by which the law's form was chosen; empty where it was
+    given, or could not be."""
     predictions: tuple[AskedView, ...]
     """One for each `--at`."""
     band_multiplier: float | None
     """Claimed standard errors that the back-test found necessary; null where there is none."""
+    score_level: float | None
+    """Where the scores level off, clearly above the `--chance` that was given; null where they do not."""
     untested: str | None
     """Why there is no back-test; null where there is one."""
+    left_out: tuple[str, ...]
+    """Origins of the back-test that no law could be fitted to, and why."""
     band_check: Annotated[BandCheck, AsWritten] | None
     """Null without `--check-bands`."""
     page: str | None
@@ -63,11 +72,14 @@ def scaling_view(found: ScalingStudy, check: BandCheck | None, page: Path | None
     """The view of a study, its check and the page about it."""
     return ScalingView(
         law=found.law,
+        form_errors=found.errors,
         predictions=tuple(
             AskedView.of(each, refused=str(each.refusal) if each.refusal else None) for each in found.asked
         ),
         band_multiplier=found.tested.multiplier(found.confidence) if found.tested else None,
+        score_level=found.task.level if found.task else None,
         untested=str(found.untested) if found.untested else None,
+        left_out=found.tested.left_out if found.tested else (),
         band_check=check,
         page=str(page) if page else None,
     )

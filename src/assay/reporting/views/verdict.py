@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from assay.base.units import count_text, duration_text, percent_text
+from assay.base.units import count_text, duration_text, number_of, percent_text
 from assay.records.evaluation import AUC, Estimate
 from assay.reporting.views.run import RunView
 
@@ -97,6 +97,8 @@ def rows_mark(run: RunView) -> Mark:
     if run.audit is None:
         return Mark("rows", "open", "not audited")
     word = {"pass": "proved", "fail": "audit failed"}.get(run.audit.verdict, "not all checked")
+    if (step := run.audited_until()) is not None:
+        word += f" up to step {step:,}"
     return Mark("rows", {"pass": "good", "fail": "bad"}.get(run.audit.verdict, "open"), word)  # type: ignore[arg-type]
 
 
@@ -119,7 +121,8 @@ def run_verdict(run: RunView) -> Verdict:
     if audit is not None and audit.verdict == "fail":
         found = [*audit.problems, *(f"not learned: {row}" for row in audit.missing)]
         found += [f"learned more than once: {row}" for row in audit.repeated]
-        sentence = f"The audit failed, so the result cannot be trusted: {found[0]}."
+        of_step = "" if (step := run.audited_until()) is None else f" of step {step:,}"
+        sentence = f"The audit{of_step} failed, so the result cannot be trusted: {found[0]}."
         return Verdict("bad", "audit failed", sentence, marks)
     warned = "".join(f" Warning: {each.text}" for each in run.warnings)
     if run.status == "succeeded":
@@ -149,7 +152,7 @@ def run_tiles(run: RunView) -> list[Tile]:
         Tile(
             "rows learned",
             count_text(audit.rows_learned) if audit else "—",
-            f"of {count_text(audit.rows_expected)}; audit: {audit.verdict}" if audit else "not audited",
+            _audited(run),
         ),
         Tile(
             "device time",
@@ -163,6 +166,14 @@ def run_tiles(run: RunView) -> list[Tile]:
             f"weights {commit.weights_digest[:12]}" if commit else "nothing committed",
         ),
     ]
+
+
+def _audited(run: RunView) -> str:
+    audit, step = run.audit, run.audited_until()
+    if audit is None:
+        return "not audited"
+    until = "" if step is None else f" up to step {step:,}"
+    return f"of {count_text(audit.rows_expected)}{until}; audit: {audit.verdict}"
 
 
 def next_commands(run: RunView) -> list[tuple[str, str]]:
@@ -239,8 +250,9 @@ def _survived(run: RunView) -> str:
     cut_short = [each for each in run.attempts[:-1] if each.outcome != "succeeded"]
     if not cut_short:
         return ""
-    lost = run.lost_steps
-    again = f"; {lost:,} steps were made again" if lost else "; no step was lost"
+    lost = sum(each.lost_steps for each in cut_short)
+    were = "was" if lost == 1 else "were"
+    again = f"; {number_of(lost, 'step')} {were} made again" if lost else "; no step was lost"
     ends = [each for each in cut_short if each.reason]
     reason = f" ({ends[0].reason})" if ends else ""
     times = "once" if len(cut_short) == 1 else f"{len(cut_short)} times"

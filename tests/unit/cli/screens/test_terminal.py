@@ -36,6 +36,16 @@ def test_device_time_is_hours_from_one_hour_on() -> None:
     assert device_hours_text(75) == "1 min 15 s"
 
 
+def test_in_a_pipe_no_line_ends_in_blanks_and_a_text_of_a_cell_keeps_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    facts = [("a", "is  so"), ("longer", "\n  is not")]
+    terminal.stdout().print(
+        terminal.table_of(facts, ("name", lambda fact: fact[0]), ("why", lambda fact: fact[1]))
+    )
+    assert capsys.readouterr().out == "name    why\na       is  so\nlonger\n          is not\n"
+
+
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_list_shows_whole_cells_however_narrow_the_terminal(

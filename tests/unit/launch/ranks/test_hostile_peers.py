@@ -305,6 +305,53 @@ def test_a_lead_that_asks_for_what_is_not_the_runs_gets_nothing_started(
         lead_of(said)
 
 
+class _DiesYoung:
+    """Ranks of which the first tells its device and is killed, all within one sign of life."""
+
+    def __init__(self, *_: Any) -> None:
+        self.polls = 0
+
+    def wait_for_news(self, timeout_s: float) -> None:
+        self.polls += 1
+
+    def beats(self) -> list[Any]:
+        return [nodes._NO_BEAT]
+
+    def devices(self) -> list[str]:
+        return ["cpu" if self.polls > 1 else ""]
+
+    def end(self) -> AttemptEnd | None:
+        return AttemptEnd("killed", 0) if self.polls > 1 else None
+
+    def stop(self) -> None: ...
+
+
+def test_a_rank_that_dies_young_has_its_device_told_before_its_end(
+    run: Run, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "RankProcesses", _DiesYoung)
+    monkeypatch.setattr(nodes, "BEATS_S", 1000.0)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    heard: list[Any] = []
+
+    def lead() -> None:
+        link = accept_link(server.accept()[0], link_key(Path(run.run_dir)))
+        assert link is not None and isinstance(link.first(5.0), Hello)
+        for attempt in (3, 4):  # the second one's device is news again
+            asked = orders(attempt=attempt)
+            link.send(Start(orders=asked, first_rank=1, num_ranks=1, rendezvous="tcp://127.0.0.1:80"))
+            while not heard or not isinstance(heard[-1], Ended):
+                heard.append(link.receive(5.0))
+            heard.append(None)
+        link.send(Bye())
+
+    with socket.create_server(("127.0.0.1", port)) as server:
+        threading.Thread(target=lead, daemon=True).start()
+        Follower(run, node=1, host="127.0.0.1", port=port, clock=CLOCK).follow()
+    told = [each.devices if isinstance(each, Beats) else "ended" for each in heard if each]
+    assert told == [("",), ("cpu",), "ended"] * 2
+
+
 def test_a_message_that_is_one_is_still_read() -> None:
     lead, node = linked()
     frame_of(node, json.dumps({"type": "beats", "beats": [BEAT, None], "devices": ["cpu", ""]}).encode())

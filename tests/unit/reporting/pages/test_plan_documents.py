@@ -6,16 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from assay.base.errors import ConfigError
 from assay.base.units import percent_text
 from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
+from assay.planning.program.offer import TakenMove
 from assay.planning.program.progress import Progress
 from assay.planning.risk.dossier import make_dossier
 from assay.planning.risk.forecast import forecast
 from assay.planning.risk.offer import baseline_of, make_offer
 from assay.reporting.figures.figure import Table
 from assay.reporting.pages.document import Document, DocumentSection, Listing, Passage, TitledTable, markdown
-from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
+from assay.reporting.pages.plan_documents import (
+    execution_plan,
+    more_seeds_text,
+    offer_verdict,
+    raci,
+    stage_gates,
+)
 from assay.reporting.pages.plan_folder import read_offer, write_documents, write_offer
 from assay.reporting.pages.render import render_document
 from assay.reporting.pages.risk_document import risk_register
@@ -77,6 +85,21 @@ def test_the_execution_plan_says_how_safe_it_is(dossier, documents):
     text = markdown(documents[0])
     assert percent_text(dossier.offered.offer.safety.p_on_time) in text
     assert "| Replicate the pilot, four seeds of each arm |" in text
+
+
+def test_the_offer_says_what_its_scope_costs_in_p_scale_and_what_more_seeds_would_add(dossier, documents):
+    offered, (*_, four, five) = dossier.offered, dossier.seeds
+    move = TakenMove(name="three_seeds", title="Three seeds", changes={})
+    calm = offered.offer.calm_safety.model_copy(update={"verdicts": {"scale": 0.185}})
+    offer = offered.offer.model_copy(update={"moves": (move,), "calm_safety": calm})
+    now = percent_text(offer.safety.verdicts["scale"])
+    said = offer_verdict(offered.program, offer).sentence
+    assert f"it would end with 'scale' in 18.5%, this plan does in {now}." in said
+    assert more_seeds_text(dossier).startswith(
+        f"scale in {percent_text(four.p_scale)} with 4 of each arm (over"
+    )
+    assert f", in {percent_text(five.p_scale)} with 5 (over budget in " in more_seeds_text(dossier)
+    assert f"| {percent_text(five.p_pass_if_least)} | {percent_text(five.p_scale)} |" in markdown(documents[0])
 
 
 def test_raci_has_one_accountable_for_each_stage(dossier, documents):
@@ -173,6 +196,13 @@ def test_an_offer_is_read_as_it_was_written(dossier, tmp_path):
     pages = write_offer(dossier, tmp_path)
     assert read_offer(tmp_path) == dossier.offered.offer
     assert all(page.is_file() and page.with_suffix(".md").is_file() for page in pages)
+
+
+@pytest.mark.parametrize("given", ["plan.json", "nothing"])
+def test_what_is_no_folder_of_an_offer_is_refused_with_what_makes_one(tmp_path: Path, given: str) -> None:
+    (tmp_path / "plan.json").write_text("{}")
+    with pytest.raises(ConfigError, match="'assay plan offer PROGRAM"):
+        read_offer(tmp_path / given)
 
 
 def test_markdown_keeps_tables_whole():

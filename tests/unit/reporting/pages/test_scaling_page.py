@@ -24,7 +24,8 @@ def a_study(*targets: float, num_points: int = 16):
     ("targets", "num_points", "word", "said"),
     [
         ((3e9,), 16, "within reach", "At tokens 3.0 G the loss will be"),
-        ((3e9, 1e20), 16, "refused", "A back-test on these points can check"),
+        ((3e9, 1e20), 16, "untested", "such bands were tested up to"),
+        ((3e9, 1e3), 16, "refused", "below the smallest run"),
         ((3e9,), 7, "fitted, not tested", "too few to test an extrapolation"),
         ((), 16, "fitted", "on 16 runs"),
     ],

@@ -38,7 +38,59 @@ def test_baseline_runs_that_candidates_share_are_paid_for_once(memo, decision):
 
 def test_an_open_clause_names_its_price(memo, decision):
     text = memo_markdown(memo(decision("perhaps", "narrow")))
-    assert "its cheapest cure (1 min 30 s of device time, 60% to pass), or nothing more" in text
+    assert "its cheapest cure (1 min 30 s of device time, 60% to pass)" in text
+
+
+@pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
+def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision, render):
+    more = decision("perhaps", "narrow").cheapest
+    cured = decision("perhaps", "narrow").model_copy(update={"next_wall_s": 45.0, "owner": "R. (data)"})
+    text = render(memo(cured))
+    assert "1 min 30 s of device time, 60% to pass), done 45 s after it is begun" in text
+    assert "R. (data)" in text
+    assert "nothing more: the baseline stays, and the question open" in text
+    unplanned = decision("yes", "scale").model_copy(update={"not_asked": ("plan",)})
+    text = render(memo(unplanned))
+    assert "price and date of scaling it are not known, since no plan was asked for" in text
+    assert "forgoes +2.00 points [95%: +0.50 to +3.50]" in text
+    assert "nobody is named" in text
+    stopped = decision("no", "stop")
+    gate = stopped.gates[0].model_copy(update={"more": more})
+    assert "go on, against the rule: 2 more seeds" in render(
+        memo(stopped.model_copy(update={"gates": (gate,)}))
+    )
+    assert "none that the numbers speak for" in render(memo(stopped))
+
+
+@pytest.mark.parametrize("render", [memo_markdown, render_memo_page])
+def test_the_least_effect_says_where_it_comes_from_or_that_nobody_wrote_it_down(memo, decision, render):
+    made = decision("yes", "scale")
+    assert "A gain of 1.5 points was declared worth having; where that comes from nobody" in render(memo(made))
+    told = made.model_copy(update={"least_effect_because": "below it a reviewer saves no hour."})
+    assert "1.5 points was declared worth having: below it a reviewer saves no hour." in render(memo(told))
+
+
+def test_the_memo_says_what_a_gain_means_and_what_it_is_of_the_baselines(memo, decision):
+    made = decision("yes", "scale")
+    beside = made.effects[0].model_copy(update={"benchmark": "code-ranking", "role": "other"})
+    made = made.model_copy(update={"meaning": ("In wrong answers: fewer.",), "beside": (beside,)})
+    for text in (memo_markdown(memo(made)), render_memo_page(memo(made))):
+        assert "What it means. In wrong answers: fewer." in text
+        assert "+4.0%" in text, "0.02 of 0.5"
+        assert "code-ranking" in text
+
+
+def test_a_cure_that_would_not_cure_is_not_told(memo, decision):
+    made = decision("perhaps", "narrow")
+    told = [clause.more.model_copy(update={"chance": 0.003}) for clause in made.gates[0].clauses if clause.more]
+    clauses = tuple(
+        clause.model_copy(update={"more": told[0]}) if clause.more else clause
+        for clause in made.gates[0].clauses
+    )
+    gate = made.gates[0].model_copy(update={"clauses": clauses})
+    text = memo_markdown(memo(made.model_copy(update={"gates": (gate,), "cheapest": None})))
+    assert "2 more seeds" not in text
+    assert "people's work; see the open clauses" in text
 
 
 def test_the_memo_says_its_verdict_once_and_a_cure_once(memo, decision):

@@ -7,7 +7,14 @@ import pytest
 from assay.reporting.pages.render import render_comparison_page, render_run_page
 from assay.reporting.views.run import WarningView
 from assay.reporting.views.run_page import RunPage
-from assay.reporting.views.verdict import comparison_verdict, model_mark, next_commands, rows_mark, run_verdict
+from assay.reporting.views.verdict import (
+    comparison_verdict,
+    model_mark,
+    next_commands,
+    rows_mark,
+    run_tiles,
+    run_verdict,
+)
 
 DEAD = WarningView(rule="diverged", text="the training loss began at 0.69 and ended at 3000.")
 
@@ -30,6 +37,27 @@ def test_a_dead_model_whose_rows_are_proved_has_no_green_seal(dead_page):
 def test_a_model_that_nothing_speaks_against_is_marked_apart_from_its_rows(run_page):
     assert (rows_mark(run_page.view).word, model_mark(run_page.view).word) == ("proved", "no warning")
     assert run_verdict(run_page.view).tone == "good"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word", "sentence"),
+    [
+        ("pass", "proved up to step {}", ""),
+        ("incomplete", "not all checked up to step {}", ""),
+        ("fail", "audit failed up to step {}", "The audit of step {} failed"),
+    ],
+)
+def test_an_audit_that_training_went_on_from_is_shown_as_of_its_step(run_page, verdict, word, sentence):
+    last = run_page.view.last_commit()
+    for behind, said in ((0, ""), (1, f"{last.step - 1:,}")):
+        audit = run_page.view.audit.model_copy(
+            update={"verdict": verdict, "step": last.step - behind, "problems": ("x",)}
+        )
+        view = run_page.view.model_copy(update={"audit": audit})
+        assert rows_mark(view).word == (word.format(said) if behind else word.removesuffix(" up to step {}"))
+        assert sentence.format(said) in run_verdict(view).sentence if behind and sentence else True
+        (tile,) = [each for each in run_tiles(view) if each.name == "rows learned"]
+        assert ("up to step" in tile.note) == bool(behind)
 
 
 def test_json_holds_the_warnings_beside_the_audit(dead_page):
@@ -58,7 +86,7 @@ def test_a_comparison_opens_with_what_was_changed(compared):
     recipe = {
         **each.page.view.recipe,
         "trainer": {"epochs": 3},
-        "method": {"loss": {"type": "ipo", "beta": 0.1}},
+        "method": {"type": "dpo", "loss": {"type": "ipo", "beta": 0.1}},
     }
     from assay.reporting.views.comparison import comparison_view
 
@@ -66,10 +94,11 @@ def test_a_comparison_opens_with_what_was_changed(compared):
     found = comparison_view(_record(each.compared), page.baseline.view, other, page="p")
     assert [(change.key, change.baseline, change.candidate) for change in found.changes] == [
         ("trainer.epochs", 1, 3),
+        ("method.type", None, "dpo"),
         ("method.loss.type", None, "ipo"),
         ("method.loss.beta", None, 0.1),
     ]
-    assert [warning.rule for warning in found.warnings] == ["steps differ"]
+    assert [warning.rule for warning in found.warnings] == ["steps differ", "methods differ"]
     html = render_comparison_page(type(page)(page.baseline, [type(each)(each.page, found, each.slices)]))
     assert html.index("What was changed") < html.index("Is it as good?")
     assert "trainer.epochs" in html and "None" not in html
