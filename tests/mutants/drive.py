@@ -246,6 +246,7 @@ class Driver:
         quiet = os.open(self._work / "output", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(quiet, 1), os.dup2(quiet, 2)
         folder = self._work / str(number)
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier process that had this number
         folder.mkdir()
         os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
         self._config._tmp_path_factory._basetemp = folder / "pytest"  # type: ignore[attr-defined]

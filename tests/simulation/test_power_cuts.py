@@ -36,6 +36,7 @@ from assay.training.trainer.config import TrainerConfig
 from assay.training.trainer.step import StepTotals
 from assay.training.trainer.trainer import Trainer, TrainingPosition
 from power_cut_store import PowerCut, PowerCutStore
+from variants import slow
 
 NUM_ROWS = 157
 LANES = range(4)
@@ -228,7 +229,7 @@ def is_right(memory: Memory) -> bool:
     return once and torch.equal(memory.learned_in, undisturbed())
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(10), *slow(*range(10, 30))])
 def test_each_row_is_learned_once_wherever_the_power_is_cut(seed: int, ranks: Ranks) -> None:
     assert is_right(simulate(seed, ranks))
 

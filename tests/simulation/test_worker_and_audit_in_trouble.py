@@ -175,7 +175,7 @@ def check_books(
     home = Home.at(finished.home.folder, f"sqlite:///{folder}/audits.db")
     home.open_ledger().close()
     of_audit = strike({number: "error" if each == "hang" else each for number, each in troubles.items()})
-    report, _ = audited_run(home, finished.run.run_id, check_shards=True, weights="all")
+    report, _, _ = audited_run(home, finished.run.run_id, check_shards=True, weights="all")
     of_audit.end()
     assert report == undisturbed.report, troubles
     assert len(rows_on_record(home)["audits"]) == 1, troubles

@@ -27,12 +27,12 @@ from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.data.dataset.split import split_view
 from assay.data.loader.loader import Loader
 from assay.data.loader.receipts import Receipt, explain, receipt
-from assay.records.audit import AuditReport
+from assay.records.audit import AuditReport, WeightsDepth
 from assay.records.commit import Commit, CommitQuarantined
 from assay.records.cursor import Cursor
 from assay.records.run import Run
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
-from assay.training.audit_files import WeightsDepth, check_files
+from assay.training.audit_files import check_files
 from assay.training.audit_journal import audit_journal
 from assay.training.recipe import recipe_of
 
@@ -120,6 +120,8 @@ def audit_run(
     return AuditReport(
         run_id=run.run_id,
         verdict="fail" if is_wrong else "pass" if is_proved else "incomplete",
+        step=commits[-1].step if commits else 0,
+        weights=weights,
         epochs=rows.epochs,
         rows_expected=rows.expected,
         rows_learned=int(receipts.num_rows.sum()),

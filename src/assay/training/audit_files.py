@@ -9,9 +9,10 @@ Metrics, notices, stacks and predictions are accounts for people. They prove not
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from assay.base.errors import AssayError, StoreAwayError
+from assay.records.audit import WeightsDepth
 from assay.records.commit import Commit
 from assay.records.run import Run
 from assay.store.attempts import attempt_path, unreadable_attempts
@@ -26,9 +27,6 @@ from assay.store.commit_log import (
     made_by,
 )
 from assay.store.missing_log import missing_log
-
-WeightsDepth = Literal["none", "last", "all"]
-"""Whose weights are read: of no commit, of the newest, of all that can be resumed from."""
 
 ACCOUNTS = (
     "metrics, notices, launches, stacks, predictions: accounts for people, on which no row or weight rests"

@@ -83,6 +83,17 @@ def test_a_run_lies_where_every_version_looks_for_it(store) -> None:
     assert made_by(commit.folder) == (7, 1)
 
 
+def test_what_can_not_be_made_again_lies_where_every_version_looks_for_it(store) -> None:
+    """And goes with the step that a commit holds, or the one before."""
+    assert commit_log.UNLEARNED_PREFIXES == ("judged/", "made/")
+    kept = [f"{folder}/{name}" for folder in ("judged", "made") for name in ("00000008/1.json", "notes/1.json")]
+    gone = [f"{folder}/0000000{step}/1.json" for folder in ("judged", "made") for step in (0, 7)]
+    for key in (*kept, *gone):
+        store.put(key, b"said")
+    CommitLog(store).sweep_learned(7)
+    assert sorted(item.key for item in store.list("")) == sorted(kept)
+
+
 def test_a_log_counts_what_others_appended_and_gives_out_copies(store) -> None:
     log, reader = begun(store), CommitLog(store)
     committed(log, 1)
@@ -334,6 +345,44 @@ def test_what_an_attempt_left_before_its_first_commit_is_swept_whole(store) -> N
     assert folders(store) == set()
 
 
+def test_an_attempt_looks_at_what_lies_from_its_first_step_on(store) -> None:
+    """What is older was swept by the attempts before it."""
+
+    class Told(FlakyStore):
+        def sweep_unfinished(self, is_dead, is_swept) -> None:
+            self.is_swept = is_swept
+
+    told = Told(store)
+    log = begun(told)
+    for step in (1, 2, 3):
+        committed(log, step)
+    mine = folders(store)
+    strays = [f"{checkpoint_folder(step, 0)}/weights" for step in range(5)]
+    said = [f"judged/0000000{step}/1.json" for step in range(5)]
+    for key in (*strays, *said):
+        store.put(key, b"of nobody who lives")
+    log.sweep_abandoned()
+    assert folders(store) - mine == set(strays[:3])
+    assert [item.key for item in store.list("judged/")] == said[4:]
+    passed_over = [
+        told.is_swept(folder) for folder in (*map(checkpoint_folder, (2, 3), (1, 1)), "log", "made/2")
+    ]
+    assert passed_over == [True, False, False, False]
+
+
+def test_receipts_and_journal_of_the_last_commit_of_an_attempt_outlive_its_weights(store) -> None:
+    log = begun(store)
+    last = committed(log, 1)
+    store.put(f"{last.folder}/journal.parquet", b"rollouts")
+    log.begin_attempt(world_size=1, now_s=2.0)
+    newer = committed(log, 2, retires=(last.folder,))
+    log.sweep()
+    assert folders(store) == {
+        *(f"{last.folder}/{name}" for name in ("receipts.npz", "journal.parquet")),
+        *(f"{newer.folder}/{name}" for name in ("receipts.npz", "weights")),
+    }
+
+
 def test_a_log_that_was_not_read_knows_of_no_commit_and_appends_behind_what_is_there(store) -> None:
     first = committed(begun(store), 1)
     log = CommitLog(store, attempt=1)
@@ -476,6 +525,17 @@ def test_half_written_files_of_fenced_attempts_are_swept_and_those_of_this_one_s
     assert [half.exists() for half in halves] == [False, True]
 
 
+def test_half_written_files_of_this_attempt_are_swept_after_an_hour(store) -> None:
+    class Told(FlakyStore):
+        def sweep_unfinished(self, is_dead, is_swept) -> None:
+            ages = (0.0, 3600.0, 3600.5)
+            self.dead = [age_s for age_s in ages if is_dead(checkpoint_folder(4, 1), age_s)]
+
+    told = Told(store)
+    begun(told).sweep_abandoned()
+    assert told.dead == [3600.5]
+
+
 class Counted(FlakyStore):
     """Counts the calls, and the objects in listings."""
 
@@ -524,6 +584,13 @@ def long_log(store) -> CommitLog:
     return log
 
 
+def test_a_log_that_nobody_read_is_summed_up_at_the_same_entries(store) -> None:
+    log = CommitLog(store)
+    for step in range(33):
+        committed(log, step)
+    assert [item.key for item in store.list("log-summaries/")] == [SUMMARY]
+
+
 SUMMARY = "log-summaries/00000032.json"
 LAST_OF_SUMMARY = "log/00000031.json"
 
@@ -540,6 +607,15 @@ def test_who_goes_on_reads_the_entries_behind_the_summary_only(store, long_log) 
     assert log.commits() == long_log.commits() and log.begin_attempt(world_size=1, now_s=2.0) == 2
     assert Read.keys == [SUMMARY, *(f"log/{number:08d}.json" for number in range(31, 36))]
     assert log.entries() == CommitLog(store).entries() and len(log.entries()) == 37
+
+
+def test_who_goes_on_writes_the_next_summary_when_it_is_due(store, long_log) -> None:
+    log = CommitLog(store)
+    log.begin_attempt(world_size=1, now_s=2.0)
+    for step in range(36, 63):
+        assert [item.key for item in store.list("log-summaries/")] == [SUMMARY]
+        committed(log, step)
+    assert [item.key for item in store.list("log-summaries/")] == [SUMMARY, "log-summaries/00000064.json"]
 
 
 def test_no_flipped_bit_of_a_summary_is_believed(store, long_log) -> None:
@@ -560,6 +636,17 @@ def test_a_summary_of_other_entries_is_passed_over_and_named(store, long_log) ->
     assert [problem[:27] for problem in long_log.problems_of_summaries()] == [
         SUMMARY,
         "log-summaries/00000034.json",
+    ]
+
+
+def test_summaries_are_judged_by_who_has_read_nothing_yet_and_named_in_their_order(store, long_log) -> None:
+    assert list(CommitLog(store).problems_of_summaries()) == []
+    keys = [f"log-summaries/000000{number}.json" for number in (41, 50, 77)]
+    for key in keys:
+        store.put(key, b"?")
+    (*problems,) = CommitLog(BackToFront(store)).problems_of_summaries()
+    assert [problem.split(" tells of entries that are not there: ") for problem in problems] == [
+        [key, "the log has 36"] for key in keys
     ]
 
 
@@ -642,6 +729,19 @@ def test_a_log_of_an_older_assay_is_gone_on_with_and_bound_from_there_on(store) 
     for read in (CommitLog.commits, CommitLog.entries):
         with pytest.raises(DamagedDataError, match=r"log/00000042\.json: it does not follow"):
             read(CommitLog(store))
+
+
+def test_behind_entries_of_an_older_assay_a_link_is_missed_from_the_first_that_has_one(store) -> None:
+    many(store, 3)
+    for number in range(4):
+        as_an_older_assay_wrote_it(store, f"log/{number:08d}.json")
+    log = CommitLog(store)
+    log.begin_attempt(world_size=1, now_s=2.0)
+    committed(log, 4)
+    assert CommitLog(store).commits() == log.commits()
+    as_an_older_assay_wrote_it(store, "log/00000005.json")
+    with pytest.raises(DamagedDataError, match=r"log/00000005\.json: it does not follow"):
+        CommitLog(store).commits()
 
 
 def test_a_summary_that_can_not_be_written_costs_no_commit(store) -> None:

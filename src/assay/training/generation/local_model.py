@@ -16,7 +16,7 @@ from torch import Tensor
 from assay.base.errors import ConfigError
 from assay.base.seeds import derive_key
 from assay.data.dataset.formats.template import ChatTemplate
-from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text
+from assay.scoring.sampler import Completion, Message, SamplerError, Sampling, as_text, refuse_no_room
 from assay.training.generation.generator import Generator
 from assay.training.generation.rollout import Prompt, Rollout
 from assay.training.model.causal import CausalModel
@@ -106,36 +106,37 @@ class LocalModel:
     def sample(
         self, prompts: Sequence[Sequence[Message]], sampling: Sampling
     ) -> list[Completion | SamplerError]:
-        """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone."""
+        """One completion for each conversation; draws follow from `sampling.seed` and the prompt alone.
+
+        Raises `ConfigError` where `sampling.max_tokens` leaves no room for any prompt.
+        """
+        refuse_no_room(self._window, sampling)
         asked = [self._prompt(messages, sampling) for messages in prompts]
-        whole = [each for each in asked if isinstance(each, Prompt)]
+        whole = [each[0] for each in asked if not isinstance(each, SamplerError)]
         rollouts = iter(self._generator.generate(whole, sampling))
         return [
-            self._completion(each, next(rollouts), sampling) if isinstance(each, Prompt) else each
+            each if isinstance(each, SamplerError) else self._completion(*each, next(rollouts), sampling)
             for each in asked
         ]
 
-    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> Prompt | SamplerError:
-        """What stands before the completion: the end of it, where not all fits."""
+    def _prompt(self, messages: Sequence[Message], sampling: Sampling) -> tuple[Prompt, int] | SamplerError:
+        """What stands before the completion: the end of it, where not all fits; and how many tokens do not."""
         room = self._window - sampling.max_tokens
-        if room < 1:
-            return SamplerError(
-                "request", f"max_tokens={sampling.max_tokens} fills the model's {self._window}."
-            )
         if self._template is None:
             text, start = as_text(messages), [] if self._start is None else [self._start]
         else:  # which writes the start itself
             text, start = self._template.render(messages, {}, "the conversation", asks=True), []
-        tokens = (start + self._tokenizer.encode(text, add_special_tokens=False).ids)[-room:]
+        tokens = start + self._tokenizer.encode(text, add_special_tokens=False).ids
         if not tokens:
             return SamplerError("request", "an empty prompt, and the model has no start token.")
-        return Prompt(tokens, derive_key(sampling.seed or 0, "sample", text))
+        key = derive_key(sampling.seed or 0, "sample", text)
+        return Prompt(tokens[-room:], key), max(0, len(tokens) - room)
 
-    def _completion(self, prompt: Prompt, rollout: Rollout, sampling: Sampling) -> Completion:
+    def _completion(self, prompt: Prompt, num_cut: int, rollout: Rollout, sampling: Sampling) -> Completion:
         tokens = rollout.tokens.tolist()
         text = self._tokenizer.decode(tokens[:-1] if tokens[-1] in self._ends else tokens)
         cut = min((place for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
-        return Completion(text[:cut], rollout.reason, len(prompt.tokens), len(tokens))
+        return Completion(text[:cut], rollout.reason, len(prompt.tokens), len(tokens), num_cut)
 
     @torch.inference_mode()
     def _token_bits(self, ids: Sequence[int], window: int) -> Float64[np.ndarray, "token"]:

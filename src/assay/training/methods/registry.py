@@ -57,7 +57,7 @@ def exportable_method(config: MethodConfig) -> "ExportableMethod":
     if not isinstance(method, ExportableMethod):
         raise ConfigError(
             f"a model of method '{config.type}' cannot leave yet: the method does not say how its weights are "
-            "written for others (see ExportableMethod)."
+            "written for others."
         )
     return method
 
@@ -69,7 +69,7 @@ def portable_method(config: MethodConfig) -> "PortableMethod":
     method = method_of(config)
     if not isinstance(method, PortableMethod):
         raise ConfigError(
-            f"a model of method '{config.type}' has no answer for the rows of a file (see PortableMethod). Ask "
+            f"a model of method '{config.type}' has no answer for the rows of a file. Ask "
             "it in words with 'assay chat RUN', or write it for transformers with 'assay export RUN'."
         )
     return method

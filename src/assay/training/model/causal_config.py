@@ -332,7 +332,7 @@ def check_rows(model: NewCausalConfig | PretrainedCausalConfig, manifest: Datase
             + (
                 f"Use {where}.max_tokens={longest} or more."
                 if is_new
-                else "Build the dataset with shorter rows."
+                else f"Build the dataset with shorter rows (--max-tokens {shape.max_tokens})."
             )
         )
     if (largest := manifest.max_token_id) >= shape.vocab_size:

@@ -8,6 +8,7 @@ Neither needs anything of assay, or names a place of this machine.
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from safetensors.torch import save_file
@@ -27,6 +28,8 @@ class Leaving(NamedTuple):
     tokens: Mapping[str, int]
     """`eos_token`, `pad_token` -> their numbers, where the tokenizer has them."""
     adapters: Adapters = "merged"
+    columns: Mapping[str, str] = MappingProxyType({})
+    """Columns that a classifier reads beside the tokens -> their Arrow types in training."""
 
 
 def save_model(

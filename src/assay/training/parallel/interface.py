@@ -33,7 +33,7 @@ def interface_to(host: str | None) -> str:
 
 def _address_of(probe: socket.socket, name: str) -> str | None:
     try:
-        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()))
     except OSError:  # an interface without an IPv4 address
         return None
     return socket.inet_ntoa(reply[_ADDRESS_IN_REPLY])

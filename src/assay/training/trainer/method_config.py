@@ -23,6 +23,11 @@ class BinaryPredictions(NamedTuple):
     """Columns `label` (0 or 1) and `probability` (of label 1): ranked, calibrated, and compared by AUC."""
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table of predictions."""
+        return ("label", "probability")
+
+    @property
     def metric(self) -> Metric:
         """By which commits are best and runs are compared."""
         return AUC
@@ -39,6 +44,11 @@ class RowScores(NamedTuple):
     what warns of leaking rewards."""
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table of predictions."""
+        return (*(each.name for each in self.metrics), *([self.counted] if self.counted else []))
+
+    @property
     def metric(self) -> Metric:
         """By which commits are best and runs are compared."""
         return self.metrics[0]
@@ -48,6 +58,11 @@ class ClassPredictions(NamedTuple):
     """Columns `predicted` (a place among `names`), `accuracy` and `log_loss`; runs are compared by accuracy."""
 
     names: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table of predictions."""
+        return ("predicted", *(each.name for each in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -65,6 +80,11 @@ class NumberPredictions(NamedTuple):
 
     unit: str
     """The unit of the labels; empty where it was not said."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Those of the table of predictions."""
+        return ("prediction", *(each.name for each in self.metrics))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -123,6 +143,11 @@ class MethodConfig(FrozenConfig, ABC):
     @property
     def answers_per_prompt(self) -> int | None:
         """Answers that each row is given, to learn from what they earn; None where rows are no prompts."""
+        return None
+
+    @property
+    def window_tokens(self) -> int | None:
+        """Longest sequence of its model, completion included; None where it completes no texts."""
         return None
 
     @abstractmethod

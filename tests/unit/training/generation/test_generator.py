@@ -20,6 +20,7 @@ from assay.scoring.sampler import Sampling
 from assay.training.generation.generator import Generator
 from assay.training.generation.rollout import GenerationAbandonedError, Prompt, Rollout
 from shaped_networks import MAX_TOKENS, SHAPES, VOCAB_SIZE, shaped
+from variants import slow
 
 LENGTHS = (1, 2, 31, 32, 33, 40, 64, 65, 90, 7)
 """Of prompts: around multiples of the cache's width."""
@@ -80,7 +81,7 @@ def test_the_likeliest_tokens_are_those_of_transformers_generate(network):
     assert {rollout.reason for rollout in rollouts} == {"stop", "length"}
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+@pytest.mark.parametrize("temperature", [0.7, *slow(1.0, 2.0)])
 def test_log_probs_are_those_of_an_uncached_forward_pass_at_the_temperature(network, temperature):
     asked = prompts(*LENGTHS, samples=2)
     sampling = Sampling(temperature=temperature, max_tokens=20)
@@ -117,7 +118,7 @@ def test_only_what_top_k_and_top_p_keep_is_drawn_and_its_log_prob_is_among_the_k
             assert found == pytest.approx(expected, abs=2e-5)
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0])
+@pytest.mark.parametrize("temperature", [0.5, *slow(1.0)])
 def test_first_tokens_are_drawn_as_often_as_the_softmax_says(llama, temperature):
     (prompt,), num_draws = prompts(12), 4000
     asked = [Prompt(prompt.tokens, key) for key in range(num_draws)]

@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from assay.base.errors import ConfigError
-from assay.scoring.sampler import SamplerError, Sampling
+from assay.scoring.sampler import Message, Sampling
 from assay.training.generation.local_model import LocalModel
 from assay.training.model.causal import CausalModel, load_causal
 from tiny_causal import save_causal
@@ -100,9 +100,14 @@ def test_a_completion_ends_before_its_stop_text(tiny_model):
     assert stopped.finish_reason == "stop"
 
 
-def test_a_completion_that_can_not_fit_is_a_failure_of_the_request(tiny_model):
-    (answer,) = tiny_model.sample([[{"role": "user", "content": "def"}]], Sampling(max_tokens=16))
-    assert isinstance(answer, SamplerError)
+def test_a_completion_that_leaves_no_room_for_a_prompt_is_refused(tiny_model):
+    asked = [[Message(role="user", content="def")]]
+    with pytest.raises(
+        ConfigError, match=r"may have 16 tokens \(sampling\.max_tokens\), but the model takes 16"
+    ):
+        tiny_model.sample(asked, Sampling(max_tokens=16))
+    (answer,) = tiny_model.sample(asked, Sampling(max_tokens=15))
+    assert answer.prompt_tokens == 1
 
 
 def test_a_saved_checkpoint_says_what_it_said(tiny_causal, tiny_model, tmp_path):

@@ -82,6 +82,18 @@ def test_a_rank_meets_its_peers_where_it_is_told_and_waits_as_long(monkeypatch, 
     assert distributed_c10d._unpickler is values._ValueUnpickler
 
 
+@pytest.mark.parametrize(("rank", "place"), [(1, 1), (6, 2)])
+def test_ranks_share_out_the_gpus_of_their_machine(monkeypatch: pytest.MonkeyPatch, rank, place) -> None:
+    joining, chosen = Joining(monkeypatch), list[torch.device]()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    ranks = Ranks.join(rank=rank, world_size=8, rendezvous="tcp://127.0.0.1:9999", num_threads=1)
+    assert [ranks.device] == chosen == [torch.device("cuda", place)]
+    assert joining.met["backend"] == "cpu:gloo,cuda:nccl"
+    assert joining.groups == [{"backend": "gloo"}] * 2, "numbers and checkpoints leave NCCL alone"
+
+
 def test_who_has_left_can_meet_others(tmp_path: Path) -> None:
     def twice(ranks: Ranks) -> bool:
         ranks.leave()

@@ -3,6 +3,7 @@
 The reference computes each lane by itself, adds its passes in their order, and brackets the lanes by number.
 """
 
+import time
 import warnings
 from collections.abc import Sequence
 from functools import cache, partial
@@ -265,11 +266,48 @@ def warned(ranks: Ranks) -> list[str]:
         lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=True).of_rank(ranks.rank)
         backward(lane_sum, lanes, ONE_PASS, 0)
         lane_sum.step_is_done()
+        warnings.warn("of something else", UserWarning, stacklevel=1)
     return [str(warning.message) for warning in caught if warning.category is UserWarning]
 
 
 def test_who_reads_the_output_is_not_warned_of_what_a_method_never_does(tmp_path: Path) -> None:
-    assert on_ranks(2, warned, tmp_path, shards_weights=True) == [[], []]
+    assert on_ranks(2, warned, tmp_path, shards_weights=True) == [["of something else"]] * 2
+
+
+class Exchanges:
+    """Stands for the exchange, and takes its time; notes which are under way, and what they bring."""
+
+    def __init__(self) -> None:
+        self.most_at_once = 0
+        self.sizes: list[int] = []
+        self._under_way = 0
+
+    def __call__(self, buffer: Tensor, group: object) -> None:
+        self._under_way += 1
+        self.most_at_once = max(self.most_at_once, self._under_way)
+        self.sizes.append(buffer.numel())
+        time.sleep(0.02)
+        self._under_way -= 1
+
+
+def exchanged(ranks: Ranks) -> tuple[int, list[int]]:
+    """In the second step, from which on DDP has its buckets: of a weight each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lane_sum_module, "BUCKET_MB", 1e-6)
+        lane_sum = LaneSum(Network(), ranks)
+        for step in range(2):
+            patch.setattr(lane_sum_module, "sum_over_ranks", exchanges := Exchanges())
+            lane_sum.module.zero_grad()
+            backward(lane_sum, range(2), (1, 1), step)
+            lane_sum.step_is_done()
+        lane_sum.close()
+    return exchanges.most_at_once, exchanges.sizes
+
+
+def test_one_bucket_is_exchanged_after_another_in_the_order_of_backward(tmp_path: Path) -> None:
+    """Two at once would meet the other rank's in any order."""
+    sizes = [parameter.numel() for parameter in Network().parameters() if parameter.requires_grad]
+    assert on_ranks(2, exchanged, tmp_path) == [(1, sizes[::-1])] * 2
 
 
 class Buffered(Network):

@@ -21,6 +21,7 @@ from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, Se
 
 from assay.training.trainer.config import OptimizerConfig
 from one_rank import Trained, rows_of_steps, starting_model, train_one_rank
+from variants import slow
 
 NUM_STEPS = 20
 CATEGORY_BUCKETS = 8
@@ -66,7 +67,13 @@ KEYS: dict[str, dict[str, Any]] = {
     "constant after a warm-up": {"schedule": {"type": "constant", "warmup_steps": 7}},
     "linear": {"schedule": {"type": "linear", "warmup_steps": 5, "final_fraction": 0.0}},
     "cosine": {"schedule": {"type": "cosine", "warmup_steps": 6, "final_fraction": 0.25}},
-}
+    "all at once": {
+        "learning_rate": 2e-2, "betas": [0.5, 0.7], "epsilon": 1e-3, "weight_decay": 3.0,
+        "max_gradient_norm": 0.05, "schedule": {"type": "linear", "warmup_steps": 5, "final_fraction": 0.5},
+    },
+}  # fmt: skip
+QUICK = ("all at once", "no max_gradient_norm", "cosine")
+"""They move every key, and back; one that is ignored is named by its own variant, in `make test-slow`."""
 
 
 class Rows:
@@ -155,7 +162,7 @@ def plain_loop(key: str, dataset: Path) -> Trained:
     return Trained(steps, dict(model.state_dict()))
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [*QUICK, *slow(*(key for key in KEYS if key not in QUICK))])
 def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(
     key: str, token_dataset: Path, tmp_path: Path
 ) -> None:
@@ -169,6 +176,7 @@ def test_twenty_steps_are_those_of_a_loop_in_plain_pytorch(
         torch.testing.assert_close(ours.weights[name], plain.weights[name], rtol=1e-4, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_each_key_moves_the_numbers_further_than_round_off(token_dataset: Path) -> None:
     """The references differ from one another where they should, so equality with one says something."""
     ends = sorted(plain_loop(key, token_dataset).steps[-1]["loss"] for key in KEYS)

@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 
 from assay.base.config import FrozenConfig
+from assay.base.versioned import FOR_DIGEST
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig, TrainerConfig
 
 TINY = 1e-9
@@ -54,6 +55,32 @@ def test_every_key_has_its_bounds_here() -> None:
         for key in config.model_fields
     }
     assert {(config, key) for config, key, *_ in BOUNDS} == keys - sections
+
+
+DEFAULTS: dict[type[FrozenConfig], dict[str, Any]] = {
+    ScheduleConfig: {"type": "cosine", "warmup_steps": 0, "final_fraction": 0.1},
+    OptimizerConfig: {
+        "learning_rate": 0.0001, "betas": (0.9, 0.999), "epsilon": 1e-08, "weight_decay": 0.01,
+        "max_gradient_norm": 1.0, "schedule": ScheduleConfig(),
+    },
+    TrainerConfig: {
+        "epochs": 1, "max_steps": None, "optimizer": OptimizerConfig(), "precision": "auto", "compile": False,
+        "gradient_sum": "tree", "commit_every": 100, "evaluate_every": None, "spot_check_every": 200,
+        "threads_per_rank": 1,
+    },
+}  # fmt: skip
+"""What every recipe that leaves a key out has meant so far, and must go on meaning."""
+
+
+@pytest.mark.parametrize("config", DEFAULTS, ids=lambda each: each.__name__)
+def test_a_key_that_is_left_out_means_what_it_always_meant(config: type[FrozenConfig]) -> None:
+    assert dict(config()) == DEFAULTS[config]
+
+
+def test_a_key_that_came_later_changes_no_digest_of_before() -> None:
+    known = set(TrainerConfig.model_fields) - {"compile"}
+    assert set(TrainerConfig().model_dump(context=FOR_DIGEST)) == known
+    assert TrainerConfig(compile=True).model_dump(context=FOR_DIGEST)["compile"] is True
 
 
 def test_adamw_is_by_default_as_pytorch_has_it() -> None:

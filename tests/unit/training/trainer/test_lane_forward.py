@@ -1,7 +1,7 @@
 """What a lane learns from: rows, answers, or answers of steps before; made with which keys, and by whom."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from assay.training.checkpoint.parts import ROLLOUTS
 from assay.training.generation.rollout import GenerationAbandonedError
 from assay.training.trainer.in_flight import AnsweredLane
 from assay.training.trainer.lane_forward import LaneForward, means_of
-from assay.training.trainer.lane_recomputer import LaneRecomputer
+from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
 from assay.training.trainer.method import Loss, MetricSum, RolledOut
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
 
@@ -205,6 +205,22 @@ def test_another_rank_says_again_what_a_lane_said_ahead() -> None:
     assert other.said_again(nobody, AnsweredLane(0, ())) == []
 
 
+class Sharded:
+    """Stands for shards of one rank: all of the weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.module = model
+
+    def whole_model(self) -> nn.Module:
+        return self.module
+
+    def most_passes(self, num_passes: int) -> int:
+        return num_passes
+
+    def apart(self, index: int, told: object) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def test_who_says_a_lane_again_asks_no_judge() -> None:
     lane = AnsweredLane(0, (), ahead=((4, prompts(0, 5)),), said=(1,))
     method = SaysRows(staleness=1)
@@ -212,6 +228,9 @@ def test_who_says_a_lane_again_asks_no_judge() -> None:
     assert [(asked["step"], asked["book"]) for asked in method.asked] == [(4, "read only")]
     method = SaysRows()
     LaneRecomputer(forward_of(method, book=Book()), model_of()).learned(prompts(0, 5), step=2)
+    assert [(asked["step"], asked["book"]) for asked in method.asked] == [(2, "read only")]
+    method, sharded = SaysRows(), Sharded(model_of())
+    ShardedLaneRecomputer(forward_of(method, book=Book()), sharded).digest(prompts(0, 5), step=2)  # type: ignore[arg-type]
     assert [(asked["step"], asked["book"]) for asked in method.asked] == [(2, "read only")]
 
 

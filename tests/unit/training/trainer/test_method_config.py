@@ -49,8 +49,23 @@ def test_what_a_method_does_not_say_is_what_most_methods_are() -> None:
     assert plain.coded is None and plain.answers_per_prompt is None and plain.takes_packed_rows is False
     assert plain.runs == {} and plain.size(100) is None and plain.sampling_numbers(3, 7) == 0
     assert list(plain.problems_of_journal([])) == []
+    assert plain.may_compile is False and plain.window_tokens is None
     scores = RowScores((ERROR, BIAS))
     assert scores.counted is None and scores.is_sampled is False
+
+
+@pytest.mark.parametrize(
+    ("predictions", "columns"),
+    [
+        (BinaryPredictions(), ("label", "probability")),
+        (RowScores((ERROR, BIAS)), ("error", "bias")),
+        (RowScores((ERROR, BIAS), counted="tokens"), ("error", "bias", "tokens")),
+        (ClassPredictions(("a", "b")), ("predicted", "accuracy", "log_loss")),
+        (NumberPredictions("days"), ("prediction", "absolute_error", "squared_error")),
+    ],
+)
+def test_tables_of_predictions_have_the_columns_that_files_of_before_have(predictions, columns) -> None:
+    assert predictions.columns == columns
 
 
 @pytest.mark.parametrize(

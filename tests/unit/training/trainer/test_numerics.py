@@ -39,6 +39,33 @@ def test_a_forward_pass_on_a_cpu_is_in_bfloat16_only_if_asked_for(precision, dty
     assert layer.weight.dtype == torch.float32
 
 
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_a_gpus_generator_is_seeded_alike_where_there_is_one(monkeypatch: pytest.MonkeyPatch, has_gpu) -> None:
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeded.append)
+    seed_generators(7)
+    assert seeded == [7] * has_gpu
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "has_bfloat16", "is_mixed"),
+    [
+        ("auto", "cuda", True, True),
+        ("auto", "cuda", False, False),
+        ("auto", "cpu", True, False),
+        ("float32", "cuda", True, False),
+        ("bfloat16", "cuda", False, True),
+    ],
+)
+def test_auto_is_bfloat16_on_a_gpu_that_has_it(monkeypatch, precision, device, has_bfloat16, is_mixed) -> None:
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: has_bfloat16)
+    monkeypatch.setattr(torch, "autocast", lambda *given: asked.append(given))
+    autocast(precision, torch.device(device))
+    assert asked == [(device, torch.bfloat16)] * is_mixed
+
+
 def test_a_digest_is_of_the_bytes_in_row_major_order_wherever_they_lie() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
     expected = xxhash.xxh3_64_intdigest(tensor.numpy().tobytes())

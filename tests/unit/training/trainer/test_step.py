@@ -171,10 +171,23 @@ def test_a_checked_step_says_so_with_its_digests_and_computes_the_same(
         assert ("spot_check_lane" in digests) == ("spot_check_digest" in digests)
 
 
-def test_lanes_of_unequal_lengths_are_checked_side_by_side(tmp_path: Path) -> None:
-    """A pass beyond the own last one is a blank, and in no digest."""
-    found = on_ranks(2, lambda ranks: steps_on(ranks, 6, every=1), tmp_path, shards_weights=True)
-    assert all(totals.is_verified for of_rank in found for totals, *_ in of_rank)
+@pytest.mark.parametrize("shards_weights", [False, True])
+def test_a_lane_of_several_passes_has_a_digest_of_its_own_where_they_are_added(
+    shards_weights: bool, tmp_path: Path
+) -> None:
+    """Lanes of unequal lengths are checked side by side: a pass beyond the own last one is in no digest."""
+    found = on_ranks(2, lambda ranks: steps_on(ranks, 6, every=1), tmp_path, shards_weights=shards_weights)
+    lanes = LaneShares(len(LANES), 2, interleaved=shards_weights)
+    looked_at = set()
+    for rank, of_rank in enumerate(found):
+        alone = list(lanes.of_rank(rank)) if shards_weights else list(lanes.of_rank(rank))[::2]
+        for step, (totals, *_) in enumerate(of_rank, 1):
+            number = alone[derive_key(SEED, "spot check", step, rank) % len(alone)]
+            is_told = not shards_weights or num_backwards(lane(number)) == 1
+            assert totals.is_verified
+            assert totals.digests.get("spot_check_lane") == (number if is_told else None)
+            looked_at.add(number)
+    assert looked_at == ({0, 1, 2, 3} if shards_weights else {0, 2})
 
 
 def test_a_spot_checks_digest_is_that_of_the_lane_computed_apart(tmp_path: Path) -> None:
@@ -219,6 +232,38 @@ def test_a_loss_that_is_not_finite_names_its_lane_and_changes_nothing(tmp_path: 
         return totals.bad_lanes, totals.is_made, model.weight.tolist() == before
 
     assert on_ranks(2, refused, tmp_path) == [((3,), False, True)] * 2
+
+
+class SteepAtZero(NoisyRegression):
+    """A loss that is a number, with a gradient that is none."""
+
+    def loss(self, model: nn.Module, tensors, helpers) -> Loss:
+        found = super().loss(model, tensors, helpers)
+        return found._replace(sum=found.sum + (0.0 * model(tensors["points"])).sqrt().sum())
+
+
+def test_a_gradient_that_is_no_number_changes_nothing_though_every_loss_is_one(tmp_path: Path) -> None:
+    def refused(ranks: Ranks):
+        stepper, share, model = stepper_of(ranks, SteepAtZero())
+        before = model.weight.tolist()
+        totals = stepper.step(share, step=1, stop_asked=False)
+        return (
+            math.isnan(totals.gradient_norm),
+            totals.bad_lanes,
+            totals.is_made,
+            model.weight.tolist() == before,
+        )
+
+    assert on_ranks(1, refused, tmp_path) == [(True, (), False, True)]
+
+
+def test_a_step_in_which_nothing_weighs_learns_nothing_and_is_a_step(tmp_path: Path) -> None:
+    def empty(ranks: Ranks):
+        stepper, _, _ = stepper_of(ranks)
+        totals = stepper.step(StepShare(Cursor(), (lane(1),)), step=1, stop_asked=False)
+        return totals.weight, totals.loss, totals.gradient_norm, totals.is_made
+
+    assert on_ranks(1, empty, tmp_path) == [(0, 0.0, 0.0, True)]
 
 
 def test_lanes_are_named_in_their_order_however_ranks_share_them(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from assay.base.errors import ConfigError
+from assay.data.dataset.columns import holds_lists, holds_numbers
 from assay.records.dataset import DatasetManifest
 from assay.training.methods.classify.label_config import BinaryLabel, LabelConfig, NumberLabel
 from assay.training.model.config import EncoderConfig, ModelSize, NewEncoderConfig, checkpoint_path
@@ -62,6 +63,7 @@ class ClassifyConfig(MethodConfig):
         """See `MethodConfig`: the encoder's position and token tables must be large enough, a
         pretrained one be there, the labels of the kind that is learned."""
         self.label.check_dataset(manifest)
+        self._check_metadata(manifest)
         if not isinstance(self.encoder, NewEncoderConfig):
             checkpoint_path(self.encoder.path)
             return
@@ -75,6 +77,20 @@ class ClassifyConfig(MethodConfig):
                 f"method.encoder.vocab_size={self.encoder.vocab_size}, but dataset '{manifest.name}' holds "
                 f"token {largest}. Use the vocabulary size of its tokenizer, {largest + 1} or more."
             )
+
+    def _check_metadata(self, manifest: DatasetManifest) -> None:
+        for name in self.numeric_columns:
+            if not holds_numbers(kind := manifest.columns[name]):
+                raise ConfigError(
+                    f"method.numeric_columns: column '{name}' has type {kind}, and no numbers. Name it in "
+                    "method.categorical_columns instead."
+                )
+        for name in self.categorical_columns:
+            if holds_lists(kind := manifest.columns[name]):
+                raise ConfigError(
+                    f"method.categorical_columns: column '{name}' has type {kind}, and no name a row. Leave it "
+                    "out."
+                )
 
     def num_parameters(self) -> int | None:
         """All trained numbers, embeddings and head included; None for a pretrained encoder."""

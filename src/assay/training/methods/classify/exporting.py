@@ -1,5 +1,6 @@
 """Between the network that is trained and the class that other tools load: the same parts, held by either."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,13 @@ _PLACE = "_name_or_path"
 """Where a pretrained encoder lay on this machine, which is nobody else's business."""
 
 
-def save_portable(network: ClassifierNetwork, config: ClassifyConfig, folder: Path) -> None:
-    """Write `model.safetensors`, `config.json` and the module that reads them."""
+def save_portable(
+    network: ClassifierNetwork, config: ClassifyConfig, folder: Path, types: Mapping[str, str]
+) -> None:
+    """Write `model.safetensors`, `config.json` and the module that reads them; `types`: the Arrow type of each
+    metadata column."""
     with torch.device("meta"):
-        model = AssayClassifier(_portable_config(network, config))
+        model = AssayClassifier(_portable_config(network, config, types))
     model.encoder, model.metadata, model.head = network.encoder, network.metadata, network.head
     hf_logging.disable_progress_bar()
     model.save_pretrained(folder)
@@ -37,7 +41,9 @@ def load_portable(folder: Path) -> ClassifierNetwork:
     return ClassifierNetwork.of_parts(model.encoder, model.metadata, model.head)
 
 
-def _portable_config(network: ClassifierNetwork, config: ClassifyConfig) -> AssayClassifierConfig:
+def _portable_config(
+    network: ClassifierNetwork, config: ClassifyConfig, types: Mapping[str, str]
+) -> AssayClassifierConfig:
     kinds = {
         name: "number" if name in config.numeric_columns else "category" for name in config.metadata_columns
     }
@@ -45,7 +51,10 @@ def _portable_config(network: ClassifierNetwork, config: ClassifyConfig) -> Assa
     module = MODULE_FILE.removesuffix(".py")
     return AssayClassifierConfig(
         encoder={key: value for key, value in network.encoder.config.to_dict().items() if key != _PLACE},
-        metadata=[{"name": name, "kind": kind, "buckets": buckets[kind]} for name, kind in kinds.items()],
+        metadata=[
+            {"name": name, "kind": kind, "buckets": buckets[kind], "type": types[name]}
+            for name, kind in kinds.items()
+        ],
         **_labels(config.label),
         architectures=[AssayClassifier.__name__],
         auto_map={

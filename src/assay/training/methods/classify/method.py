@@ -86,7 +86,7 @@ class ClassifyMethod:
         assert isinstance(model, ClassifierNetwork), type(model)
         if leaving.adapters == "apart":
             raise ConfigError("--adapters apart: a classifier has no adapters. Leave the option out.")
-        save_portable(model, self.config, folder)
+        save_portable(model, self.config, folder, leaving.columns)
 
     def load_portable(self, folder: Path) -> nn.Module:
         """See `PortableMethod`."""

@@ -1,7 +1,7 @@
 """The classifier as other tools load it: this file lies beside exported weights, and needs no assay.
 
-    model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    model = AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True).eval()
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
     tokens = tokenizer(texts, padding=True, truncation=True, return_tensors="pt")
     logits = model(**tokens, metadata_buckets=model.buckets_of(rows)).logits
 
@@ -10,8 +10,10 @@ value, through a head of two layers. The encoder is one of its own.
 """
 
 import math
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
@@ -36,8 +38,8 @@ class AssayClassifierConfig(PretrainedConfig):  # type: ignore[misc]
         label_scale: float = 1.0,
         **others: Any,
     ) -> None:
-        """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`) and `buckets`. A
-        number that is predicted is logit * `label_scale` + `label_mean`."""
+        """`metadata`: for each column a mapping with `name`, `kind` (`category`, `number`), `buckets` and the
+        Arrow `type` of training. A number that is predicted is logit * `label_scale` + `label_mean`."""
         self.encoder = encoder
         self.metadata = [dict(column) for column in metadata]
         self.label_mean, self.label_scale = label_mean, label_scale
@@ -99,5 +101,46 @@ def bucket_of(value: Any, column: Any) -> int:
         return (1 if number < 0 else 65) + int(min(4 * math.log2(abs(number) + 1), 63))
     if xxhash is None:
         raise ImportError(f"column '{column['name']}' is hashed by xxhash: pip install xxhash")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return 1 + xxhash.xxh3_64_intdigest(text.encode()) % int(column["buckets"] - 1)
+    return 1 + xxhash.xxh3_64_intdigest(_spelled(value, column).encode()) % int(column["buckets"] - 1)
+
+
+def _spelled(value: Any, column: Any) -> str:
+    """A value as Arrow spelled it in training: another spelling would be another bucket, and nobody would know.
+
+    `ValueError` for what the column's type cannot be.
+    """
+    kind = str(column.get("type", "string"))
+    try:
+        if kind == "bool":
+            return _TRUTHS[str(value).lower()]
+        if kind.startswith(("int", "uint")):
+            whole = int(value)
+            if isinstance(value, str) or whole == value:
+                return str(whole)
+        elif kind in _FLOATS:
+            return _shortest(str(_FLOATS[kind](value)))
+        elif isinstance(value, str) or kind in ("string", "large_string", "date32[day]"):
+            return str(value).lower() if isinstance(value, bool) else str(value)
+    except (KeyError, ValueError, OverflowError, TypeError):
+        pass
+    raise ValueError(
+        f"column '{column['name']}' is {value!r:.40}, and in training it was {kind}: give such a value (of "
+        "a type that Python spells otherwise, its text), or None where it is not known"
+    )
+
+
+_TRUTHS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_FLOATS = {"halffloat": np.float16, "float": np.float32, "double": np.float64}
+
+
+def _shortest(text: str) -> str:
+    """A float's digits as Arrow places them: without an exponent from 1e-6 to below 1e10."""
+    number = Decimal(text)
+    if not number.is_finite():
+        return text
+    exponent = number.adjusted() if number else 0
+    if -7 < exponent < 10:
+        return format(number.normalize(), "f")
+    digits = "".join(map(str, number.normalize().as_tuple().digits))
+    rest = f".{digits[1:]}" if digits[1:] else ""
+    return f"{'-' if number < 0 else ''}{digits[0]}{rest}e{exponent:+d}"

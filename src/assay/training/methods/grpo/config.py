@@ -347,6 +347,12 @@ class GrpoConfig(MethodConfig):
         """See `MethodConfig`."""
         return self.group_size
 
+    @property
+    def window_tokens(self) -> int | None:
+        """See `MethodConfig`."""
+        shape = self.model.shape()
+        return None if shape is None else shape.max_tokens
+
     def check_dataset(self, manifest: DatasetManifest) -> None:
         """See `MethodConfig`."""
         check_rows(self.model, manifest, "method.model")

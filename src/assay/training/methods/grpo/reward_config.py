@@ -25,9 +25,8 @@ from assay.scoring.graders import (
     PythonGrader,
     ScoreModel,
     TextSimilarity,
+    check_item_fields,
     check_sample_fields,
-    fields_of_sources,
-    needed_fields,
     single_graders,
 )
 from assay.scoring.http_sampler import HttpSampler
@@ -171,7 +170,13 @@ def check_rewards(
             continue
         check_sample_fields(reward.grader, where)
         if manifest.item_fields is not None:
-            _check_fields(reward.grader, manifest, manifest.item_fields, where)
+            check_item_fields(
+                reward.grader,
+                manifest.item_fields,
+                manifest.num_rows,
+                where=where,
+                source=f"dataset '{manifest.name}'",
+            )
 
 
 def reward_model(run: Run, where: str) -> NewCausalConfig | PretrainedCausalConfig:
@@ -200,17 +205,4 @@ def _check_run(run: Run, where: str, longest: int, vocab_size: int | None) -> No
             f"{where}.run={run.run_id}: its model takes {shape.max_tokens} tokens, but the longest prompt with "
             f"a completion of sampling.max_tokens has {longest}. Use a smaller method.sampling.max_tokens, or "
             "a reward model that takes more."
-        )
-
-
-def _check_fields(grader: Grader, manifest: DatasetManifest, there: Mapping[str, int], where: str) -> None:
-    all_rows, read = manifest.num_rows, fields_of_sources(grader) - there.keys()
-    lacking = {name for name in needed_fields(grader) if there.get(name, 0) < all_rows}
-    for name in sorted(lacking | read):
-        without = all_rows - there.get(name, 0)
-        raise ConfigError(
-            f"{where}: grader '{grader.name}' reads item.{name}, but {without:,} of {all_rows:,} items of "
-            "dataset "
-            f"'{manifest.name}' lack it. Fields that are there: {', '.join(sorted(there)) or 'none'}. Mend the "
-            "grader, or build the dataset from rows that have the field."
         )

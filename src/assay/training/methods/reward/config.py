@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from assay.base.errors import ConfigError
-from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS
+from assay.data.dataset.columns import MARGIN, PROMPT_TOKENS, REJECTED, TOKENS, holds_numbers
 from assay.records.dataset import DatasetManifest
 from assay.records.evaluation import ACCURACY, CHOSEN_REWARD, LOG_LOSS, REJECTED_REWARD, Metric
 from assay.training.model.causal_config import CausalConfig, NewCausalConfig, check_rows, numbers_held
@@ -67,7 +67,7 @@ class RewardConfig(MethodConfig):
             return
         kind = manifest.columns[self.margin_column]
         missing = sum(each.missing_rate for each in manifest.column_profiles if each.name == self.margin_column)
-        if not kind.startswith(("int", "uint", "float", "double", "halffloat")) or missing:
+        if not holds_numbers(kind) or missing:
             what = f"{missing:.1%} of its values are missing" if missing else f"it has type {kind}"
             raise ConfigError(
                 f"method.margin_column={self.margin_column}: {what}; a margin is a number in every row. Mend "

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pyarrow as pa
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -43,10 +44,59 @@ def test_a_value_has_the_bucket_that_it_had_in_training(as_micro_batch, rows: li
         assert trained[place] == [bucket_of(rows[row][index], column) for index, column in enumerate(COLUMNS)]
 
 
+TYPED = (
+    (pa.bool_(), st.booleans()),
+    (pa.int16(), st.integers(-(2**15), 2**15 - 1)),
+    (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.float64(), st.floats(allow_nan=True)),
+    (pa.float32(), st.floats(width=32)),
+    (pa.string(), st.text()),
+    (pa.date32(), st.dates()),
+)
+
+
+@pytest.mark.parametrize(("kind", "values"), TYPED, ids=[str(kind) for kind, _ in TYPED])
+def test_a_name_of_every_type_has_the_bucket_that_it_had_in_training(as_micro_batch, kind, values) -> None:
+    @settings(deadline=None, max_examples=20)
+    @given(st.lists(values, min_size=1, max_size=20))
+    def holds(found: list[Any]) -> None:
+        config = CONFIG.model_copy(update={"numeric_columns": (), "category_buckets": 10**6})
+        column = pa.array(found, kind, from_pandas=False)
+        batch = as_micro_batch(input_ids=[[1]] * len(found), label=[0] * len(found), language=column)
+        said = {"name": "language", "kind": "category", "buckets": 10**6 + 1, "type": str(kind)}
+        rows = batch.row_ids.tolist()
+        trained = metadata_buckets(batch, config)[:, 0].tolist()
+        assert trained == [bucket_of(found[row], said) for row in rows]
+        if kind not in (pa.string(), pa.date32()):  # as a CSV says it
+            spelled = pa.array(found, kind, from_pandas=False).cast(pa.string()).to_pylist()
+            assert trained == [bucket_of(spelled[row], said) for row in rows]
+
+    holds()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "alike"),
+    [("bool", "False", False), ("bool", "TRUE", True), ("bool", 1, True), ("int64", 7.0, 7), ("int8", "7", 7),
+     ("double", 7, 7.0), ("double", "7.0", 7.0)],
+)  # fmt: skip
+def test_a_value_of_another_spelling_is_the_same_one(kind: str, value: Any, alike: Any) -> None:
+    column = {"name": "x", "kind": "category", "buckets": 10**6, "type": kind}
+    assert bucket_of(value, column) == bucket_of(alike, column)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("bool", "maybe"), ("bool", 2), ("int64", 7.5), ("int64", "x"), ("double", "x"),
+                        ("timestamp[us]", 7)],
+)  # fmt: skip
+def test_a_value_that_the_column_can_not_hold_is_refused_by_name(kind: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"column 'x' is {value!r}, and in training it was {kind[:4]}"):
+        bucket_of(value, {"name": "x", "kind": "category", "buckets": 10, "type": kind})
+
+
 def test_what_was_saved_is_loaded_as_the_network_that_it_was(tmp_path) -> None:
     torch.manual_seed(0)
     network = ClassifierNetwork(CONFIG).eval()
-    save_portable(network, CONFIG, tmp_path)
+    save_portable(network, CONFIG, tmp_path, {"language": "string", "turns": "double"})
     again = load_portable(tmp_path).eval()
     for name, tensor in network.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name

@@ -31,6 +31,7 @@ from assay.training.trainer.method import RolledOut
 from completions_server import CompletionsServer, serving
 from one_rank import one_rank_run, train_here
 from prompt_rows import grpo_config, grpo_recipe, prompt_dataset, prompt_lane
+from variants import slow
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +189,7 @@ def recipe(dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path,
     return tree | {"method": tree["method"] | {"sampler": sampler(engine, tmp_path, log_prob_gap=gap)}}
 
 
-@pytest.mark.parametrize("way", ["hot", "lying"])
+@pytest.mark.parametrize("way", ["lying", *slow("hot")])
 def test_an_engine_that_draws_otherwise_is_named_by_the_gap_and_by_nothing_else(
     way: str, dataset: Path, base: Path, engine: CompletionsServer, tmp_path: Path
 ) -> None:
