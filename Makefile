@@ -21,7 +21,7 @@ demo: $(VENV)/.installed  ## the main job, end to end, under five minutes
 test: $(VENV)/.installed  ## the quick proof: a few minutes, every property in a short form
 	$(BIN)/pytest -n 2 --dist worksteal --durations=20
 
-test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; half an hour
+test-slow: $(VENV)/.installed  ## what is real but slow: kills, sweeps, whole campaigns; up to an hour
 	$(BIN)/pytest -n 2 --dist worksteal --durations=20 -m 'slow and not soak'
 
 check: $(VENV)/.installed  ## format, lint, types, imports

@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ import pytest
 SRC = Path(__file__).parents[2] / "src" / "assay"
 MODULES = sorted(SRC.rglob("*.py"))
 MAX_LINES = 70
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All of a module's syntax tree, its root first."""
+    return [*ast.walk(ast.parse(path.read_text()))]
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.name == "__init__.py"], ids=lambda p: p.parent.name)
@@ -25,14 +32,14 @@ def test_no_module_is_a_drawer_for_odds_and_ends() -> None:
 
 
 def test_every_module_says_what_it_decides() -> None:
-    assert not [path for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not [path for path in MODULES if not ast.get_docstring(nodes(path)[0])]
 
 
 def test_a_function_fits_on_a_screen() -> None:
     long = [
         f"{path.name}:{node.lineno} {node.name}"
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno + 1 > MAX_LINES
     ]
     assert not long
@@ -73,7 +80,7 @@ def test_the_environment_is_read_in_few_places() -> None:
     reads = {
         path.relative_to(SRC).as_posix()
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv")
     }
     assert reads == set(READS_ENVIRONMENT)
@@ -83,7 +90,7 @@ def test_a_home_is_made_at_the_edge_and_passed_down() -> None:
     makers = {
         path.relative_to(SRC).as_posix()
         for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and node.attr == "from_environment"
         and isinstance(node.value, ast.Name)
@@ -111,7 +118,7 @@ def test_a_command_prints_a_view_or_a_record_and_builds_no_json_of_its_own() -> 
     imports = [
         (path.name, name.name)
         for path in commands
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.Import)
         for name in node.names
     ]

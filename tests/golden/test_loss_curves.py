@@ -56,8 +56,9 @@ RECIPES: dict[str, tuple[Path, tuple[str, ...]]] = {
     ),
 }  # fmt: skip
 LAYOUTS = ("padded", "bucketed")
+QUICK = (("demo", "bucketed"), ("production", "padded"))
 CASES = [
-    pytest.param(recipe, layout, marks=pytest.mark.slow if recipe == "minilm" else ())
+    pytest.param(recipe, layout, marks=() if (recipe, layout) in QUICK else pytest.mark.slow)
     for recipe in RECIPES
     for layout in LAYOUTS
 ]

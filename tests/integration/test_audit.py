@@ -4,17 +4,19 @@ import io
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from assay.base.digest import sha256_of_bytes
+from assay.cli.main import main
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
 from assay.launch.audit import audited_run
 from assay.store.attempts import attempt_path, saved_attempts
 from assay.store.commit_log import RECEIPTS_NAME, CommitLog
-from assay.store.findings import AUDIT_FILE
+from assay.store.findings import AUDIT_FILE, saved_audit
 from assay.store.home import Home
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
@@ -148,6 +150,7 @@ def test_a_damaged_row_group_stops_a_run_or_is_counted_by_the_audit(
     assert report.rows_learned + report.rows_quarantined == report.rows_expected
 
 
+@pytest.mark.slow
 def test_damage_that_is_found_in_the_second_epoch_takes_nothing_away_from_the_first(
     run_it, tiny_dataset: Path, tmp_path
 ) -> None:
@@ -205,24 +208,74 @@ def test_the_last_commits_weights_are_audited_and_with_deep_those_of_all(finishe
     assert any("the weights of the commits" in line for line in audit_run(run, log, weights="none").not_checked)
 
 
+def test_an_audit_that_looked_at_less_leaves_what_a_deeper_one_found_on_record(finished) -> None:
+    run, log, _ = finished
+    home, weights = Home.from_environment(), Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp"
+    home.open_ledger().close()  # which the copy left behind
+
+    def audited(*, quick: bool = False) -> tuple[str, str, str]:
+        """What is found, and the verdict and depth of what is on record then."""
+        depth: Any = "none" if quick else "last"
+        found, known, unkept = audited_run(home, run.run_id, check_shards=not quick, weights=depth)
+        with home.open_ledger() as ledger:
+            kept = saved_audit(run.run_dir)
+            assert kept is not None and kept == ledger.audit(run.run_id)
+        assert (kept, unkept) == (found if known is None else known, "")
+        assert kept.step == log.commits()[-1].step
+        return found.verdict, kept.verdict, kept.weights
+
+    intact = weights.read_bytes()
+    flip(weights)
+    assert audited() == ("fail", "fail", "last")
+    # Of the receipts it passes, which is all that it read.
+    assert audited(quick=True) == ("pass", "fail", "last")
+    weights.write_bytes(intact)
+    assert audited() == ("pass", "pass", "last")
+    (Path(run.run_dir) / log.commits()[0].folder / RECEIPTS_NAME).unlink()
+    assert audited(quick=True) == ("fail", "fail", "none")
+
+
+def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.CaptureFixture[str]) -> None:
+    run, log, _ = finished
+    Home.from_environment().open_ledger().close()
+    *_, earlier, _ = log.commits()
+    flip(Path(run.run_dir) / earlier.folder / earlier.files[0].path)
+
+    def called(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        said = capfd.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    assert called("audit", run.run_id, "--deep")[0] == 1
+    for depth in ((), ("--quick",)):
+        code, out, err = called("audit", run.run_id, *depth)
+        assert (code, out.splitlines()[0]) == (
+            1,
+            f"PASS of what was looked at; FAIL on record  {run.run_id}",
+        )
+        assert f"an audit that looked at more stays there, fail up to step {log.commits()[-1].step}" in err
+    assert f"'assay audit {run.run_id} --deep' names them" in called("show", run.run_id)[1]
+
+
 def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch) -> None:
     run, log, dataset = finished
     monkeypatch.setenv("ASSAY_LEDGER", "sqlite:////nowhere/ledger.db")
     (Path(run.run_dir) / AUDIT_FILE).mkdir()  # as good as a read-only folder, for root too
     home = Home.from_environment()
-    report, unkept = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, unkept = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "pass"
     assert AUDIT_FILE in unkept
     (dataset / "shards").rename(dataset / "elsewhere")
-    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "pass"
     assert any("none of them is there" in line for line in report.not_checked)
     dataset.rename(dataset.with_name("gone"))
-    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert (report.verdict, report.problems) == ("incomplete", ())
     assert any("which rows were learned" in line for line in report.not_checked)
     flip(Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp")
-    report, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
+    report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "fail"
 
 

@@ -80,6 +80,7 @@ def test_a_spike_made_by_rows_with_wrong_labels_is_bad_data_and_names_them(spiky
     assert report["rows"]["loss_without"] < 0.2 * report["rows"]["step_loss"]
 
 
+@pytest.mark.slow
 def test_without_a_search_the_same_spike_is_an_equal_replay_and_no_row_is_named(spiky, capfd) -> None:
     report = replayed(capfd, *spiky)
     assert (report["verdict"], report["rows"], report["explanation"]) == ("equal", None, None)

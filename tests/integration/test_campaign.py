@@ -5,19 +5,27 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from assay.base.clock import SystemClock
+from assay.base.config import LoadedConfig
+from assay.base.errors import ConfigError
 from assay.cli.main import main
+from assay.data.dataset.split import key_column, split_view
 from assay.evaluation.decision.config import SuiteBenchmark
 from assay.evaluation.evidence.benchmark_items import load_result
-from assay.launch.campaign.folder import OpenCampaign, find_campaign
+from assay.launch.campaign.arms import check_arms
+from assay.launch.campaign.folder import OpenCampaign, find_campaign, read_campaign_file
 from assay.launch.campaign.memo import newest_decisions
 from assay.launch.campaign.scores import finished_runs, suite_folder
 from assay.launch.rebuild import rebuild_all
+from assay.launch.run import checked
 from assay.records.campaign import CampaignRun
 from assay.records.decision import Decision
 from assay.store.commit_log import CommitLog
@@ -85,11 +93,27 @@ def test_a_killed_campaign_goes_on_and_trains_nothing_twice(campaign_file: Path,
     # One is scored from the run's predictions, the other by a suite, and less is better there.
     assert effects["loss"].by_seed == pytest.approx(effects["likelihood"].by_seed, abs=1e-5)
     assert effects["loss"].baseline_score > 0 > effects["likelihood"].baseline_score
+    assert [each.benchmark for each in decision.beside] == ["likelihood-correct", "likelihood-ranking"]
+    assert decision.meaning[0].startswith("In wrong answers: from ")
     assert decision.sentence in finished.stdout
     _assert_the_ledger_knows_and_can_be_made_anew(decision, command)
     assert (campaign.folder / "memo.html").is_file() and (campaign.folder / "memo.md").is_file()
     _assert_the_cost_is_said_where_a_price_is_set(decision, command)
     _assert_a_holdout_is_scored_on_the_last_weights(campaign, tmp_path, records[0])
+    _assert_noise_on_record_is_taken_for_what_was_asked_alone(command)
+
+
+def _assert_noise_on_record_is_taken_for_what_was_asked_alone(command: list[str]) -> None:
+    """The name of a benchmark says nothing: its rows, their clusters and their scores do."""
+
+    def power(benchmark: str) -> str:
+        asked = f"benchmarks=[{{type: predictions, name: likelihood, score: log_likelihood{benchmark}}}]"
+        given = ["name=again", asked, "--check", "--check-seconds", "0"]
+        return subprocess.run([*command, *given], capture_output=True, text=True, check=True).stdout
+
+    assert "power, by the noise that campaign 'tiny' measured on 2 seeds and " in power("")
+    for other in (", where: {language: de}", ", cluster: null", ", cluster: language"):
+        assert "power: not known before the first look" in power(other), other
 
 
 def _assert_the_ledger_knows_and_can_be_made_anew(decision: Decision, command: list[str]) -> None:
@@ -169,6 +193,24 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("candidates=[{name: a, patch: {trainer.evaluate_every: 21}}]", "arm 'a': trainer.evaluate_every=21"),
         ("rule.primary=[likelihood,likelihood]", "rule.primary names benchmark 'likelihood' twice"),
         ("rule.safety=[{benchmark: likelihood, max_rate: 0.1}]", "needs score: correct"),
+        (
+            "benchmarks=[{type: predictions, name: likelihood, score: correct, cluster: languag}]",
+            "benchmark 'likelihood', cluster: the rows that arm 'baseline' predicts have no column 'languag'; "
+            "perhaps you meant 'language'",
+        ),
+        (
+            "benchmarks=[{type: predictions, name: likelihood, score: correct, where: {key: x}}]",
+            "where.key: the rows that arm 'baseline' predicts have no column 'key'. They have: row_id, label, ",
+        ),
+        (
+            "candidates=[{name: a, patch: {method.categorical_columns: [], "
+            "method.numeric_columns: [language]}}]",
+            "method.numeric_columns: column 'language' has type string, and no numbers.",
+        ),
+        (
+            "benchmarks=[{type: predictions, name: likelihood, score: correct, where: {label: 2}}]",
+            "benchmark 'likelihood': no row has label '2'. There are: ",
+        ),
         ("rule.least_efect=1", "Perhaps you meant 'rule.least_effect'"),
     ],
 )
@@ -182,11 +224,119 @@ def test_a_campaign_that_can_not_work_is_refused_before_anything_starts(
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("rule.least_effect=2", "rule.least_effect=2: benchmark 'right' is a share"),
+        ("rule.guardrails=[{benchmark: right, margin: 1}]", "rule.guardrails: margin=1: benchmark 'right'"),
+        (
+            "gates=[{name: harm, then: stop, conditions: [{type: harm, benchmark: right, margin: 3}]}]",
+            "gate 'harm': margin=3: benchmark 'right' is a share, between 0 and 1, and cannot change by as "
+            "much. A point is 0.01; perhaps you meant 0.03.",
+        ),
+    ],
+)
+def test_a_share_cannot_change_by_more_than_one(
+    campaign_file: Path, capfd: pytest.CaptureFixture[str], override: str, says: str
+) -> None:
+    shares = ("benchmarks=[{type: predictions, name: right, score: correct}]", "rule.primary=[right]")
+    with pytest.raises(SystemExit) as ended:
+        main(["campaign", "run", str(campaign_file), *shares, override])
+    assert ended.value.code == 2
+    assert says in capfd.readouterr().err
+
+
+def test_what_has_begun_goes_on_with_what_it_was_declared_with(campaign_file: Path, tmp_path: Path) -> None:
+    """A campaign cannot be mended once it runs, so a check that came later must not end it."""
+    items = {"type": "multiple_choice", "name": "choices", "items": "gone.jsonl"}
+    (tmp_path / "choices.yaml").write_text(yaml.safe_dump({"name": "s", "benchmarks": [items]}))
+    for declared in (
+        ["benchmarks=[{type: predictions, name: likelihood, score: correct}]", "rule.least_effect=2"],
+        ["benchmarks=[{type: suite, name: choices, suite: choices.yaml}]", "rule.primary=[choices]"],
+    ):
+        config = read_campaign_file(campaign_file, tuple(declared))
+        assert check_arms(config, beside=tmp_path, is_begun=True) == 4
+        with pytest.raises(ConfigError):
+            check_arms(config, beside=tmp_path, is_begun=False)
+
+
+def test_a_suite_that_a_classifier_cannot_answer_is_refused_before_anything_starts(
+    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.jsonl").write_text('{"prompt": "1 + 1 =", "answer": "2"}')
+    grader = {"type": "string_check", "name": "g", "input": "{{ sample.output_text }}", "operation": "eq",
+              "reference": "{{ item.answer }}"}  # fmt: skip
+    sums = {"type": "generation", "name": "sums", "items": "items.jsonl", "grader": grader}
+    (tmp_path / "sums.yaml").write_text(yaml.safe_dump({"name": "s", "benchmarks": [sums]}))
+    asked = ("benchmarks=[{type: suite, name: sums, suite: sums.yaml}]", "rule.primary=[sums]")
+    says = "benchmark 'sums' is of type generation, but {} is of method 'classify', which answers only"
+    with pytest.raises(SystemExit) as ended:
+        main(["campaign", "run", str(campaign_file), *asked])
+    assert (ended.value.code, says.format("arm 'baseline'") in capfd.readouterr().err) == (2, True)
+    of_recipe = f"evaluation={{suite: {tmp_path / 'sums.yaml'}}}"
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(tmp_path / "recipe.yaml"), of_recipe])
+    assert (ended.value.code, says.format("the recipe") in capfd.readouterr().err) == (2, True)
+    assert not (tmp_path / "home").exists() or not list((tmp_path / "home").glob("*/run.json"))
+
+
+def test_a_budget_that_does_not_hold_the_first_run_is_refused_by_check(
+    campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["campaign", "run", str(campaign_file), "--check", "--check-seconds", "0.1"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "budget_device_hours=0.000001"])
+    assert ended.value.code == 2
+    assert "does not hold the first run, which takes about" in capfd.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert not ended.value.code
+    assert "cost: about" in capfd.readouterr().out
+    assert not (tmp_path / "home" / "campaigns").exists()
+
+
+def test_items_that_may_share_their_luck_are_counted_as_the_groups_they_are(
+    campaign_file: Path, tiny_recipe_tree: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Conversations of five rows each: the luck of a row is that of its conversation."""
+    shares = "benchmarks=[{{type: predictions, name: right, score: correct{}}}]"
+    rule = ("rule.primary=[right]", "rule.guardrails=[{benchmark: right, margin: 0.02}]")
+    safety = "rule.safety=[{benchmark: right, max_rate: 0.001}]"
+
+    def check(cluster: str) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(
+                ["campaign", "run", str(campaign_file), shares.format(cluster), *rule, safety, "--check",
+                 "--check-seconds", "0"]
+            )  # fmt: skip
+        said = capfd.readouterr()
+        assert not ended.value.code, said.err
+        return said.out, said.err
+
+    recipe, dataset = checked(LoadedConfig(tiny_recipe_tree, {}))
+    view = split_view(dataset, recipe.data.split, "validation")
+    column = str(key_column(recipe.data.split))
+    groups = [view.read(group, [column])[column].to_pylist() for group in np.flatnonzero(view.num_rows)]
+    keys = Counter(key for group in groups for key in group)
+    rows = keys.total()
+    kish = int(rows**2 / sum(size**2 for size in keys.values()))
+    assert kish < len(keys) + 1 and kish < rows / 3
+    out, err = check("")
+    assert f"20% of {kish} independent groups (of {rows} items, which may share their luck)" in out
+    assert f"guardrail right, margin 2 points, on {kish} groups: " in out
+    assert f"safety right, at most 0.1%: {kish} groups without a failure show " in out
+    assert "more than the dataset has (about " in err
+    out, _ = check(", cluster: null")
+    assert f"20% of {rows} independent items and" in out
+
+
 def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
     campaign_file: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check"])
+        main(
+            ["campaign", "run", str(campaign_file), "rule.drill=drill.json", "--check", "--check-seconds", "0"]
+        )
     assert not ended.value.code
     assert "drill.json is not there yet" in capfd.readouterr().err
 
@@ -194,14 +344,30 @@ def test_a_file_that_a_clause_will_ask_for_is_missed_before_anything_is_spent(
 def test_the_power_of_each_look_is_said_before_anything_runs(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    shares = ("benchmarks=[{type: predictions, name: right, score: correct}]", "rule.primary=[right]")
+    shares = (
+        "benchmarks=[{type: predictions, name: right, score: correct, cluster: null}]",
+        "rule.primary=[right]",
+    )
     with pytest.raises(SystemExit) as ended:
-        main(["campaign", "run", str(campaign_file), "seeds=6", "looks=[3]", *shares, "--check"])
+        main(
+            [
+                "campaign",
+                "run",
+                str(campaign_file),
+                "seeds=6",
+                "looks=[3]",
+                *shares,
+                "--check",
+                "--check-seconds",
+                "0",
+            ]
+        )
     assert not ended.value.code
     said = capfd.readouterr()
     assert "power, assuming that two models differ on 20% of" in said.out
     for look in (3, 6):
-        assert f"look at {look} seeds: finds a gain of " in said.out
+        assert f"look at {look} seeds: scales a gain of " in said.out
+    assert "warning: the look at 3 seeds cannot decide: of the candidates that are worth having it " in said.err
     assert "warning: the campaign cannot answer: " in said.err and "The cheapest cure, for 50%: " in said.err
     assert not (tmp_path / "home" / "campaigns").exists()
 
@@ -210,10 +376,11 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
     campaign_file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A guardrail of few rows was found too small when all was trained, and nothing could have been scaled."""
-    shares = "{type: predictions, name: right, score: correct}"
+    shares = "{type: predictions, name: right, score: correct, cluster: null}"
 
     def check(language: str) -> tuple[int, str, str]:
-        english = f"{{type: predictions, name: english, score: correct, where: {{language: {language}}}}}"
+        where = f"where: {{language: {language}}}"
+        english = f"{{type: predictions, name: english, score: correct, cluster: null, {where}}}"
         rule = ("rule.guardrails=[{benchmark: english, margin: 0.05}]", "rule.primary=[right]")
         safety = "rule.safety=[{benchmark: right, max_rate: 0.001}]"
         with pytest.raises(SystemExit) as ended:
@@ -226,6 +393,8 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
                     *rule,
                     safety,
                     "--check",
+                    "--check-seconds",
+                    "0",
                 ]
             )
         said = capfd.readouterr()
@@ -237,7 +406,10 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
     assert "  safety right, at most 0.1%: " in out
     assert "warning: guardrail 'english' cannot pass: by the last look it would pass " in err
     assert "For 80%: a margin of " in err and "items instead of" in err
-    assert "warning: safety benchmark 'right' cannot pass: " in err and "It takes 2,995 items." in err
+    assert (
+        "warning: safety benchmark 'right' cannot pass: " in err
+        and "It takes 2,995 items, more than the dataset has (about 700 " in err
+    )
     code, _, err = check("fr")
-    assert code == 2 and "benchmark 'english': no validation row has {'language': 'fr'}" in err
+    assert code == 2 and "benchmark 'english': no validation row has language: fr" in err
     assert not (tmp_path / "home" / "campaigns").exists()

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
+from variants import slow
 
 NUM_ITEMS = 1500
 PRIMARY = ("code", "prose", "maths", "tables")
@@ -136,7 +138,22 @@ class MadeUpHoldout:
 
 
 def _write_result(run_dir: Path, benchmark: str, *, arm: str, seed: int, rate: float) -> None:
-    """Items have a difficulty that all arms share; a seed shifts an arm by half a point."""
+    data, score, could_detect = _made_up_items(benchmark, arm=arm, seed=seed, rate=rate)
+    result = BenchmarkResult(
+        run_id="", candidate=arm, seed=seed, step=1, weights_digest=f"{arm}-{seed}", benchmark=benchmark,
+        benchmark_sha256=benchmark, grader_sha256="", prompt_sha256="", num_items=NUM_ITEMS, num_failed=0,
+        score=score, could_detect=could_detect, device_s=0.0, evaluated_s=0.0,
+        items_sha256=sha256_of_bytes(data),
+    )  # fmt: skip
+    save_result(run_dir / "benchmarks" / benchmark, result, data)
+
+
+@cache
+def _made_up_items(benchmark: str, *, arm: str, seed: int, rate: float) -> tuple[bytes, Any, Any]:
+    """Their file, their score and what they could detect, alike in all tests.
+
+    Items have a difficulty that all arms share; a seed shifts an arm by half a point.
+    """
     difficulty = np.random.default_rng(sum(benchmark.encode())).random(NUM_ITEMS)
     luck = np.random.default_rng([seed, *arm.encode(), *benchmark.encode()])
     solved = 0.7 * difficulty + 0.3 * luck.random(NUM_ITEMS)
@@ -145,14 +162,8 @@ def _write_result(run_dir: Path, benchmark: str, *, arm: str, seed: int, rate: f
     items = items_table(
         [ItemScore(f"{index:05d}", f"{index:05d}", float(score)) for index, score in enumerate(scores)]
     )
-    data, found = items_bytes(items), summarise(items)
-    result = BenchmarkResult(
-        run_id="", candidate=arm, seed=seed, step=1, weights_digest=f"{arm}-{seed}", benchmark=benchmark,
-        benchmark_sha256=benchmark, grader_sha256="", prompt_sha256="", num_items=NUM_ITEMS, num_failed=0,
-        score=found.score, could_detect=found.could_detect, device_s=0.0, evaluated_s=0.0,
-        items_sha256=sha256_of_bytes(data),
-    )  # fmt: skip
-    save_result(run_dir / "benchmarks" / benchmark, result, data)
+    found = summarise(items)
+    return items_bytes(items), found.score, found.could_detect
 
 
 def _evaluation(run: Run, seed: str) -> ClassifierEvaluation:
@@ -238,6 +249,7 @@ def pilot() -> OpenCampaign:
 GOOD: Rates = {"treated": dict.fromkeys(PRIMARY, 0.66)}
 
 
+@pytest.mark.slow
 def test_an_arm_whose_store_was_away_is_launched_again(campaign_file) -> None:
     trainer = InVainAtFirst(GOOD)
     _, result = decided(campaign_file(), trainer)
@@ -256,6 +268,7 @@ def test_a_broad_gain_is_scaled_and_becomes_the_known_good_recipe(campaign_file)
     assert known_good.lineage[-1].decision_sha256 == decision.digest() == known_good.decision_sha256
 
 
+@pytest.mark.slow
 def test_the_next_campaign_patches_the_known_good_recipe_and_its_lineage_grows(campaign_file) -> None:
     first, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     recipe = str(first.folder / "treated.known_good.json")
@@ -300,6 +313,7 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     )
 
 
+@pytest.mark.slow
 def test_a_slight_harm_that_the_guardrail_can_not_rule_out_is_not_scaled_either(campaign_file) -> None:
     slight = {"treated": {**GOOD["treated"], "refusals": 0.55}}
     _, result = decided(campaign_file(), MadeUpTrainer(slight))
@@ -326,6 +340,7 @@ def test_a_hole_in_coverage_blocks_and_no_further_seed_is_trained_for_it(campaig
     assert len(trainer.trained) == 2 * 3, "seeds do not fill a hole"
 
 
+@pytest.mark.slow
 def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_turns_it_back(
     campaign_file, tmp_path: Path
 ) -> None:
@@ -348,6 +363,7 @@ def test_a_hole_that_is_filled_afterwards_turns_the_decision_and_one_that_opens_
     assert "campaigns/pilot/decisions/treated-3-revision-4.json" in (campaign.folder / "memo.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_verdict_edited_under_a_changed_file_is_judged_by_the_results(campaign_file, tmp_path: Path) -> None:
     _write_coverage(tmp_path / "coverage.json", is_hole=True)
     campaign, _ = decided(campaign_file(coverage="coverage.json"), MadeUpTrainer({}))
@@ -426,6 +442,7 @@ def test_the_seal_stays_closed_while_another_clause_is_open(sealed_file, tmp_pat
     assert len(holdout.scored) == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> None:
     top = {"budget_device_hours": 10, "seeds": 6, "looks": []}
     decided(sealed_file(top), MadeUpTrainer({"treated": dict.fromkeys(PRIMARY, 0.8)}))
@@ -437,6 +454,7 @@ def test_a_look_that_was_not_declared_does_not_open_the_seal(sealed_file) -> Non
     assert decision.recommendation == "narrow"
 
 
+@pytest.mark.slow
 def test_a_holdout_that_an_earlier_campaign_opened_is_none_any_more(sealed_file) -> None:
     decided(sealed_file(), MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.61}))
     holdout = MadeUpHoldout({"treated": 0.66})
@@ -471,6 +489,7 @@ def test_a_holdout_whose_items_changed_since_the_declaration_is_not_opened(itemi
     assert not holdout.scored
 
 
+@pytest.mark.slow
 def test_a_decided_campaign_may_be_judged_again_when_its_suite_has_changed(itemised_file, tmp_path) -> None:
     decided(itemised_file, MadeUpTrainer(GOOD), MadeUpHoldout({"treated": 0.66}))
     (tmp_path / "fresh.jsonl").write_text("{}")
@@ -575,6 +594,7 @@ def test_a_gain_that_shrinks_with_scale_is_not_scaled_although_it_is_there(ladde
     assert clause.value is not None and clause.value < 0.015
 
 
+@pytest.mark.slow
 def test_too_few_scales_leave_the_target_undecided_and_say_so(ladder_file) -> None:
     clause = _forecast_clause(ladder_file, [0.06, 0.06], target=2.5e6)
     assert (clause.verdict, clause.seen) == ("undecided", "no forecast")
@@ -605,6 +625,7 @@ def test_a_candidate_without_effect_is_stopped_at_the_first_look(campaign_file) 
     assert len(trainer.trained) == 2 * 3
 
 
+@pytest.mark.slow
 def test_a_decided_arm_is_trained_no_further_while_an_open_one_goes_on(campaign_file) -> None:
     candidates = [
         {"name": name, "patch": {"trainer.epochs": epochs}} for name, epochs in (("no", 2), ("perhaps", 3))
@@ -706,7 +727,7 @@ def test_a_run_whose_launch_died_goes_on_and_one_that_dies_again_and_again_is_gi
     assert {run for run in trainer.trained if trainer.trained.count(run) > 1} == {"pilot-treated-s1"}
 
 
-@pytest.mark.parametrize("polls", [0, 2])
+@pytest.mark.parametrize("polls", [0, *slow(2)])
 def test_a_run_that_somebody_trains_already_is_waited_for(campaign_file, polls: int) -> None:
     class Found(MadeUpTrainer):
         """A job that it has not started runs for so many polls, then is finished."""
@@ -734,6 +755,7 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
         decided(campaign_file(least_effect=0.001), MadeUpTrainer({}))
 
 
+@pytest.mark.slow
 def test_rows_that_an_older_campaign_counted_alone_stay_alone_when_it_goes_on(campaign_file) -> None:
     top = {"benchmarks": [{"type": "predictions", "name": "b"}]}
     path = campaign_file(top, primary=["b"], guardrails=[])
@@ -770,6 +792,7 @@ def test_a_verdict_that_somebody_edited_is_found(campaign_file) -> None:
         decide_again(pilot(), ledger, clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_them(campaign_file) -> None:
     campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
     path = campaign.folder / "decisions" / "treated-3.json"
@@ -787,6 +810,23 @@ def test_a_decision_follows_from_its_numbers_in_whatever_words_an_assay_said_the
             with pytest.raises(DamagedDataError, match=r"clause 'guardrail: .* was pass"):
                 decide_again(pilot(), ledger, clock=SystemClock())
             clause[key] -= 1e-4
+
+
+def test_a_decision_that_somebody_edited_is_shown_with_that(campaign_file, capfd) -> None:
+    campaign, _ = decided(campaign_file(), MadeUpTrainer(GOOD))
+    main_exit(["campaign", "show", "pilot"])
+    path = campaign.folder / "decisions" / "treated-3.json"
+    tree = json.loads(path.read_text())
+    path.write_text(json.dumps({**tree, "sentence": "All is well."}))
+    capfd.readouterr()
+    for arguments in (["campaign", "show", "pilot"], ["campaign", "show", "pilot", "--json"]):
+        with pytest.raises(SystemExit, match="1"):
+            main(arguments)
+        said = capfd.readouterr()
+        assert "All is well." in said.out
+        assert f"{path}: is not the decision that was made" in said.err
+    path.write_text(json.dumps(tree))
+    main_exit(["campaign", "show", "pilot"])
 
 
 def test_scores_that_changed_after_the_decision_are_found(campaign_file) -> None:
@@ -826,6 +866,7 @@ def test_a_decision_that_was_judged_by_other_clauses_is_refused_with_their_names
     assert "treated-3.json: was judged by other clauses" in str(said.value)
 
 
+@pytest.mark.slow
 def test_a_campaign_declared_anew_with_another_score_reads_no_score_of_the_old_one(campaign_file) -> None:
     found = []
     for score in ("log_likelihood", "correct"):

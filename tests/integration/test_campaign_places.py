@@ -91,7 +91,14 @@ def told(home: Home) -> tuple[list[Any], str]:
 def _timeless(value: Any) -> Any:
     if isinstance(value, dict):
         is_source = set(value) == {"path", "sha256"}
-        no_time = {"device_s", "spent_s", "next_s", "num_attempts", *(["sha256"] if is_source else [])}
+        no_time = {
+            "device_s",
+            "spent_s",
+            "next_s",
+            "next_wall_s",
+            "num_attempts",
+            *(["sha256"] if is_source else []),
+        }
         if value.get("type") == "budget":
             no_time |= {"value"}
         return {name: None if name in no_time else _timeless(each) for name, each in value.items()}
@@ -99,7 +106,7 @@ def _timeless(value: Any) -> Any:
         return [_timeless(each) for each in value]
     if isinstance(value, str):
         value = re.sub(r"; \d+ deaths? of a rank survived", "", value)
-        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ s)?( of device time)", r"\3", value)
+        return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after it is begun)", r"\3", value)
     return value
 
 

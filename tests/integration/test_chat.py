@@ -62,6 +62,9 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
         found = chat(model, "--prompt", "3 plus 4", *GREEDY)
         assert (found.stdout, found.exit_code) == (expected + "\n", 0)
     assert chat("sft", *GREEDY, stdin="3 plus 4").stdout == expected + "\n"
+    refused(chat("sft", stdin=""), "nothing is asked: there is no terminal")
+    assert "did not read" not in found.stderr
+    assert "the model has no room for the first " in chat("sft", "-p", "3 plus 4 " * 200, *GREEDY).stderr
     system = {"role": "system", "content": "Add."}
     found = chat("sft", "-p", "3 plus 4", "--system", "Add.", *GREEDY)
     assert found.stdout == said_by_transformers(folder, [system, question]) + "\n"
@@ -87,7 +90,8 @@ def test_who_cannot_be_talked_with_is_told_why(conversations, preferences, home,
     refused(chat("reward", "-p", "x"), "whose model writes no text")
     new_run(home, LoadedConfig(recipe(conversations, SFT), {}), run_id="young")
     refused(chat("young", "-p", "x"), "has not a commit. Its commits are of these steps: none yet")
-    refused(chat("young", stdin=""), "nothing is asked: there is no terminal")
+    refused(chat("young", stdin=""), "has not a commit")
+    refused(chat("nosuch", stdin=""), "nosuch")
     (tmp_path / "empty").mkdir()
     refused(chat(str(tmp_path / "empty"), "-p", "x"), "no config.json there")
     refused(chat(str(tmp_path / "empty"), "-p", "x", "--step", "3"), "--step: ")

@@ -18,6 +18,7 @@ from assay.launch.calibration import calibrate
 from assay.launch.preview import machine_bytes, preview, refuse_ungathered
 from assay.launch.run import checked
 from assay.store.home import Home
+from assay.store.metrics.segment import read_segment, segment_path
 from assay.training.model.causal import build_causal
 from assay.training.model.causal_config import NewCausalConfig
 from assay.training.recipe import Recipe
@@ -220,3 +221,10 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed)
     refuse_ungathered(checked(LoadedConfig(tree, {}))[0], "fsdp2", world_size=2)
     assert machine_bytes() > needed
+
+
+def test_the_last_step_is_evaluated_once_where_it_is_due_on_the_way_too(run_it) -> None:
+    run, _, _ = run_it(trainer__evaluate_every=10)
+    found = read_segment(segment_path(Path(run.run_dir), 1, 0)).metrics
+    for name in ("validation_auc", "one_score"):
+        assert found[name].steps.tolist() == [10, 20]

@@ -52,8 +52,10 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_flipped_byte_in_the_newest_commit_is_found_and_the_one_before_is_used(run_it, new_tiny_run) -> None:
-    _, undisturbed, _ = run_it()
+@pytest.mark.slow
+def test_a_flipped_byte_in_the_newest_commit_is_found_and_the_one_before_is_used(
+    new_tiny_run, undisturbed: str
+) -> None:
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))
 
@@ -66,12 +68,13 @@ def test_a_flipped_byte_in_the_newest_commit_is_found_and_the_one_before_is_used
     quarantined = [entry for entry in log.entries() if isinstance(entry, CommitQuarantined)]
     assert len(quarantined) == 1
     assert last.start_step < quarantined[0].step
-    assert log.finished().weights_digest == undisturbed.finished().weights_digest
+    assert log.finished().weights_digest == undisturbed
     assert audit_run(run, log).verdict == "pass"
 
 
-def test_sigterm_commits_and_leaves_and_a_resume_ends_as_if_nothing_had_happened(run_it, new_tiny_run) -> None:
-    _, undisturbed, _ = run_it()
+def test_sigterm_commits_and_leaves_and_a_resume_ends_as_if_nothing_had_happened(
+    new_tiny_run, undisturbed: str
+) -> None:
     run = new_tiny_run()
     log = CommitLog(open_store(run.store_url))
     first = supervise(run, At(log, 1, lambda pids: os.kill(os.getpid(), signal.SIGTERM)), world_size=2)
@@ -79,7 +82,7 @@ def test_sigterm_commits_and_leaves_and_a_resume_ends_as_if_nothing_had_happened
     assert log.finished() is None
     second = supervise(run, world_size=1)
     assert second.start_step == first.end_step
-    assert log.finished().weights_digest == undisturbed.finished().weights_digest
+    assert log.finished().weights_digest == undisturbed
 
 
 def test_only_the_commits_that_the_recipe_keeps_stay_and_all_receipts_do(run_it) -> None:

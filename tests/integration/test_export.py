@@ -23,15 +23,15 @@ import importlib.util, json, sys
 sys.path.append(sys.argv[1])
 assert importlib.util.find_spec("assay") is None
 import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-folder, rows = sys.argv[2], json.load(open(sys.argv[3]))
-tokenizer = AutoTokenizer.from_pretrained(folder)
-model = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True).eval()
-tokens = tokenizer([row["text"] for row in rows], padding=True, truncation=True, return_tensors="pt")
+FOLDER, rows = sys.argv[2], json.load(open(sys.argv[3]))
+texts = [row["text"] for row in rows]
+card = open(FOLDER + "/README.md").read()
 with torch.no_grad():
-    logits = model(**tokens, metadata_buckets=model.buckets_of(rows)).logits
-json.dump(logits.tolist(), open(sys.argv[4], "w"))
+    exec(card.split("```python")[1].split("```")[0])
+answers = globals().get("numbers", globals().get("probabilities"))
+json.dump([logits.tolist(), answers.tolist()], open(sys.argv[4], "w"))
 """
+"""Runs what the card says, as it stands there."""
 
 
 def run(*arguments: object) -> int:
@@ -69,18 +69,25 @@ def validated_rows(home: Path, tiny_dataset: Path) -> list[tuple[dict[str, Any],
     ]
 
 
-def logits_without_assay(folder: Path, rows: list[dict[str, Any]], tmp_path: Path) -> list[list[float]]:
-    """What plain transformers makes of the rows, in a process that cannot find assay."""
+def logits_without_assay(
+    folder: Path, rows: list[dict[str, Any]], tmp_path: Path
+) -> tuple[list[list[float]], list[Any]]:
+    """Logits, and what the card makes of them, in a process that cannot find assay, nor ask."""
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     packages, out = sysconfig.get_path("purelib"), tmp_path / "logits.json"
-    subprocess.run(
+    said = subprocess.run(
         [sys.executable, "-S", "-c", WITHOUT_ASSAY, packages, folder, tmp_path / "rows.json", out],
         env={**os.environ, "PYTHONPATH": "", "HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"},
         cwd=tmp_path,
         check=True,
         timeout=200,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
     )
-    return json.loads(out.read_text())
+    assert "[y/N]" not in said.stdout + said.stderr, "whoever pastes the card's lines is asked nothing"
+    logits, answers = json.loads(out.read_text())
+    return logits, answers
 
 
 def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
@@ -94,9 +101,10 @@ def test_plain_transformers_finds_the_runs_logits_in_the_exported_folder(
     assert (exported["run_id"], exported["step"], exported["is_tokenizer_proved"]) == ("tiny", 10, True)
     assert str(home.parent) not in "".join(path.read_text("latin-1") for path in folder.iterdir())
     rows, expected = zip(*validated_rows, strict=True)
-    logits = logits_without_assay(folder, list(rows), tmp_path)
+    logits, probabilities = logits_without_assay(folder, list(rows), tmp_path)
     assert [len(row) for row in logits] == [1] * len(rows)
     assert [row[0] for row in logits] == pytest.approx(expected, abs=2e-6)
+    assert probabilities == pytest.approx([1 / (1 + math.exp(-each)) for each in expected], abs=2e-6)
 
 
 def test_the_card_says_what_the_records_say(home: Path, tmp_path: Path) -> None:
@@ -202,7 +210,7 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
     home: Path, tmp_path: Path, capfd
 ) -> None:
     source = tmp_path / "rows.jsonl"
-    texts = ["alpha", "", "beta", None]
+    texts = ["alpha", " \n", "beta", None]
     source.write_text("\n".join(json.dumps({"n": n, "text": text}) for n, text in enumerate(texts)))
     missing = ("--missing", "language", "--missing", "turns")
     assert run("predict", "tiny", source, *missing) == 0
@@ -270,9 +278,12 @@ def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     capfd.readouterr()
     assert run("predict", "r", tmp_path / "rows.csv") == 0
     predicted = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
-    logits = logits_without_assay(tmp_path / "model", [{"text": row["text"]} for row in predicted], tmp_path)
+    rows = [{"text": row["text"]} for row in predicted]
+    logits, answers = logits_without_assay(tmp_path / "model", rows, tmp_path)
     assert [len(row) for row in logits] == [3 if kind == "classes" else 1] * 240
-    for row, found in zip(predicted, logits, strict=True):
+    for row, found, of_card in zip(predicted, logits, answers, strict=True):
+        expected = answers_of(kind, found, config)
+        assert of_card == pytest.approx(list(expected.values()) if kind == "classes" else expected.popitem()[1])
         for name, value in answers_of(kind, found, config).items():
             assert row[name] == pytest.approx(value, rel=1e-5, abs=1e-6), row["text"]
     if kind == "classes":

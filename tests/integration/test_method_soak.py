@@ -208,6 +208,7 @@ def wrong_with(
     return what_is_wrong(run, judge, folder / name / "beside")
 
 
+@pytest.mark.slow
 def test_judged_rollouts_end_alike_whatever_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
     with moody_judge() as judge:

@@ -56,7 +56,7 @@ def dataset_of(format: str, folder: Path) -> Path:
     ],
 )
 def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method: str, tmp_path: Path) -> None:
-    file = tmp_path / "recipe.yaml"
+    file = tmp_path / "folder" / "recipe.yaml"
     assert run("recipe", "new", dataset_of(format, tmp_path), "--out", file) == 0
     lines = file.read_text().splitlines()
     assert all("#" in line or line.endswith(":") for line in lines), "each line says why"
@@ -67,6 +67,54 @@ def test_rows_of_a_language_model_have_a_recipe_that_learns(format: str, method:
         {**tree, "trainer": {**tree["trainer"], "max_steps": 30, "evaluate_every": None}}, tmp_path / "run"
     ).steps
     assert steps[-1]["loss"] < 0.95 * steps[0]["loss"]
+
+
+def copied_texts(folder: Path) -> Path:
+    """1,200 labelled texts in 120 files; of four texts one is in two files."""
+    rows = [
+        {
+            "text": f"{WORDS[row % 10]} number {row if row % 4 else row % 400}",
+            "kind": row % 2,
+            "file": row // 10,
+        }
+        for row in range(1200)
+    ]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = ["data", "build", folder / "rows.jsonl", "--text", "text", "--label", "kind", "--group-by", "file"]
+    assert run(*build, "--tokenizer", "new:400", "--out", folder / "texts") == 0
+    return folder / "texts"
+
+
+def test_copies_of_training_rows_are_left_out_by_a_new_recipe_and_named_by_a_check(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+    assert "are in the training rows" not in capfd.readouterr().err
+    assert yaml.safe_load(file.read_text())["data"]["split"]["drop_leaks"] is True
+    assert "copies of training rows left out" in file.read_text()
+    check = ["train", file, "--check", "--check-seconds", 0]
+    assert run(*check) == 0
+    assert "are in the training rows" not in capfd.readouterr().out
+    assert run(*check, "data.split.drop_leaks=false") == 0
+    assert "validation rows" in (said := capfd.readouterr().out)
+    assert "are in the training rows, too. Split by a key" in said
+
+
+@pytest.mark.slow
+def test_a_run_that_was_judged_on_rows_it_learned_is_warned_of(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", copied_texts(tmp_path), "--epochs", 1, "--out", file) == 0
+    for drop, said in (("false", ["leaking rows"]), ("true", [])):
+        assert run("train", file, "--run-id", f"drop-{drop}", f"data.split.drop_leaks={drop}") == 0
+        capfd.readouterr()
+        assert run("show", f"drop-{drop}", "--json") == 0
+        shown = json.loads(capfd.readouterr().out)
+        assert [each["rule"] for each in shown["warnings"] if each["rule"] == "leaking rows"] == said
+        assert (shown["evaluation"]["num_leaking"] > 0) is (drop == "false")
+        assert shown["commits"][-1]["is_evaluated"]
 
 
 def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
@@ -89,6 +137,46 @@ def test_pairs_have_a_recipe_of_dpo_that_begins_with_the_model_that_is_named(
     tree = yaml.safe_load(scored.read_text())["method"]
     assert (tree["reference"]["type"], tree["model"]["path"]) == ("columns", str(base))
     assert run("train", scored, "--check", "--check-seconds", 0) == 0
+
+
+@pytest.mark.slow
+def test_from_chats_to_preferences_there_is_room_for_longer_rows_and_for_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """README's way; the answers that are preferred are longer than any chat, and a suite says no sampling."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    model, recipe = tmp_path / "model", tmp_path / "sft.yaml"
+    short = ("trainer.max_steps=12", "trainer.evaluate_every=null")
+    assert run("recipe", "new", dataset_of("chat", tmp_path), "--out", recipe) == 0
+    assert run("train", recipe, *short, "--run-id", "sft") == 0
+    assert run("export", "sft", "--to", model) == 0
+    long = " ".join(WORDS * 30)
+    (tmp_path / "items.jsonl").write_text(
+        "".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in ("one", "two", long))
+    )
+    grader = {"type": "string_check", "name": "g", "operation": "eq", "input": "{{ sample.output_text }}",
+              "reference": "{{ item.answer }}"}  # fmt: skip
+    counts = {"type": "generation", "name": "counts", "items": "items.jsonl", "grader": grader}
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(yaml.safe_dump({"name": "s", "benchmarks": [counts]}))
+    capfd.readouterr()
+    assert run("eval", "run", model, "--suite", suite) == 0
+    assert "counts: of 1 prompt the model read the end only" in capfd.readouterr().out
+    counts["sampling"] = {"max_tokens": 512}
+    suite.write_text(yaml.safe_dump({"name": "s", "benchmarks": [counts]}))
+    assert run("eval", "run", model, "--suite", suite) == 2
+    assert run("train", recipe, f"evaluation={{suite: {suite}}}", "--run-id", "refused") == 2
+    said = capfd.readouterr().err
+    assert said.count("may have 512 tokens (sampling.max_tokens), but the model takes 512") == 2
+    assert not (tmp_path / "home" / "refused").exists()
+
+    pairs = [{"prompt": f"count {n}: ", "chosen": " ".join(WORDS * 3), "rejected": "no"} for n in range(200)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    build = ["data", "build", tmp_path / "rows.jsonl", "--format", "pairs", "--tokenizer", model]
+    assert run(*build, "--out", tmp_path / "pairs") == 0
+    dpo = tmp_path / "dpo.yaml"
+    assert run("recipe", "new", tmp_path / "pairs", "--method", "dpo", "--model", model, "--out", dpo) == 0
+    assert run("train", dpo, *short) == 0
 
 
 @pytest.mark.parametrize(("weights", "rate"), [(7_000_000_000, 1e-6), (70_000_000, 1e-5), (700, 1e-3)])
@@ -123,7 +211,10 @@ def test_what_nothing_learns_from_has_no_recipe(tmp_path: Path, capfd: pytest.Ca
     pairs = preference_dataset(tmp_path / "pairs", num_rows=32)
     for words, said in (
         ((prompts,), "--model FOLDER"),
-        ((prompts, "--method", "sft"), "are for grpo"),
+        (
+            (prompts, "--method", "sft"),
+            "are for grpo. Leave --method out, or build rows of format text or chat",
+        ),
         ((pairs, "--method", "sft"), "are for reward and dpo"),
     ):
         capfd.readouterr()

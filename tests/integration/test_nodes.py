@@ -114,6 +114,7 @@ def test_when_a_rank_and_then_a_node_die_the_run_still_ends_with_the_undisturbed
     assert audit_run(run, log).verdict == "pass"
 
 
+@pytest.mark.slow
 def test_a_node_of_another_kind_is_refused_by_name_before_anything_is_begun(
     new_tiny_run, start_follower
 ) -> None:

@@ -37,6 +37,7 @@ class StopAtFirstCommit:
 
 
 @pytest.mark.skipif("ATen" not in HERE.instructions, reason="the variable limits x86 only")
+@pytest.mark.slow
 def test_resuming_on_another_kind_is_refused_before_training_and_goes_on_when_told_to(
     new_tiny_run: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from assay.training.methods.registry import METHODS
+
 from .conftest import tiny_recipe
 
 _TRAIN = """
@@ -43,3 +45,4 @@ def test_all_that_a_rank_imports_has_been_imported_before_the_fork(tiny_dataset:
     imported, preloaded = json.loads(said.splitlines()[-1])
     assert [name for name in imported if not name.startswith(_WHEN_FIRST_USED)] == []
     assert _OF_NO_USE & set(preloaded) == set()
+    assert {f"assay.training.methods.{entry.folder}.method" for entry in METHODS} <= set(preloaded)

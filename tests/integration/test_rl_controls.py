@@ -19,6 +19,7 @@ from assay.training.methods.grpo.method import GrpoMethod
 from integration.conftest import PlantedAssay
 from one_rank import train_here
 from prompt_rows import grpo_recipe, prompt_dataset
+from variants import slow
 
 SHORT = {"max_steps": 4, "commit_every": 1}
 
@@ -87,7 +88,7 @@ def test_a_sampler_at_another_temperature_is_named_at_once(
     assert flags(view) == [["sampler apart"]] * 4
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("precision", ["bfloat16", *slow("float32")])
 def test_a_sampler_that_is_the_model_is_not_flagged(precision: str, dataset: Path, tmp_path: Path) -> None:
     tree = grpo_recipe(
         dataset,
@@ -118,7 +119,9 @@ def test_a_rank_whose_decoding_flips_bits_is_named_with_its_step_and_only_a_spot
     assay.plant("flipped_token", FLIP_FROM_CALL="20", FLIP_HAPPENED=str(tmp_path / "again"))
     shown = assay.train("unseen", 2, spot_check_every=None)
     assert (tmp_path / "again").exists() and shown["weights_digest"] != undisturbed
-    assert [each["suspects"] for each in shown["attempts"]] == [[]] and shown["warnings"] == []
+    assert [each["suspects"] for each in shown["attempts"]] == [[]]
+    # Two of these prompts stand on both sides of the split: that is said, and nothing of the numbers.
+    assert [each["rule"] for each in shown["warnings"]] == ["leaking rows"]
 
 
 def test_a_grader_that_fails_on_a_twentieth_of_the_answers_is_named_by_its_kind_and_stops_what_allows_less(

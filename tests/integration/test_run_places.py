@@ -277,6 +277,16 @@ def test_a_run_whose_folder_was_renamed_is_refused_by_its_new_name(
         assert files(kept) == before
 
 
+@pytest.mark.slow
+def test_a_copy_of_a_run_that_has_finished_is_not_said_to_be_at_its_end_as_well(
+    project: Path, assay: Assay, tmp_path: Path
+) -> None:
+    with copied(project, tmp_path) as (home, _):
+        answer = assay(home, COMMANDS["resume"].replace("stopped", "whole"))
+    assert (answer.code, "is a copy of run 'whole'" in answer.err) == (2, True)
+    assert "has finished" not in answer.err
+
+
 GONE = (
     "runs", "show candidate", "diff finished candidate", "diff candidate finished", "report candidate",
     "report candidate --out {out}/page.html", "compare finished candidate", "compare candidate finished",

@@ -132,7 +132,9 @@ def test_a_run_is_deleted_with_its_commits_and_nothing_else_is(home: Home, tmp_p
 
 def test_whoever_needs_a_run_is_named_before_it_is_deleted(home: Home, capfd) -> None:
     assert assay("train", "--from", "slow@5", "trainer.max_steps=6", "--run-id", "fork") == 0
-    assert assay("compare", "slow", "fast", "--allowed-loss", 1) == 0
+    assert assay("compare", "slow", "fast", "--allowed-loss", 2) == 2
+    assert "cannot lose as much. A point is 0.01; perhaps you meant 0.02" in capfd.readouterr().err
+    assert assay("compare", "slow", "fast", "--allowed-loss", 0.99) == 0
     capfd.readouterr()
     assert assay("runs", "delete", "slow", "--yes") == 0
     said = capfd.readouterr().out

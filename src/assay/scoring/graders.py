@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from assay.base.config import FrozenConfig
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
+from assay.base.names import meant
 from assay.scoring.formula import Formula
 from assay.scoring.python_process import check_source
 from assay.scoring.python_source import subscripted_fields
@@ -277,6 +278,29 @@ def check_sample_fields(grader: Grader, where: str) -> None:
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads sample.{name}, which no sample has. Read one of: "
             f"{', '.join(SAMPLE_FIELDS)}."
+        )
+
+
+def check_item_fields(
+    grader: Grader,
+    there: Mapping[str, int],
+    num_items: int,
+    *,
+    where: str,
+    source: str,
+    first_without: Callable[[str], str] | None = None,
+) -> None:
+    """Refuse one that reads what items lack. `there`: field -> items in which it is not null; `where` it
+    stands, `source` of the items, which of them is the first without a field."""
+    read = fields_of_sources(grader) - there.keys()
+    lacking = {name for name in needed_fields(grader) if there.get(name, 0) < num_items}
+    for name in sorted(lacking | read):
+        without, near = num_items - there.get(name, 0), meant(name, there.keys() - {name})
+        first = f" (the first: {first_without(name)})" if first_without and without < num_items else ""
+        raise ConfigError(
+            f"{where}: grader '{grader.name}' reads item.{name}, but {without:,} of {num_items:,} items of "
+            f"{source} lack it{first}{near}. Fields that are there: {', '.join(sorted(there)) or 'none'}"
+            ". Mend the grader, or give every item the field."
         )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypedDict
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from assay.base.config import FrozenConfig
-from assay.base.errors import AssayError
+from assay.base.errors import AssayError, ConfigError
 from assay.scoring.item_failure import ItemFailure, ItemFailureKind
 
 
@@ -53,6 +53,8 @@ class Completion(NamedTuple):
     """`stop`, or `length` where `max_tokens` cut it short."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_cut: int = 0
+    """Those at its beginning, for which the model had no room."""
 
 
 SamplerErrorKind = Literal["timeout", "server", "request", "refusal"]
@@ -98,6 +100,16 @@ class Embedder(Protocol):
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector for each text, all of one length; raises `SamplerError`."""
         ...
+
+
+def refuse_no_room(takes: int, sampling: Sampling, of: str = "") -> None:
+    """Raise `ConfigError` where the longest completion leaves a model that takes so many tokens none to read;
+    `of`: whose sampling it is, with a colon."""
+    if sampling.max_tokens >= takes:
+        raise ConfigError(
+            f"{of}an answer may have {sampling.max_tokens:,} tokens (sampling.max_tokens), but the model takes "
+            f"{takes:,}, the prompt among them. Set sampling.max_tokens to less."
+        )
 
 
 def as_text(messages: Sequence[Message]) -> str:

@@ -1,6 +1,6 @@
 """What is found out about a run after it has ended: its audit, and how it compares with a baseline.
 
-    run's folder/  audit.json                   AuditReport, the latest
+    run's folder/  audit.json                   AuditReport, the latest that looked at as much as any
                    comparisons/BASELINE.json    AnyComparison with that run as the baseline, the latest
 
 Each is put into the folder first and then into the ledger, so that a ledger can be made anew from the folders.
@@ -8,6 +8,7 @@ Each is put into the folder first and then into the ledger, so that a ledger can
 
 from pathlib import Path
 
+from assay.base.errors import AssayError
 from assay.records.audit import AuditReport
 from assay.records.evaluation import AnyComparison, comparison_from_json
 from assay.store.ledger.ledger import Ledger
@@ -18,9 +19,8 @@ COMPARISONS = "comparisons"
 
 
 def keep_audit(ledger: Ledger, run_dir: str, audit: AuditReport) -> None:
-    """Write an audit down; the latest of a run is kept."""
-    save_audit(run_dir, audit)
-    ledger.record_audit(audit)
+    """Write an audit down as `save_audit` does, in the ledger, too."""
+    ledger.record_audit(save_audit(run_dir, audit))
 
 
 def keep_comparison(ledger: Ledger, run_dir: str, comparison: AnyComparison) -> None:
@@ -29,9 +29,17 @@ def keep_comparison(ledger: Ledger, run_dir: str, comparison: AnyComparison) -> 
     ledger.record_comparison(comparison)
 
 
-def save_audit(run_dir: str, audit: AuditReport) -> None:
-    """Into the folder alone, whole or not at all."""
+def save_audit(run_dir: str, audit: AuditReport) -> AuditReport:
+    """Into the folder alone, whole or not at all. Returns the one that is on record, which may be an earlier
+    one that looked at more (`AuditReport.replaces`)."""
+    try:
+        kept = saved_audit(run_dir)
+    except AssayError:
+        kept = None  # it cannot be read, so it says nothing
+    if kept is not None and not audit.replaces(kept):
+        return kept
     open_store(run_dir).put(AUDIT_FILE, audit.to_json().encode())
+    return audit
 
 
 def save_comparison(run_dir: str, comparison: AnyComparison) -> None:
