@@ -63,6 +63,7 @@ def train_here(run: Run) -> None:
         train_rank(_task(run, folder), NeverAsked())  # type: ignore[arg-type]
     finally:
         torch.set_num_threads(threads)
+        torch.compiler.set_stance("default")
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 

@@ -18,6 +18,7 @@ from assay.store.objects import open_store
 from assay.training.replay.request import ReplayRequest
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
+from one_rank import train_one_rank
 from variants import soaked
 
 
@@ -49,6 +50,12 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
     assert watched.first_difference is None and not watched.at_step
     tree["trainer"]["compile"] = False
     assert digest(tree, "as written", RestartPolicy()) != undisturbed
+    # The replays left no program behind in this process, which layers that are computed twice would be given.
+    tree["method"]["model"]["checkpoint_activations"] = True
+    twice = train_one_rank(tree, tmp_path / "twice")
+    tree["method"]["model"]["checkpoint_activations"] = False
+    kept = train_one_rank(tree, tmp_path / "kept")
+    assert [step["gradient_norm"] for step in twice.steps] == [step["gradient_norm"] for step in kept.steps]
 
 
 @pytest.mark.slow

@@ -66,6 +66,15 @@ def compile_layers(model: nn.Module, autocast: AbstractContextManager[object]) -
     torch.compiler.set_stance("eager_on_recompile")
 
 
+def end_programs() -> None:
+    """What this process computes next is computed as it is written.
+
+    torch hands a layer's program to every layer of its class once there is one, where activations are not kept:
+    also to a model that was to have none.
+    """
+    torch.compiler.set_stance("default")
+
+
 def without_programs() -> AbstractContextManager[None]:
     """Layers are computed as they are written, in here."""
     as_written: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
@@ -82,8 +91,9 @@ def _configure(num_tokens: int) -> None:
     dynamo.recompile_limit = MOST_PROGRAMS
     inductor.compile_threads = 1  # more would be processes beside the rank
     inductor.deterministic = True  # no kernel is chosen by a stopwatch
-    # torch keeps programs for later processes, by what they compute: never those made from other sizes.
-    compiler.cache_key_tag = f"assay-{num_tokens}"
+    # torch keeps programs for later processes, by what they compute: never those made from other sizes, nor for
+    # another width of the processor's vectors, which write beyond their buffers.
+    compiler.cache_key_tag = f"assay-{num_tokens}-{torch.backends.cpu.get_cpu_capability()}"
 
 
 @cache

@@ -103,6 +103,10 @@ class Replayer:
                     replayer._saver.close()
                     replayer._lane_sum.close()
                 ranks.leave()
+                if config.compile:
+                    from assay.training.model.compiled import end_programs
+
+                    end_programs()
 
     def restore(self, commit: Commit) -> None:
         """Go to a commit."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from assay.training.model.causal_config import NewCausalConfig
-from assay.training.model.compiled import compile_layers, without_programs
+from assay.training.model.compiled import compile_layers, end_programs, without_programs
 from assay.training.model.token_scores import CausalNetwork
 from assay.training.trainer.numerics import digest_of_tensors
 from language_rows import VOCABULARY, small_model
@@ -79,3 +79,14 @@ def test_only_training_runs_the_programs_and_none_is_made_on_the_way() -> None:
     network.train()
     gradients(network, ids_of((2, 64)))
     assert len(calls) == 3
+
+
+def test_a_model_without_programs_has_none_after_one_that_had() -> None:
+    def as_written(**keys: Any) -> int:
+        torch.manual_seed(0)
+        return gradients(CausalNetwork(NewCausalConfig.model_validate(small_model(**keys))), ids_of((2, 9)))
+
+    alone = as_written()
+    compiled_network()
+    end_programs()
+    assert as_written(checkpoint_activations=True) == alone
