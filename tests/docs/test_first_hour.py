@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from variants import soaked
+
 PAGE = Path(__file__).parents[2] / "docs" / "first-hour.md"
 FILE = re.compile(r"^```\w+ (\S+)\n(.*?)^```$", re.M | re.S)
 COMMAND = re.compile(r"^    ((?:assay|python) .*)$", re.M)
@@ -28,8 +30,11 @@ def steps() -> Iterator[tuple[str, str]]:
     return (step for _, step in sorted(found))
 
 
-def walk(folder: Path, *, until: str) -> list[str]:
-    """Do what the page says up to the first command that begins so; the commands that were run."""
+def walk(folder: Path, *, until: str, max_steps: int | None = None) -> list[str]:
+    """Do what the page says up to the first command that begins so; the commands that were run.
+
+    With `max_steps` the recipes that it makes end after so many.
+    """
     environment = {**os.environ, "ASSAY_HOME": str(folder / "runs"), "COLUMNS": "100"}
     words = {"assay": [sys.executable, "-m", "assay"], "python": [sys.executable]}
     done = []
@@ -45,6 +50,13 @@ def walk(folder: Path, *, until: str) -> list[str]:
         )
         assert ran.returncode == 0, f"{step}\n{ran.stdout}{ran.stderr}"
         done.append(step)
+        if max_steps is not None and step.startswith("assay recipe new"):
+            recipe = folder / arguments[-1]
+            text, num_trainers = re.subn(
+                r"^trainer:$", f"trainer:\n  max_steps: {max_steps}", recipe.read_text(), flags=re.M
+            )
+            assert num_trainers == 1
+            recipe.write_text(text)
     return done
 
 
@@ -56,8 +68,9 @@ def test_the_page_leads_from_rows_to_a_recipe(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_the_page_leads_from_rows_to_a_memo(tmp_path: Path) -> None:
-    walk(tmp_path, until="")
+@pytest.mark.parametrize("max_steps", [24, *soaked(None)])
+def test_the_page_leads_from_rows_to_a_memo(max_steps: int | None, tmp_path: Path) -> None:
+    walk(tmp_path, until="", max_steps=max_steps)
     assert "Class by class" in (tmp_path / "first.html").read_text()
     assert "Predicted and true" in (tmp_path / "lines.html").read_text()
     memo = next((tmp_path / "runs").rglob("memo*.html")).read_text()

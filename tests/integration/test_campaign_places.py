@@ -23,6 +23,8 @@ from assay.store.objects import open_store
 from slurm_cluster import SlurmCluster
 
 CAMPAIGN = [sys.executable, "-c", "from assay.cli.main import main; main()", "campaign", "run"]
+SMALL = ("seeds=2", "candidates=[{name: faster, patch: {trainer.optimizer.learning_rate: 0.01}}]")
+"""One candidate and two seeds, in place of two and three."""
 
 
 @pytest.fixture
@@ -146,20 +148,27 @@ def disturbed(path: Path, kill: Callable[[Run], None], *options: str) -> Run:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    "size", [pytest.param(SMALL, id="small"), pytest.param((), id="whole", marks=pytest.mark.soak)]
+)
 def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undisturbed_one(
-    slurm: SlurmCluster, campaign_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: tuple[str, ...],
+    slurm: SlurmCluster,
+    campaign_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def kill_job(run: Run) -> None:
         slurm.call("scancel", "--full", "--signal=KILL", saved_launches(run)[-1].job)
 
-    killed = disturbed(campaign_file, kill_job, "--on", "slurm", "--arms-at-once", "2")
+    killed = disturbed(campaign_file, kill_job, *size, "--on", "slurm", "--arms-at-once", "2")
     home = Home.from_environment()
     assert_accounted(home, killed=killed)
     assert most_at_once(home) == 2
     assert not slurm.call("squeue", "-h")
 
     monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "undisturbed"))
-    assert begun(campaign_file).wait(timeout=700) == 0
+    assert begun(campaign_file, *size).wait(timeout=700) == 0
     assert told(home) == told(Home.from_environment())
 
 
@@ -167,8 +176,7 @@ def test_a_campaign_on_slurm_that_is_killed_twice_ends_with_the_memo_of_an_undis
 def test_a_campaign_in_the_background_that_is_killed_takes_over_what_runs_and_trains_nothing_twice(
     campaign_file: Path,
 ) -> None:
-    options = ("--on", "background", "--arms-at-once", "2", "seeds=2")
-    options += ("candidates=[{name: faster, patch: {trainer.optimizer.learning_rate: 0.01}}]",)
+    options = (*SMALL, "--on", "background", "--arms-at-once", "2")
     home = Home.from_environment()
     running = killed_in_the_midst(begun(campaign_file, *options), home)
     assert last_launch(running) is not None

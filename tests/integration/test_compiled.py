@@ -19,7 +19,6 @@ from assay.training.replay.request import ReplayRequest
 from language_rows import small_model
 from method_runs import digest, eventful, method_recipe
 from one_rank import train_one_rank
-from variants import soaked
 
 
 def compiled(method: str, folder: Path, **model: Any) -> dict[str, Any]:
@@ -58,9 +57,9 @@ def test_killed_and_resized_it_ends_with_the_same_weights_and_replays(
     assert [step["gradient_norm"] for step in twice.steps] == [step["gradient_norm"] for step in kept.steps]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", ["reward", *soaked("dpo")])
+@pytest.mark.parametrize("method", ["reward", "dpo"])
 def test_each_method_ends_with_the_same_weights_on_two_ranks_and_on_one(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,7 +183,7 @@ def test_sigterm_is_heeded_while_neither_store_nor_ledger_answers(assay: Assay, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [*soaked("refused", "error"), "throttled"])
+@pytest.mark.parametrize("trouble", soaked("refused", "error", "throttled"))
 def test_sigterm_is_heeded_in_an_outage(assay: Assay, undisturbed: str, trouble: Any) -> None:
     assay.s3.strike([Strike(30, trouble, FOR_EVER_S)])
     training = assay.train(workers=2, patience_s=FOR_EVER_S)
@@ -195,7 +195,7 @@ def test_sigterm_is_heeded_in_an_outage(assay: Assay, undisturbed: str, trouble:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [*soaked(2), 25, *soaked(60)])
-@pytest.mark.parametrize("trouble", OUTAGES[:3])
+@pytest.mark.parametrize("trouble", [OUTAGES[0], *soaked(*OUTAGES[1:3])])
 def test_a_store_that_stays_away_is_exit_code_75_and_nothing_is_lost(
     assay: Assay, undisturbed: str, trouble: Any, at: int
 ) -> None:
@@ -217,7 +217,7 @@ def test_a_store_that_is_too_slow_for_the_commits_is_said_once(assay: Assay, und
     goes_on_to_its_end(assay, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # the third random plan is one, too
 def test_a_worker_beside_training_survives_what_training_does(evaluated_assay: Assay, undisturbed: str) -> None:
     assay = evaluated_assay
     assay.s3.strike([Strike(40 + 9 * place, trouble, 1.0) for place, trouble in enumerate((*LIES, *OUTAGES))])
@@ -231,7 +231,7 @@ def test_a_worker_beside_training_survives_what_training_does(evaluated_assay: A
 
 @pytest.mark.parametrize(
     "seed",
-    [*slow(0, 3), *soaked(1, 2, *range(4, 44))],
+    [*slow(3), *soaked(0, 1, 2, *range(4, 44))],
 )
 def test_a_run_survives_a_random_plan(seed: int, request: pytest.FixtureRequest, undisturbed: str) -> None:
     rng = random.Random(seed)

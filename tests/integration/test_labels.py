@@ -59,7 +59,7 @@ def recipes(assay: Assay) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [*soaked("binary"), "classes", "number"])
+@pytest.mark.parametrize("kind", ["classes", *soaked("binary", "number")])
 def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
     assay: Assay, recipes: dict[str, str], kind: str, tmp_path: Path
 ) -> None:
@@ -81,9 +81,9 @@ def test_a_kind_of_label_trains_to_one_digest_and_is_reported_by_its_own_metric(
         assert "gamma" in page
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # tests of row_length have a campaign on a number
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", [*soaked("classes"), "number"])
+@pytest.mark.parametrize("kind", ["classes", "number"])
 def test_a_campaign_decides_on_each_kind_of_label(
     assay: Assay, folder: Path, recipes: dict[str, str], kind: str
 ) -> None:

@@ -29,6 +29,7 @@ from assay.store.home import Home
 from assay.store.objects import open_store
 from one_rank import train_here
 from preference_rows import END, VOCABULARY, preference_dataset
+from variants import soaked
 
 PROMPTS = [f"{first} plus {second}" for first in range(8) for second in range(8)]
 KEYS = [{"topic": f"of {index // 2}", "first": index // 8} for index in range(len(PROMPTS))]
@@ -271,7 +272,7 @@ json.dump(found, open(sys.argv[4], "w"))
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("method", ["sft", "reward", "dpo"])
+@pytest.mark.parametrize("method", [*soaked("sft"), "reward", *soaked("dpo")])
 def test_plain_transformers_finds_the_runs_logits_where_there_is_no_assay(
     method: str, conversations: Path, preferences: Path, home: Home, tmp_path: Path
 ) -> None:

@@ -146,16 +146,22 @@ IN_EACH_PHASE: tuple[dict[str, Any], ...] = (
     {"phase": "checkpoint", "step": 8, "after_s": 0.01},
 )
 """Amid answers, before they are graded, in an update, amid a commit."""
+IN_THE_MIDST = {"four updates, advantages by the step": 4, "two steps ahead, advantages by the step": 2}
+"""Where an update is killed: with two of four made, or when answers of two steps are said ahead."""
+TWO_KINDS = {(4, "fsdp2", 2), (2, "ddp", 1)}
+"""Those of `make test-slow`."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 @pytest.mark.parametrize(
-    ("way", "entry"),
+    ("way", "entry", "parallel", "world_size"),
     [
-        pytest.param("four updates, advantages by the step", 4, id="two of four updates made"),
-        pytest.param("two steps ahead, advantages by the step", 2, id="two steps ahead"),
+        pytest.param(
+            way, entry, parallel, ranks, marks=[] if (entry, parallel, ranks) in TWO_KINDS else pytest.mark.soak
+        )
+        for way, entry in IN_THE_MIDST.items()
+        for parallel in ("ddp", "fsdp2")
+        for ranks in (1, 2)
     ],
 )
 def test_killed_in_each_phase_of_a_step_a_run_ends_with_the_undisturbed_weights(
