@@ -219,6 +219,8 @@ def test_a_row_without_text_keeps_its_place_with_no_answer_and_is_told(
     assert [row["n"] for row in rows] == [0, 1, 2, 3]
     assert [row["probability"] is None for row in rows] == [False, True, False, True]
     assert f"2 rows without text: kept, with no answer (the first: {source}: line 2)" in err
+    assert run("predict", "tiny", source, *missing, "--out", tmp_path / "said.csv") == 0
+    assert f"2 rows answered, in {tmp_path / 'said.csv'}" in capfd.readouterr().err
     source.write_text("\n".join(json.dumps({"n": n, "text": texts[n]}) for n in (0, 2)))
     assert run("predict", "tiny", source, *missing) == 0
     alone = [json.loads(line) for line in capfd.readouterr().out.splitlines()]

@@ -101,6 +101,41 @@ def test_copies_of_training_rows_are_left_out_by_a_new_recipe_and_named_by_a_che
     assert "are in the training rows, too. Split by a key" in said
 
 
+def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {
+            "text": f"{WORDS[row % 10]} number {row}",
+            "late": row % 3 > 0,
+            "outcome": "bad" if row % 3 else "good",
+        }
+        for row in range(300)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = [
+        "data",
+        "build",
+        tmp_path / "rows.jsonl",
+        "--text",
+        "text",
+        "--label",
+        "outcome",
+        "--metadata",
+        "late",
+    ]
+    assert run(*build, "--tokenizer", "new:400", "--out", tmp_path / "rows") == 0
+    capfd.readouterr()
+    assert run("recipe", "new", tmp_path / "rows", "--out", tmp_path / "recipe.yaml") == 0
+    said = "column 'late' alone tells the label of 100% of the rows"
+    assert said in capfd.readouterr().err
+    check = ["train", tmp_path / "recipe.yaml", "--check", "--check-seconds", 0]
+    assert run(*check) == 0
+    assert said in capfd.readouterr().out
+    assert run(*check, "method.categorical_columns=[]") == 0
+    assert said not in capfd.readouterr().out
+
+
 @pytest.mark.slow
 def test_a_run_that_was_judged_on_rows_it_learned_is_warned_of(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -52,10 +52,14 @@ def predict(
             show_progress("predict", done, total, unit=" parts")
 
         empty: list[str] = []
+        num_rows = 0
         for rows in predict_rows(
             predictor, file, text=text, missing=missing, progress=progress, textless=empty.append
         ):
             writer.write(rows)
+            num_rows += len(rows)
+    if out is not None:
+        click.echo(f"{number_of(num_rows - len(empty), 'row')} answered, in {out}", err=True)
     if empty:
         click.echo(
             f"{number_of(len(empty), 'row')} without text: kept, with no answer (the first: {empty[0]})",

@@ -359,7 +359,7 @@ def _print_check(
     loaded = read_config_file(recipe_file, overrides)
     recipe, dataset = checked(loaded)
     found = preview(recipe, dataset, world_size=workers)
-    warned = [f"{each.text} {cure_text(each.rule)}" for each in data_warnings(dataset, recipe.data.split)]
+    warned = [f"{each.text} {cure_text(each.rule)}" for each in data_warnings(recipe, dataset)]
     found = found._replace(remarks=(*warned, *found.remarks))
     measured = None
     if seconds:

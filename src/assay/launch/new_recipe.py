@@ -129,8 +129,8 @@ def new_recipe(
         *_aligned(_trainer(sizes, _rate(learns, model))),
     ]
     text = "\n".join(lines) + "\n"
-    checked(LoadedConfig(yaml.safe_load(text), {}))
-    return NewRecipe(text, data_warnings(dataset, split))
+    recipe, _ = checked(LoadedConfig(yaml.safe_load(text), {}))
+    return NewRecipe(text, data_warnings(recipe, dataset))
 
 
 def _aligned(lines: Iterator[tuple[str, str]]) -> Iterator[str]:

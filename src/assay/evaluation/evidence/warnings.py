@@ -24,6 +24,8 @@ ENDS = 10
 FEWEST_AT_AN_END = 3
 """Losses that lie apart from as many others more seldom than one time in twenty, where nothing changed."""
 DIVERGED_FACTOR = 2.0
+TELLING_SHARE, FEWEST_OTHERS = 0.02, 20
+"""Rows without the commonest label: the share that a telling column gets wrong at most, and the fewest."""
 LEAKING_SHARE = 0.01
 CUT_SHARE = 0.05
 SPLIT_SLACK = 0.2
@@ -67,6 +69,7 @@ RuleName = Literal[
     "leaking rows",
     "cut rows",
     "uneven split",
+    "telling column",
     "look cannot decide",
     "campaign cannot answer",
     "guardrail cannot pass",
@@ -206,6 +209,11 @@ RULES: Mapping[str, Rule] = {
         f"the share of the rows that a split by hash holds out is more than {SPLIT_SLACK:.0%} off what was "
         "asked: the groups that stay together are few, or of unequal size",
         "another `data.split.seed`, or a column with more values; or take it as it is",
+    ),
+    "telling column": Rule(
+        f"a metadata column that the model reads gets at most {TELLING_SHARE:.0%} of the rows wrong that the "
+        f"commonest class gets wrong, of {FEWEST_OTHERS} or more",
+        "leave it out of the recipe's columns, unless it is known of a row before its label is",
     ),
     "look cannot decide": Rule(
         f"a declared look would end a campaign, unscaled, on more than {MOST_LOST:.0%} of the candidates that "
@@ -359,6 +367,18 @@ def warnings_of_split(held_out: int, num_rows: int, *, asked: float) -> list[War
         f"{percent_text(found)} of the rows are held out, {percent_text(asked)} of the groups were asked for."
     )
     return [Warned("uneven split", said)]
+
+
+def warnings_of_column(column: str, *, num_right: int, num_commonest: int, num_rows: int) -> list[Warned]:
+    """Where a metadata column tells the label of so many rows; so many have the commonest class."""
+    others = num_rows - num_commonest
+    if others < FEWEST_OTHERS or num_rows - num_right > TELLING_SHARE * others:
+        return []
+    said = (
+        f"column '{column}' alone tells the label of {percent_text(num_right / num_rows)} of the rows, where "
+        f"the commonest class has {percent_text(num_commonest / num_rows)}: is it known before the label is?"
+    )
+    return [Warned("telling column", said)]
 
 
 def warnings_of_cuts(lengths: LengthProfile, *, num_rows: int, num_cut: int | None) -> list[Warned]:

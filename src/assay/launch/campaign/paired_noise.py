@@ -104,7 +104,7 @@ class NoiseBeforehand:
     def data_warnings(self) -> list[Warned]:
         """What the baseline's dataset and split warn of."""
         recipe, view = self._baseline()
-        return data_warnings(view.dataset, recipe.data.split)
+        return data_warnings(recipe, view.dataset)
 
     def _clusters(self, benchmark: PredictionsBenchmark | SuiteBenchmark) -> list[str] | None:
         if isinstance(benchmark, PredictionsBenchmark):

@@ -1,6 +1,6 @@
 """Reading a program, so that everything wrong with it is said at once, each with the line that it stands in.
 
-YAML is composed twice: into values, and into the lines of its keys. Whatever later speaks of a dotted key
+YAML is composed once, into the lines of its keys and into values. Whatever later speaks of a dotted key
 (`activities.memo.after`) finds the line by it, also where the key itself is missing: then it is its parent's.
 """
 
@@ -143,11 +143,11 @@ def _read_yaml(path: Path, *, cure: str = "") -> tuple[dict[str, Any], dict[str,
     except (UnicodeDecodeError, OSError) as error:
         raise ConfigError(f"{path}: not readable: {error}") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines: dict[str, int] = {}
+        loader = yaml.SafeLoader(text)
+        node, lines, values = loader.get_single_node(), dict[str, int](), None
         if node is not None:
             _note_lines(path, node, "", lines)
-        values = yaml.safe_load(text)
+            values = loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigError(f"{path}:{line}: not readable as YAML: {error.problem}.") from error
