@@ -58,6 +58,9 @@ def test_a_check_without_measuring_says_what_follows_from_recipe_and_data(recipe
     told = json.loads(capfd.readouterr().out)
     assert (told["num_steps"], told["world_size"], told["recipe"]["trainer"]["max_steps"]) == (20, 2, 500)
     assert told["measured"] is None and "place_correlation" in told["order"] and len(told["remarks"]) == 1
+    for rate, is_noted in (("0.1", True), ("0.09", False)):
+        assert run("train", recipe, f"trainer.optimizer.learning_rate={rate}", *checks) == 0
+        assert ("AdamW moves a weight by about as much in a step" in capfd.readouterr().out) is is_noted
     assert not (recipe.parent / "home").exists()
 
 

@@ -28,6 +28,8 @@ MOMENTS = 2
 """AdamW's, for each parameter."""
 PACKING_WASTE = 11 / 9
 """Sequences for each that is needed at least, at the most (see `layouts.pack`)."""
+LARGE_RATE = 0.1
+"""A learning rate at which a model forgets what it begins with in a step."""
 FORWARD_SHARE = 1 / 3
 """The share of a training step, that a forward pass alone takes: backward is two of them."""
 
@@ -178,6 +180,11 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
         yield (
             f"loader.global_batch_size={loader.global_batch_size:,} is more than the "
             f"{number_of(num_rows, 'row')} of training: a step is an epoch"
+        )
+    if (rate := trainer.optimizer.learning_rate) >= LARGE_RATE:
+        yield (
+            f"trainer.optimizer.learning_rate={rate:g}: AdamW moves a weight by about as much in a step, and "
+            "weights begin about 0.02 wide. 1e-5 (pretrained) to 1e-2 (small, new) are usual"
         )
     evaluates_before = trainer.evaluate_every is not None and trainer.evaluate_every < planned
     if trainer.commit_every != "auto" and trainer.commit_every > planned and not evaluates_before:
