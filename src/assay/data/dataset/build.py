@@ -16,6 +16,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -74,6 +75,8 @@ from assay.store.objects import open_store
 SHARDS_FOLDER = "shards"
 TRAINING_TEXTS = 200_000
 """Texts that a new tokenizer is trained on, at most: every so many-th."""
+SMALL_BYTES = 4_000_000
+"""What is tokenised in about the time in which a process begins."""
 _OWN_FILE = re.compile(r"(\.unfinished-)?part-\d{5}-[0-9a-f]{12}\.parquet")
 _COUNT, _FIRST = "assay.", "assay.first_"
 """In the footer of a shard, with names of `Encoder.counts`: what became of some of its rows."""
@@ -116,9 +119,7 @@ def build_dataset(
     said = ", ".join(map(str, sources))
     if all(span.fields is not None for span in spans):
         check_fields(config, (name for span in spans for name in span.fields or ()), said)
-    # Forking a process that has threads is unsafe, and the one fork server of a process belongs to the ranks:
-    # started here, it would not have imported what they need.
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker) as pool:
+    with _workers(spans, workers) as pool:
         facts = _each(pool, check_span, [(span, config) for span in spans], checking)
         check_fields(config, (name for each in facts for name in each.fields), said)
         plan, doubles = _column_plan(facts, config), find_doubles(facts, config.drop)
@@ -328,16 +329,32 @@ def _remove_empty(shards: Sequence[Path], summary: BuildSummary, said: str, max_
         path.unlink()
 
 
+def _workers(spans: Sequence[RawSpan], workers: int) -> AbstractContextManager[ProcessPoolExecutor | None]:
+    """Processes that share the spans; None where this one is done before they would have begun."""
+    sources = {span.source for span in spans}
+    is_small = all(map(Path.is_file, sources)) and sum(each.stat().st_size for each in sources) < SMALL_BYTES
+    if workers == 1 or len(spans) == 1 or is_small:
+        return nullcontext()
+    # Forking a process that has threads is unsafe, and the one fork server of a process belongs to the ranks:
+    # started here, it would not have imported what they need.
+    return ProcessPoolExecutor(workers, get_context("spawn"), _begin_worker)
+
+
 def _each(
-    pool: ProcessPoolExecutor,
+    pool: ProcessPoolExecutor | None,
     work: Callable[..., Result],
     jobs: Sequence[tuple[object, ...]],
     progress: Progress,
 ) -> list[Result]:
     """The results in order; at the first error, what has not begun is dropped."""
-    futures = [pool.submit(work, *job) for job in jobs]
-    results = []
+    results: list[Result] = []
     progress(0, len(jobs))
+    if pool is None:
+        for job in jobs:
+            results.append(work(*job))
+            progress(len(results), len(jobs))
+        return results
+    futures = [pool.submit(work, *job) for job in jobs]
     try:
         for future in futures:
             results.append(future.result())

@@ -32,7 +32,13 @@ from assay.evaluation.decision.more_evidence import (
     replication_variance,
 )
 from assay.evaluation.decision.words import bound_text, chance_text, effect_text, would_help
-from assay.evaluation.evidence.campaign.rule import CampaignEvidence, CampaignRule, Criterion, judge
+from assay.evaluation.evidence.campaign.rule import (
+    CampaignEvidence,
+    CampaignRule,
+    Criterion,
+    RuleOutcome,
+    judge,
+)
 from assay.records.decision import Clause, GateResult, GateVerdict, MoreEvidence, Recommendation
 
 
@@ -63,25 +69,8 @@ class JudgedGates(NamedTuple):
 def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> JudgedGates:
     """Judge all gates; `rule` replaces the thresholds."""
     rule = rule or config.rule.thresholds()
-    needed = list(needed_clauses(config, facts))
-    stops = list(stopping_clauses(config, facts))
-    others = [_other_gate(gate, facts) for gate in config.gates]
-    found = judge(
-        CampaignEvidence(
-            effect=facts.composite,
-            level=facts.look.level,
-            is_gate=facts.look.is_gate,
-            replication_variance=replication_variance(config, facts),
-            least_without_one=facts.breadth.least_without_one,
-            share_positive=facts.breadth.share_positive,
-            chance_by_end=chance_at_last_look(config, facts, rule),
-            needed_by_end=needed_at_last_look(config, facts, rule),
-            also_needed=[clause.verdict == "pass" for clause in needed],
-            also_stops=[clause.verdict == "pass" for clause in stops]
-            + [gate.verdict == "pass" for gate in others],
-        ),
-        rule,
-    )
+    conditions = _conditions(config, facts)
+    found = _judged(config, facts, rule, conditions)
     gain = [
         _clause(each, "effect", _verdict(each, facts, rule), config, facts, rule)
         for each in found.scale_clauses
@@ -91,17 +80,61 @@ def judge_gates(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | No
         for each in found.stop_clauses
     ]
     gates = (
-        _scale_gate([*gain, *needed], not_asked(config)),
-        _stop_gate([*futile, *stops], config, facts),
-        *others,
+        _scale_gate([*gain, *conditions.needed], not_asked(config)),
+        _stop_gate([*futile, *conditions.stops], config, facts),
+        *conditions.others,
     )
+    return JudgedGates(_recommended(found), gates, bool(found.has_power), bool(found.cannot_answer))
+
+
+def recommended(config: CampaignConfig, facts: Facts, *, rule: CampaignRule | None = None) -> Recommendation:
+    """What `judge_gates` recommends, without the words and the prices of its clauses."""
+    return _recommended(_judged(config, facts, rule or config.rule.thresholds(), _conditions(config, facts)))
+
+
+class _Conditions(NamedTuple):
+    """What a gain alone does not decide."""
+
+    needed: Sequence[Clause]
+    """For scale."""
+    stops: Sequence[Clause]
+    others: Sequence[GateResult]
+
+
+def _conditions(config: CampaignConfig, facts: Facts) -> _Conditions:
+    return _Conditions(
+        [*needed_clauses(config, facts)],
+        [*stopping_clauses(config, facts)],
+        [_other_gate(gate, facts) for gate in config.gates],
+    )
+
+
+def _judged(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions: _Conditions) -> RuleOutcome:
+    return judge(
+        CampaignEvidence(
+            effect=facts.composite,
+            level=facts.look.level,
+            is_gate=facts.look.is_gate,
+            replication_variance=replication_variance(config, facts),
+            least_without_one=facts.breadth.least_without_one,
+            share_positive=facts.breadth.share_positive,
+            chance_by_end=chance_at_last_look(config, facts, rule),
+            needed_by_end=needed_at_last_look(config, facts, rule),
+            also_needed=[clause.verdict == "pass" for clause in conditions.needed],
+            also_stops=[each.verdict == "pass" for each in (*conditions.stops, *conditions.others)],
+        ),
+        rule,
+    )
+
+
+def _recommended(found: RuleOutcome) -> Recommendation:
     recommendation: Recommendation = str(found.recommendation)  # type: ignore[assignment]
-    return JudgedGates(recommendation, gates, bool(found.has_power), bool(found.cannot_answer))
+    return recommendation
 
 
 def all_but_the_seal_holds(config: CampaignConfig, facts: Facts) -> bool:
     """Whether the sealed benchmark is all that still stands between the candidate and `scale`."""
-    return judge_gates(without_seal(config), facts).recommendation == "scale"
+    return recommended(without_seal(config), facts) == "scale"
 
 
 def without_seal(config: CampaignConfig) -> CampaignConfig:

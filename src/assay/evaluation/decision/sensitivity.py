@@ -12,7 +12,7 @@ import numpy as np
 
 from assay.evaluation.decision.config import CampaignConfig
 from assay.evaluation.decision.facts import Facts
-from assay.evaluation.decision.gates import judge_gates, without_seal
+from assay.evaluation.decision.gates import recommended, without_seal
 from assay.evaluation.decision.more_evidence import replication_variance
 from assay.evaluation.decision.words import effect_text
 from assay.evaluation.evidence.campaign.rule import CampaignRule, least_scaling_effect
@@ -36,7 +36,7 @@ def flips_of(config: CampaignConfig, facts: Facts, *, recommendation: Recommenda
     num_tried = 0
     for name, other, rule in _variations(config, facts):
         num_tried += 1
-        found = judge_gates(config, other, rule=rule).recommendation
+        found = recommended(config, other, rule=rule)
         if found != recommendation:
             flips.setdefault(found, []).append(name)
     return Flips(flips, num_tried)

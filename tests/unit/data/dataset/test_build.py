@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
 from assay.base.errors import ConfigError, DataError
+from assay.data.dataset import build
 from assay.data.dataset.build import _column_plan, _write_shard, build_dataset
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.fields import BuildConfig, check_span
@@ -298,8 +299,19 @@ def test_a_source_without_rows_is_named(tmp_path: Path, config, sources: list[st
         build_dataset([tmp_path / name for name in sources], tmp_path / "out", config, workers=1)
 
 
+def test_processes_beside_this_one_write_the_same_dataset(
+    tmp_path: Path, config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "rows.jsonl", encoded())
+    config = config.model_copy(update={"rows_per_shard": 10})
+    alone = build_dataset([source], tmp_path / "alone", config, name="rows")
+    monkeypatch.setattr(build, "SMALL_BYTES", 0)
+    shared = build_dataset([source], tmp_path / "shared", config, name="rows")
+    assert len(alone.shards) > 1 and shared.fingerprint == alone.fingerprint and shared.build == alone.build
+
+
 def test_a_build_that_is_killed_leaves_no_process_and_goes_on(tmp_path: Path, config) -> None:
-    lines = [{**LINES[n % 25], "text": f"{n} " * 80} for n in range(4_000)]
+    lines = [{**LINES[n % 25], "text": f"{n} " * 80, "unread": "x" * 1_000} for n in range(4_000)]
     source = write(tmp_path / "rows.jsonl", [json.dumps(line).encode() for line in lines])
     config = config.model_copy(update={"rows_per_shard": 100})
     program = (
