@@ -121,7 +121,8 @@ def _judged(config: CampaignConfig, facts: Facts, rule: CampaignRule, conditions
             chance_by_end=chance_at_last_look(config, facts, rule),
             needed_by_end=needed_at_last_look(config, facts, rule),
             also_needed=[clause.verdict == "pass" for clause in conditions.needed],
-            also_stops=[each.verdict == "pass" for each in (*conditions.stops, *conditions.others)],
+            also_stops=[clause.verdict == "pass" for clause in conditions.stops]
+            + [gate.verdict == "pass" for gate in conditions.others],
         ),
         rule,
     )

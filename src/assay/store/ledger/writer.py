@@ -10,6 +10,7 @@ it answers again, `again` writes everything about the subject anew. The thread d
 lives, and after that whoever opens the ledger next (`launch.rebuild.fold_in_missed`).
 """
 
+import secrets
 import sys
 import threading
 from collections import deque
@@ -161,9 +162,12 @@ class LedgerWriter:
 def mark_missed(home: Home, subject: str) -> None:
     """Put on record that this home's ledger does not hold all about a subject."""
     path = _mark(home, subject)
+    unfinished = home.folder / f".{MISSED}-{secrets.token_hex(4)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_name(home) + "\n", encoding="utf-8")
+        # A mark that is made again is there meanwhile: somebody may be looking for it.
+        unfinished.write_text(_name(home) + "\n", encoding="utf-8")
+        unfinished.replace(path)
     except OSError as error:
         print(
             f"{path}: {error.strerror}. 'assay runs --rebuild' writes down what the ledger missed.",

@@ -1,5 +1,6 @@
 """Nobody waits for a ledger, and what it missed is known until it is written."""
 
+import threading
 import time
 from pathlib import Path
 
@@ -137,3 +138,16 @@ def test_a_ledger_that_dies_while_a_command_writes_to_it_leaves_a_mark(home: Hom
     with home.open_ledger(), pytest.raises(ConfigError), marking(home, "r"):
         raise ConfigError("asked wrongly")
     assert (runs_in(home), missed_subjects(home)) == (["r"], {})
+
+
+def test_a_mark_that_is_made_again_is_there_meanwhile(tmp_path: Path) -> None:
+    home = Home.at(tmp_path)
+    mark_missed(home, "r")
+    again = threading.Thread(target=lambda: [mark_missed(home, "r") for _ in range(2_000)])
+    again.start()
+    found = []
+    while again.is_alive():
+        found.append([*missed_subjects(home)])
+    again.join()
+    assert found and all(each == ["r"] for each in found)
+    assert [path.name for path in tmp_path.iterdir()] == ["ledger.missed"]
