@@ -102,7 +102,7 @@ def test_a_measured_check_leaves_nothing_and_its_run_makes_the_steps_and_commits
     ],
 )
 def test_the_memory_that_a_rank_takes_is_as_the_formula_says(tiny_recipe_tree, encoder, request) -> None:
-    batch = 32 if "deep" in request.node.name else 256
+    batch = 32 if "deep" in request.node.name else 128
     tree = {
         **tiny_recipe_tree,
         "loader": {**tiny_recipe_tree["loader"], "lanes": 2, "global_batch_size": batch, "window_rows": 16},

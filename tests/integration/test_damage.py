@@ -240,7 +240,7 @@ def test_damage_to_what_decides_is_found(trained: Trained) -> None:
     assert len({kind for kind, _ in outcomes(trained, chosen)}) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # one of each kind is in make test
 @pytest.mark.timeout(900)
 def test_who_finds_which_damage_is_what_the_page_says(trained: Trained) -> None:
     found = outcomes(trained, lambda name: True)

@@ -254,7 +254,13 @@ def answers_of(kind: str, logits: list[float], config: dict[str, Any]) -> dict[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "encoder"), [("classes", None), ("number", None), ("binary", MINILM), ("classes", MINILM)]
+    ("kind", "encoder"),
+    [
+        ("classes", None),
+        ("number", None),
+        pytest.param("binary", MINILM, marks=pytest.mark.soak),
+        ("classes", MINILM),
+    ],
 )
 def test_a_model_of_each_kind_of_label_leaves_with_the_runs_logits(
     kind: str, encoder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requires, capfd

@@ -40,9 +40,9 @@ def broken(planted_assay, tmp_path: Path):
     ("how", "signature"),
     [
         ("exception", "ValueError in "),
-        ("out_of_memory", "RuntimeError in "),
+        pytest.param("out_of_memory", "RuntimeError in ", marks=pytest.mark.soak),
         ("crashed", "SIGABRT"),
-        ("exited", "exit code 3"),
+        pytest.param("exited", "exit code 3", marks=pytest.mark.soak),
     ],
 )
 def test_a_rank_that_breaks_is_a_failure_of_its_kind_with_all_that_is_known(how, signature, broken) -> None:

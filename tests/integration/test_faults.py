@@ -150,7 +150,7 @@ def test_a_slow_rank_is_named_while_the_run_goes_on(suffer) -> None:
     assert notices[1].at_s < attempts[0].ended_s
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_without_straggler_detection_nobody_knows_of_a_slow_rank(suffer, monkeypatch) -> None:
     monkeypatch.setattr(straggler, "SLOW_FACTOR", math.inf)
     run, _log, attempts = suffer(SLOW, overrides={"trainer__epochs": 3})

@@ -87,8 +87,14 @@ def test_killed_resized_and_sharded_weights_rollouts_and_rewards_are_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    ("parallel", "world_size"),
+    [
+        ("ddp", 2),
+        ("fsdp2", 4),
+        *(pytest.param(*each, marks=pytest.mark.soak) for each in (("ddp", 4), ("fsdp2", 2))),
+    ],
+)
 def test_every_world_size_says_and_learns_the_same(
     parallel: str, world_size: int, dataset: Path, tmp_path: Path
 ) -> None:

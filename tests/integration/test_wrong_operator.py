@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from assay.store.metrics.recorded import recorded_steps
+from variants import soaked
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ def dead(shared_planted_assay):
     return shared_planted_assay, step
 
 
-@pytest.mark.parametrize("detector", ["--watch", "--audit-ops"])
+@pytest.mark.parametrize("detector", ["--watch", *soaked("--audit-ops")])
 def test_nan_in_the_loss_is_traced_to_the_operator_and_its_rows(detector: str, dead) -> None:
     assay, step = dead
     found = assay.replay("dies", step, detector, fails=True)["operators"]["finding"]
