@@ -122,7 +122,7 @@ def index(source: str, out: Path, name: str | None, no_label: bool, workers: int
 @click.option("--max-tokens", default=2048, show_default=True, help="Longer rows are cut, or left out.")
 @click.option("--rows-per-shard", default=100_000, show_default=True)
 @click.option("--rows-per-group", default=1_000, show_default=True, help="The unit that training reads.")
-@click.option("--workers", default=2, show_default=True, help="Processes.")
+@click.option("--workers", default=2, show_default=True, help="Processes; small files need no other.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
 def build(
     sources: tuple[Path, ...],
