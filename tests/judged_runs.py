@@ -14,7 +14,7 @@ from assay.records.journal import JournaledGroup, JudgedAnswer, JudgedGroup
 from assay.records.run import Run
 from assay.scoring.graders import grader_sha256
 from assay.store.commit_log import JUDGED_PREFIX, CommitLog
-from assay.store.objects import open_store
+from assay.store.objects import ObjectStore, open_store
 from assay.training.audit import audit_run, effective_commits
 from assay.training.checkpoint.grade_book import GradeBook
 from assay.training.checkpoint.journal import read_journal
@@ -40,21 +40,43 @@ class Kept:
 
     def __init__(self, run: Run) -> None:
         trainer, self._store_url = run.recipe["trainer"], run.store_url
-        steps = rows_of_steps(run.recipe, trainer["max_steps"])
-        self._step_of = {row: step for step, lanes in enumerate(steps, 1) for lane in lanes for row in lane}
+        steps = enumerate(rows_of_steps(run.recipe, trainer["max_steps"]), 1)
+        self._rows_of = {step: [row for lane in lanes for row in lane] for step, lanes in steps}
+        self._step_of = {row: step for step, rows in self._rows_of.items() for row in rows}
         self._group_size = run.recipe["method"]["group_size"]
 
     def __call__(self, row: int) -> bool:
-        """All answers to the prompt have a score, or a commit holds its step."""
+        """All answers to the prompt have a score, and are given once more; or a commit holds its step.
+
+        What a judge would not say of an answer, the next attempt asks again. Where it is told this time, other
+        weights follow, and what was kept of the steps behind is of answers that nobody gives any more.
+        """
         store, step = open_store(self._store_url), self._step_of[row]
-        try:
-            keys = [item.key for item in store.list(f"{JUDGED_PREFIX}{step:08d}/{row:016x}-")]
-            groups = [JudgedGroup.from_json(store.get(key), source=key) for key in keys]
-        except StoreError:  # deleted since it was listed: a commit holds the step
-            return True
-        scored = {each.sample for group in groups for each in group.answers if each.score is not None}
         committed = max((commit.step for commit in CommitLog(store).commits()), default=0)
-        return len(scored) == self._group_size or step <= committed
+        if step <= committed:
+            return True
+        try:
+            since = self._scored_since(store, row)
+            before = [
+                self._scored_since(store, each)
+                for each_step in range(committed + 1, step)
+                for each in self._rows_of[each_step]
+            ]
+        except StoreError:  # deleted since it was listed: a commit holds that step
+            return self(row)
+        return since is not None and all(each is not None and each <= since for each in before)
+
+    def _scored_since(self, store: ObjectStore, row: int) -> int | None:
+        """The attempt from which on each answer to the prompt has a score; None while one has none."""
+        keys = [item.key for item in store.list(f"{JUDGED_PREFIX}{self._step_of[row]:08d}/{row:016x}-")]
+        since: dict[int, int] = {}
+        for group in sorted(
+            (JudgedGroup.from_json(store.get(key), source=key) for key in keys), key=lambda group: group.attempt
+        ):
+            for answer in group.answers:
+                if answer.score is not None:
+                    since.setdefault(answer.sample, group.attempt)
+        return max(since.values()) if len(since) == self._group_size else None
 
 
 def what_is_wrong(run: Run, judge: MoodyJudge, folder: Path) -> list[str]:
