@@ -9,7 +9,10 @@ import yaml
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 
 from agreement.tiny_models import save_tiny
+from assay.base.config import read_config_file
 from assay.cli.main import main
+from assay.launch.data_warnings import data_warnings
+from assay.launch.run import checked
 from one_rank import train_one_rank
 from preference_rows import preference_dataset
 
@@ -134,6 +137,24 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     assert said in capfd.readouterr().out
     assert run(*check, "method.categorical_columns=[]") == 0
     assert said not in capfd.readouterr().out
+
+
+def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
+
+    def is_uneven(seed: int, *, drop_leaks: bool) -> bool:
+        split = {
+            "data.split.seed": seed,
+            "data.split.drop_leaks": drop_leaks,
+            "data.split.validation_fraction": 0.05,
+        }
+        recipe, dataset = checked(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
+        return "uneven split" in {each.rule for each in data_warnings(recipe, dataset)}
+
+    found = [is_uneven(seed, drop_leaks=True) for seed in range(8)]
+    assert found == [is_uneven(seed, drop_leaks=False) for seed in range(8)]
+    assert {*found} == {True, False}
 
 
 @pytest.mark.slow
