@@ -1,4 +1,4 @@
-"""Our trainer beside a bare DDP loop, HF Trainer and Lightning: `python benchmarks/trainer.py [--quick]`.
+"""Our trainer beside a bare DDP loop, HF Trainer and Lightning: `benchmarks/trainer.py [--quick] [--only PART]`.
 
 Each competitor trains the same network on the same rows in a fresh process with one thread; rounds go through
 all competitors in turn, so that a change of the machine's mood meets everybody. Three questions:
@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -330,6 +330,36 @@ def phase_shares(runs: Sequence[Sequence[Report]], steps: int) -> dict[str, floa
 # The whole.
 
 
+class Part(NamedTuple):
+    """One question of the module's docstring."""
+
+    name: str
+    title: str
+    """With the plan's fields."""
+    measure: Callable[[Bench], dict[str, float]]
+
+
+PARTS = (
+    Part(
+        "ddp",
+        "Step time against a bare DDP loop, equal batches, a commit in {plan.steps} steps:",
+        against_bare_ddp,
+    ),
+    Part("protections", "CPU of each protection, per step of all ranks:", cost_of_each),
+    Part(
+        "peers",
+        "{plan.peer_rows} rows of very different lengths, {plan.peer_batch_rows} a step, 1 process:",
+        against_peers,
+    ),
+    Part(
+        "workers",
+        "Two workers, {plan.worker_layers} layers of {plan.worker_hidden_size}, "
+        "{plan.worker_batch_rows} rows a step:",
+        two_workers,
+    ),
+)
+
+
 class Target(NamedTuple):
     """What a figure should be."""
 
@@ -372,7 +402,9 @@ def describe_machine() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="under a minute; shows that it runs, no more")
-    plan = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument("--only", choices=[part.name for part in PARTS], help="one question by itself")
+    options = parser.parse_args()
+    plan = QUICK if options.quick else FULL
     began_s = time.monotonic()
     describe_machine()
     folder = Path(tempfile.mkdtemp(prefix="assay-bench-"))
@@ -383,17 +415,10 @@ def main() -> None:
             f"Rows of 4 to 512 tokens; {plan.num_layers} layers of {plan.hidden_size}; "
             f"{plan.batch_rows} rows a step in {LANES} lanes; 1 thread a process"
         )
-        print(f"\nStep time against a bare DDP loop, equal batches, a commit in {plan.steps} steps:")
-        figures |= against_bare_ddp(bench)
-        print("\nCPU of each protection, per step of all ranks:")
-        figures |= cost_of_each(bench)
-        print(f"\n{plan.peer_rows} rows of very different lengths, {plan.peer_batch_rows} a step, 1 process:")
-        figures |= against_peers(bench)
-        print(
-            f"\nTwo workers, {plan.worker_layers} layers of {plan.worker_hidden_size}, "
-            f"{plan.worker_batch_rows} rows a step:"
-        )
-        figures |= two_workers(bench)
+        for part in PARTS:
+            if options.only in (None, part.name):
+                print("\n" + part.title.format(plan=plan))
+                figures |= part.measure(bench)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print(f"\nTargets, after {time.monotonic() - began_s:.0f} s:")

@@ -139,7 +139,9 @@ def test_a_column_that_tells_the_label_is_named_before_anything_is_trained(
     assert said not in capfd.readouterr().out
 
 
-def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(tmp_path: Path) -> None:
+def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "recipe.yaml"
     assert run("recipe", "new", copied_texts(tmp_path), "--out", file) == 0
 
@@ -150,7 +152,16 @@ def test_whether_copies_are_left_out_changes_no_word_of_how_even_a_split_is(tmp_
             "data.split.validation_fraction": 0.05,
         }
         recipe, dataset = checked(read_config_file(file, [f"{key}={value}" for key, value in split.items()]))
-        return "uneven split" in {each.rule for each in data_warnings(recipe, dataset)}
+        by_recipe = [each.text for each in data_warnings(recipe, dataset) if each.rule == "uneven split"]
+        drop = ["--drop-leaks"] if drop_leaks else []
+        by = ["--by", recipe.data.split.column, "--fraction", 0.05, "--seed", seed]
+        capfd.readouterr()
+        assert run("data", "split", recipe.data.dataset, *by, *drop) == 0
+        by_command = capfd.readouterr().out
+        assert ("left out" in by_command) is drop_leaks
+        assert all(text in by_command for text in by_recipe)
+        assert ("of the groups were asked for" in by_command) is bool(by_recipe)
+        return bool(by_recipe)
 
     found = [is_uneven(seed, drop_leaks=True) for seed in range(8)]
     assert found == [is_uneven(seed, drop_leaks=False) for seed in range(8)]

@@ -277,12 +277,18 @@ def order_lines(mixing: Mixing, config: LoaderConfig, *, mean_tokens: float) -> 
 
 def print_split(dataset: Path, found: SplitView, build: BuildSummary | None) -> None:
     """Both sides, and the lines for a recipe; `build` is the dataset's own."""
-    total = found.train.num_rows + found.validation.num_rows
+    held_out = found.validation.num_rows + found.num_dropped
+    total = found.train.num_rows + held_out
     for part, side in (("train", found.train), ("validation", found.validation)):
         label = "" if side.num_positive is None else f"  label 1: {side.num_positive / side.num_rows:.1%}"
         print(f"{part:<11} {side.num_rows:>12,} rows  {side.num_rows / total:6.1%}{label}")
-    if (asked := found.split.get("validation_fraction")) is not None and not found.split.get("drop_leaks"):
-        for warning in warnings_of_split(found.validation.num_rows, total, asked=asked):
+    if found.num_dropped:
+        print(
+            f"left out    {found.num_dropped:>12,} rows  {found.num_dropped / total:6.1%}  "
+            "whose tokens a training row has"
+        )
+    if (asked := found.split.get("validation_fraction")) is not None:
+        for warning in warnings_of_split(held_out, total, asked=asked):
             print(f"warning     {warning.text} {cure_text(warning.rule)}")
     if (leak := found.leak) is not None:
         examples = f", e.g. rows {', '.join(map(str, leak.examples))}" if leak.examples else ""

@@ -33,6 +33,8 @@ class SplitView(View):
     validation: SideView
     split: dict[str, Any]
     """The lines for a recipe, to put under `data:`."""
+    num_dropped: int
+    """Rows of the validation side that `drop_leaks` leaves out."""
     leak: LeakView | None
     """Null without `--check-leaks`."""
 
@@ -41,9 +43,11 @@ def dataset_split_view(
     train: DatasetView, validation: DatasetView, config: HashSplit | TimeSplit, leak: Leak | None
 ) -> SplitView:
     """The view of the two sides that `config` makes."""
+    sides = (_side(train), _side(validation))
     return SplitView(
-        train=_side(train),
-        validation=_side(validation),
+        train=sides[0],
+        validation=sides[1],
+        num_dropped=train.dataset.manifest.num_rows - sum(side.num_rows for side in sides),
         split=config.model_dump(mode="json", context=FOR_DIGEST),
         leak=LeakView.of(leak) if leak else None,
     )
