@@ -230,9 +230,10 @@ def _judged(found: "ComparisonView") -> str:
         return f"{name} is as good as the baseline, within {margin}: {difference}."
     if found.verdict == "fail":
         return f"{name} is worse than the baseline by more than {margin}: {difference}."
-    return (
-        f"Whether {name} is within {margin} of the baseline is undecided: {difference}. More rows are needed."
-    )
+    found_out = f"Whether {name} is within {margin} of the baseline is undecided: {difference}"
+    if found.difference.low is None:
+        return f"{found_out}, without an interval ({found.difference.method})."
+    return f"{found_out}. More rows are needed."
 
 
 def _learned(run: RunView) -> str:

@@ -11,7 +11,7 @@ from assay.evaluation.evidence.classifier.rows import scores_of
 from assay.evaluation.evidence.predictions import BINARY_COLUMNS, require_same_labels, require_same_rows
 from assay.evaluation.evidence.slices import slice_differences
 from assay.evaluation.evidence.verdict import SliceDifference, verdict_of
-from assay.records.evaluation import AucComparison
+from assay.records.evaluation import AucComparison, Estimate
 
 ALLOWED_AUC_LOSS = 0.01
 
@@ -40,6 +40,9 @@ def compare_auc(
             f"{names}: all {before.num_rows:,} rows have label {int(before.is_positive[0])}, "
             "so there is no AUC. Evaluate on a split that holds both classes."
         )
+    if not (weights_equal or before.are_told_apart or after.are_told_apart):
+        method = f"{difference.method}: undefined, both give every row the same score"
+        difference = Estimate(value=difference.value, method=method)
     return AucComparison(
         baseline_run_id=baseline_run_id,
         candidate_run_id=candidate_run_id,

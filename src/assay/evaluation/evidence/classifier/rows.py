@@ -36,6 +36,11 @@ class ScoredRows(NamedTuple):
         return 0 < self.num_positive < self.num_rows
 
     @property
+    def are_told_apart(self) -> bool:
+        """Whether the model gave two rows other probabilities."""
+        return bool(np.ptp(self.probabilities) > 0.0)
+
+    @property
     def class_weights(self) -> Float64[np.ndarray, "row"]:
         """Each row's share of its class: what it counts for where the classes count alike."""
         num_negative = self.num_rows - self.num_positive
