@@ -160,8 +160,6 @@ def build(
     found = propose(sources, given) if format in (None, "text") else _as_asked(given)
     if found.format is not None:
         format, fields["chat_template"] = found.format, fields["chat_template"] or _new_template(found)
-    if found.is_guessed:
-        _agree_on(found, sources, out, {**fields, "format": format})
     if found.label is None and fields["label_kind"] != "auto":
         raise ConfigError(
             f"--label-kind {fields['label_kind']} is of a label, and there is none: name it with --label."
@@ -177,10 +175,13 @@ def build(
         "key_is_text": found.key is None,
         **fields,
     }
+    config = validated(BuildConfig, LoadedConfig(values, {}))
+    if found.is_guessed:
+        _agree_on(found, sources, out, {**fields, "format": format})
     manifest = build_dataset(
         sources,
         out,
-        validated(BuildConfig, LoadedConfig(values, {})),
+        config,
         workers=workers,
         checking=partial(show_progress, "checking", unit=" shards"),
         progress=partial(show_progress, "building", unit=" shards"),

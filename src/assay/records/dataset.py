@@ -90,12 +90,23 @@ class BuildSummary(Record):
     """Left out because `drop` asks for it: nothing can be learned from them."""
     first_unusable: str = ""
     """What is wrong with the first of them."""
+    num_numbers: NonNegativeInt = 0
+    """Labelled rows whose text is a number and nothing else."""
     group: str = ""
     """The field that the column `shard_id` holds; empty where that is a digest of the text, or an older assay
     wrote it down."""
 
     added: ClassVar = frozenset(
-        {"drop", "num_split", "num_long", "first_long", "num_unusable", "first_unusable", "group"}
+        {
+            "drop",
+            "num_split",
+            "num_long",
+            "first_long",
+            "num_unusable",
+            "first_unusable",
+            "num_numbers",
+            "group",
+        }
     )
 
 

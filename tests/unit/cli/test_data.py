@@ -170,6 +170,16 @@ def test_a_dataset_whose_store_is_away_is_shown_with_its_order_unmeasured(
     assert "60 rows" in shown and "order of the rows: not measured. s3://bucket/shards" in shown
 
 
+def test_a_column_of_numbers_taken_for_the_text_is_remarked_on(corpus: Path, capsys) -> None:
+    rows = [{"size": str(10 * row) if row % 3 else "many", "label": row % 2} for row in range(60)]
+    (corpus / "sizes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    build = ("data", "build", "sizes.jsonl", "--text", "size", "--tokenizer", "tokenizer.json")
+    assert "text: 40 rows hold a number and nothing else" in run(capsys, *build, "--out", "sizes")[1]
+    words = [{**row, "size": f"{row['size']} bytes"} for row in rows]
+    (corpus / "sizes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in words))
+    assert "a number and nothing else" not in run(capsys, *build, "--out", "words")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
@@ -178,7 +188,12 @@ def test_a_dataset_whose_store_is_away_is_shown_with_its_order_unmeasured(
         ((*BUILD, "--out", "x", "--text", "body"), 2, "field 'body' is missing"),
         ((*BUILD, "--out", "x", "--label", "language"), 2, "field 'language' is 'en' in all rows"),
         ((*BUILD, "--out", "x", "--max-tokens", "0"), 2, "max_tokens: expected more than 0"),
-        ((*BUILD, "--out", "x", "--metadata", "label"), 2, "label is the name of another column"),
+        ((*BUILD, "--out", "x", "--metadata", "label"), 2, "has a column 'label' of its own"),
+        (
+            ("data", "build", "rows.jsonl", "--label", "language", "--metadata", "language", "--out", "x"),
+            2,
+            "^error: the build is not valid:\n.*'language' is among the metadata",
+        ),
         (
             ("data", "build", "gone.jsonl", "--tokenizer", "tokenizer.json", "--out", "x"),
             2,

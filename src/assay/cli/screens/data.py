@@ -128,6 +128,11 @@ def print_build(manifest: DatasetManifest, dataset: Path) -> None:
             f"leaks: {_counted(build.num_shared, 'row')} whose text another group has, too: held out and "
             "trained on at once, where groups are held out (--drop doubled, or another --group-by)"
         )
+    if 2 * build.num_numbers > build.num_read:
+        lines.append(
+            f"text: {_counted(build.num_numbers, 'row')} hold a number and nothing else, of which a model sees "
+            "the digits. Name another --text; as --metadata the number itself can be read beside it"
+        )
     lines += [
         f"label '{label}' ({_counted(rows, 'row')}) is learned as a class: if it says that the label is not "
         "known, leave it empty, and these rows are left out"

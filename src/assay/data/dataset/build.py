@@ -313,6 +313,7 @@ def _summary(
         first_long=long.first,
         num_unusable=unusable.num_rows,
         first_unusable=unusable.first,
+        num_numbers=sum(each.num_numbers for each in facts),
     )
 
 

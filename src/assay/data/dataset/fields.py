@@ -7,6 +7,7 @@ a column is of numbers, or true and false, if every value spells one.
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import date, datetime
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -32,7 +33,7 @@ from assay.data.dataset.formats.rows import (
     refuse_half_characters,
 )
 from assay.data.dataset.formats.template import ENDS, ChatTemplate, load_template, template_beside
-from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled
+from assay.data.dataset.label_values import LabelFacts, LabelKind, is_unlabelled, spelled_number
 from assay.data.dataset.raw.span import RawSpan, Row
 from assay.data.dataset.tokens import (
     END,
@@ -122,22 +123,23 @@ class BuildConfig(FrozenConfig):
         if self.end_token is not None and self.format == "labelled":
             raise ValueError("labelled texts have no end token; leave it out")
         if taken := sorted(set(COLUMNS[self.format]) & set(self.metadata_fields)):
-            raise ValueError(f"{taken[0]} is the name of another column; rename the field")
+            raise ValueError(_is_taken(taken[0]))
         if self.label_field is not None and self.label_field in self.metadata_fields:
             raise ValueError(
                 f"the label '{self.label_field}' is among the metadata, so a model would read what it is to "
                 "learn; leave it out there"
             )
+        if self.format == "labelled" and self.label_field == self.text_field:
+            raise ValueError(f"'{self.text_field}' is both the text and the label; name what is to be learned")
         return self
 
     @field_validator("metadata_fields")
     @classmethod
     def _names_are_free(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        taken = sorted({TOKENS, MASK, LABEL, KEY, TIME} & set(names))
-        if taken or len(set(names)) < len(names):
-            raise ValueError(
-                f"{taken[0] if taken else 'a name'} is the name of another column; rename the field"
-            )
+        if taken := sorted({TOKENS, MASK, LABEL, KEY, TIME} & set(names)):
+            raise ValueError(_is_taken(taken[0]))
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise ValueError(f"'{twice[0]}' is named twice; once is enough")
         return names
 
     def fields(self) -> dict[str, str]:
@@ -157,6 +159,10 @@ class BuildConfig(FrozenConfig):
 FieldTypes = dict[str, pa.DataType]
 SeenTypes = dict[str, dict[str, str]]
 """Field -> type of value -> the first place where the field had it."""
+
+
+def _is_taken(column: str) -> str:
+    return f"a dataset has a column '{column}' of its own: rename the field in the source, or leave it out"
 
 
 class Left(NamedTuple):
@@ -183,6 +189,8 @@ class SpanFacts(NamedTuple):
     unlabelled: Left
     unusable: Left
     """Rows that `drop` leaves out for what they say; the first by what is wrong with it."""
+    num_numbers: int
+    """Labelled rows whose text is a number and nothing else."""
     texts: Keys
     """Digests of the texts,"""
     label_digests: Keys
@@ -197,6 +205,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
     fields: set[str] = set(span.fields or ())
     labels, left = LabelFacts(), dict.fromkeys(_REASONS, Left())
     digests: list[tuple[int, int, int]] = []
+    num_numbers = 0
     for read in _read_rows(span, config):
         where, row, said = read.where, read.row, read.said
         if span.fields is None:
@@ -206,6 +215,7 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
             continue
         if config.format == "labelled":
             refuse_half_characters(said.group, config.text_field, where)
+            num_numbers += spelled_number(said.group) is not None
         key = None if config.key_field is None else str(row.get(config.key_field))
         if key is not None:
             refuse_half_characters(key, str(config.key_field), where)
@@ -222,7 +232,9 @@ def check_span(span: RawSpan, config: BuildConfig) -> SpanFacts:
         digests.append((_digest(said.text), _digest(str(label)), _digest(str(key))))
     texts, label_digests, keys = np.array(digests, np.uint64).reshape(-1, 3).T
     empty, unlabelled, unusable = (left[reason] for reason in _REASONS)
-    return SpanFacts(frozenset(fields), seen, labels, empty, unlabelled, unusable, texts, label_digests, keys)
+    return SpanFacts(
+        frozenset(fields), seen, labels, empty, unlabelled, unusable, num_numbers, texts, label_digests, keys
+    )
 
 
 def check_fields(config: BuildConfig, fields: Iterable[str], where: str) -> None:

@@ -132,7 +132,7 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
     if isinstance(value, str):
         if value in ("0", "1"):
             return "binary"
-        number = _spelled_number(value) if is_spelled else None
+        number = spelled_number(value) if is_spelled else None
         if number is None:
             return "text"
         value = number
@@ -152,7 +152,8 @@ def _type_of(value: Any, field: str, where: str, *, is_spelled: bool) -> ValueTy
     return "whole" if float(value).is_integer() else "number"
 
 
-def _spelled_number(text: str) -> float | None:
+def spelled_number(text: str) -> float | None:
+    """The number that a text spells and nothing else; None where it spells none."""
     try:
         return float(text)
     except ValueError:

@@ -283,12 +283,16 @@ def test_a_source_that_grew_by_a_shard_replaces_the_dataset_too(tmp_path: Path, 
 
 
 def test_a_metadata_field_may_not_take_the_name_of_another_column(config) -> None:
-    with pytest.raises(ValidationError, match="label is the name of another column"):
+    with pytest.raises(ValidationError, match="has a column 'label' of its own"):
         BuildConfig(tokenizer="x", metadata_fields=("label",))
     with pytest.raises(
         ValidationError, match="the label 'area' is among the metadata, so a model would read what"
     ):
         BuildConfig(tokenizer="x", label_field="area", metadata_fields=("time", "area"))
+    with pytest.raises(ValidationError, match="'time' is named twice"):
+        BuildConfig(tokenizer="x", metadata_fields=("time", "area", "time"))
+    with pytest.raises(ValidationError, match="'body' is both the text and the label"):
+        BuildConfig(tokenizer="x", text_field="body", label_field="body")
 
 
 @pytest.mark.parametrize("sources", [["none.jsonl"], ["empty.jsonl"], ["folder"]])

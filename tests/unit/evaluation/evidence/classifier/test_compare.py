@@ -39,7 +39,11 @@ def test_identical_predictions_differ_by_zero_and_pass():
 def test_two_models_that_tell_no_row_from_another_are_not_found_equally_good():
     dead = predictions(noise=0).set_column(2, "probability", pa.array(np.full(4000, 0.5)))
     comparison = compared(dead, dead)
-    assert (comparison.difference.value, comparison.difference.low, comparison.difference.high) == (0, None, None)
+    assert (comparison.difference.value, comparison.difference.low, comparison.difference.high) == (
+        0,
+        None,
+        None,
+    )
     assert comparison.verdict == "undecided" and "every row the same score" in comparison.difference.method
     assert compared(predictions(noise=0), dead).verdict == "fail"
     assert compared(dead, predictions(noise=0)).verdict == "pass"
