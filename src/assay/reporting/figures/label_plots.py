@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from assay.base.units import count_text, percent_text
 from assay.records.evaluation import ClassScore, NumberBin, NumberFit
-from assay.reporting.figures.figure import NARROW, Figure, Table, figure
+from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.plots import number_text
 from assay.reporting.figures.svg import Axis, chart, domain, drawing, tag, text, title
 
 MAX_CLASSES = 12
 """Drawn; the most frequent ones. The table has all."""
-_CELL, _NAME_CHARACTERS = 34, 18
+_CELL, _NAME_CHARACTERS, _DIGIT = 34, 18, 7
 
 
 def confusion_figure(classes: Sequence[ClassScore]) -> Figure:
@@ -104,7 +104,7 @@ def _confusion_chart(classes: Sequence[ClassScore], shown: Sequence[int], *, wid
                     fill_opacity=round(0.06 + 0.94 * share, 3),
                 )
             )
-            if count and width > NARROW:
+            if count and _DIGIT * len(count_text(count)) < cell - 2:
                 on_bar = "tick on-bar" if share > 0.5 else "tick"
                 marks.append(text(count_text(count), x + cell / 2, y + 21, class_=on_bar, text_anchor="middle"))
     bottom = top + _CELL * len(shown) + 16

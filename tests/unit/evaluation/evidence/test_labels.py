@@ -188,6 +188,8 @@ def test_class_names_and_the_fit_are_on_the_page(tmp_path: Path) -> None:
     overall = evaluated(tmp_path / "a", classes_table(0, skill=2.0)[0], ClassPredictions(NAMES)).overall
     drawn = confusion_figure(overall.classes)
     assert "spam" in drawn.wide and "never &lt;seen&gt;" in drawn.wide and "never <seen>" not in drawn.wide
+    counts = [f">{count}</text>" for each in overall.classes for count in each.predicted_as if count]
+    assert drawn.narrow is not None and all(count in drawn.narrow and count in drawn.wide for count in counts)
     assert "Most often" in drawn.caption and len(drawn.table.rows) == 4
     assert any(row[0] == "macro F1" for row in metrics_table(overall).rows)
     overall = evaluated(tmp_path / "b", numbers_table(1.0)[0], NumberPredictions("days")).overall
