@@ -84,6 +84,7 @@ NOTHING_THERE = (
     "evidence proxy no.csv",
     "triage failures no.csv",
     "triage fixed no.csv --since 0",
+    "triage startup no-run",
     "triage symptoms no.log",
     "scaling fit no.csv",
     "scaling fit no",

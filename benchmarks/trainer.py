@@ -1,4 +1,4 @@
-"""Our trainer beside a bare DDP loop, HF Trainer and Lightning: `benchmarks/trainer.py [--quick] [--only PART]`.
+"""Our trainer beside a bare DDP loop, HF Trainer and Lightning: `trainer.py [--quick] [--only PART]`.
 
 Each competitor trains the same network on the same rows in a fresh process with one thread; rounds go through
 all competitors in turn, so that a change of the machine's mood meets everybody. Three questions:

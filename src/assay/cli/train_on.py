@@ -112,6 +112,7 @@ def launch(
     from assay.launch.bookkeeping import writer_of
     from assay.launch.places.background import launched_here
     from assay.store.commit_log import CommitLog
+    from assay.store.launches import process_began_s
     from assay.store.missing_log import refuse_missing_log
     from assay.store.objects import open_store
     from assay.store.place import refuse_copy, refuse_links
@@ -128,7 +129,7 @@ def launch(
     launcher = place.launcher(home, options)
     if launcher is None:
         if place.on == "here" and not place.launched:
-            launched_here(run, world_size=world_size)
+            launched_here(run, world_size=world_size, asked_s=process_began_s())
         return False
     launched = launcher.start(run, world_size=world_size)
     with writer_of(home, run) as writer:

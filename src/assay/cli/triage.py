@@ -1,4 +1,4 @@
-"""`assay triage`: why attempts fail, over a whole fleet; what their logs say; whether the fix worked."""
+"""`assay triage`: why attempts fail, what their logs say, where startup goes, and whether a fix worked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import SOURCE_PATH, CommandGroup, found_ledger, given_home
+from assay.cli.given import RUN, SOURCE_PATH, CommandGroup, found_ledger, given_home
 
 if TYPE_CHECKING:
     from assay.triage.attempts.build import ColumnNames
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def triage() -> None:
-    """Say why attempts fail, over all runs or any table, what their logs name, and whether a fix worked."""
+    """Say why attempts fail, over all runs or any table, what their logs name, where the time before the first
+    step goes, and whether a fix worked."""
 
 
 _SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
@@ -142,6 +143,28 @@ def fixed(
         click.echo(found.to_json())
     else:
         print_fix_check(found)
+
+
+@triage.command()
+@click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
+@click.option("--against", type=RUN, metavar="RUN", help="A run that began faster: says which part grew.")
+@_JSON
+def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
+    """Say where the time goes before the first step of RUNs, of all on record unless some are named.
+
+    It counts from the command that asked, or from the death of the attempt before, until the first step has
+    ended; each second is in one part, or is said to be in none."""
+    from assay.cli.screens.triage import print_startup
+    from assay.launch.run import existing_run
+    from assay.triage.startup import startup_of
+
+    home = given_home()
+    chosen = [existing_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
+    found = startup_of(chosen, None if against is None else existing_run(home, against))
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_startup(found)
 
 
 def _given_value(text: str) -> tuple[str, str]:

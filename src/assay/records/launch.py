@@ -1,6 +1,6 @@
 """Where a run was started: what finds it again, and stops it, from another process or host."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
@@ -12,6 +12,8 @@ LaunchPlace = Literal["here", "background", "slurm"]
 
 class Launch(Record):
     """One start of a run somewhere; it may live through several attempts, and a Slurm job through requeues."""
+
+    added: ClassVar = frozenset(("asked_s",))
 
     run_id: str
     number: PositiveInt
@@ -27,6 +29,9 @@ class Launch(Record):
     """The user's name."""
     started_s: float
     """Seconds since the Unix epoch."""
+    asked_s: float | None = None
+    """When the command was begun that started this run alone; None where it started others, too, and in a
+    record by an assay that did not say."""
     world_size: PositiveInt
     log: str
     """File of what it prints; empty where that goes to a terminal."""

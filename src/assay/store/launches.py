@@ -6,6 +6,7 @@ And whether the process that a launch began is still there, which only its own h
 import getpass
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,14 @@ from assay.store.readable import readable
 
 
 def save_launch(
-    run: Run, *, place: LaunchPlace, job: str, world_size: int, log: str = "", process: str = ""
+    run: Run,
+    *,
+    place: LaunchPlace,
+    job: str,
+    world_size: int,
+    log: str = "",
+    process: str = "",
+    asked_s: float | None = None,
 ) -> Launch:
     """Write down what was started, under the next number that is free."""
     from assay.store.objects import open_store  # here, for who reads needs none
@@ -33,6 +41,7 @@ def save_launch(
             process=process,
             started_by=getpass.getuser(),
             started_s=SystemClock().now_s(),
+            asked_s=asked_s,
             world_size=world_size,
             log=log,
         )
@@ -52,11 +61,27 @@ def process_key(pid: int) -> str:
     Empty where there is no such process, or only what is left of one.
     """
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, tick = _state_and_tick(pid)
     except OSError:
         return ""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return "" if state in "ZX" else f"{boot}/{fields[18]}"
+    return "" if state in "ZX" else f"{boot}/{tick}"
+
+
+def process_began_s() -> float | None:
+    """When this process was begun, in seconds since the Unix epoch; None where the system does not say."""
+    try:
+        _, tick = _state_and_tick(os.getpid())
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(tick) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return None
+    return SystemClock().now_s() - age_s
+
+
+def _state_and_tick(pid: int) -> tuple[str, str]:
+    """A process's state, and the tick since the boot at which it began; `OSError` where there is none."""
+    state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return state, fields[18]
 
 
 def process_state(launch: Launch) -> Literal["running", "ended", "elsewhere"]:

@@ -2,12 +2,14 @@
 
 import click
 
-from assay.base.units import number_of, percent_text
+from assay.base.units import duration_text, number_of, percent_text
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
+from assay.records.startup import Startup
 from assay.records.symptoms import LogSymptom, Symptoms
 
 COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
+_BAR = 30
 FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
 
 
@@ -75,6 +77,35 @@ def print_fix_check(found: FixCheck) -> None:
     )
     after = "" if found.decided_after is None else f", decided after {found.decided_after:,} attempts"
     click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
+
+
+def print_startup(found: Startup) -> None:
+    """The parts in their order, the slowest start, and what grew."""
+    click.echo(
+        f"{duration_text(found.total_s)} to the end of the first step (the median of "
+        f"{number_of(found.attempts, 'attempt')}), {duration_text(found.unaccounted_s)} of it in no part"
+    )
+    width = max(map(len, found.spans), default=0)
+    for name, span in found.spans.items():
+        bar = "█" * round(_BAR * span.share)
+        click.echo(
+            f"  {name:<{width}} {span.median_s:8.2f} s   90% within {span.p90_s:8.2f} s {span.share:6.1%} {bar}"
+        )
+    slowest = found.slowest
+    if found.attempts > 1:
+        click.echo(
+            f"slowest: {slowest.run_id}, attempt {slowest.attempt}, {duration_text(slowest.total_s)} by rank "
+            f"{slowest.rank}"
+        )
+    if found.left_out:
+        click.echo(f"left out: {number_of(found.left_out, 'attempt')} without a first step")
+    if found.against is not None and not found.grew:
+        click.secho(f"no part is surely longer than in {found.against}", fg="green")
+    for each in found.grew:
+        within = "one attempt on a side" if each.low is None else f"{each.low:+.2f} to {each.high:+.2f} s"
+        click.secho(f"grew against {found.against}: {each.span} {each.seconds:+.2f} s ({within})", fg="red")
+    if any(each.span == "imports" for each in found.grew):
+        click.echo("next: python -X importtime -c 'import assay.launch.ranks.preload' 2>&1 | sort -t'|' -k2 -n")
 
 
 def _print_cause(number: int, cause: FailureCause) -> None:

@@ -59,10 +59,11 @@ class BackgroundLauncher:
         return launch
 
 
-def launched_here(run: Run, *, world_size: int) -> Launch:
-    """Write down that this process begins a run, or goes on with it."""
+def launched_here(run: Run, *, world_size: int, asked_s: float | None = None) -> Launch:
+    """Write down that this process begins a run, or goes on with it; `asked_s`: see `Launch`."""
+    job = str(os.getpid())
     key = process_key(os.getpid())
-    return save_launch(run, place="here", job=str(os.getpid()), world_size=world_size, process=key)
+    return save_launch(run, place="here", job=job, world_size=world_size, process=key, asked_s=asked_s)
 
 
 def stop_process(launch: Launch) -> None:

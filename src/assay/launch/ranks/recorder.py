@@ -37,6 +37,9 @@ class RankRecorder:
         self._at_moment = at_moment
         self._beat = Beat(start_step, "startup", clock.monotonic_s(), 0.0, 0.0)
         self._step_began_s: float | None = None
+        self.parts: dict[str, float] = {}
+        """What each part of the startup took, in seconds."""
+        self._part_began_s = clock.monotonic_s()
 
     def phase(self, name: Phase) -> None:
         """The rank enters this phase now."""
@@ -58,6 +61,13 @@ class RankRecorder:
             self._step_began_s = now_s
             self._note(self._beat._replace(step=step, longest_step_s=longest_s))
         self._segment.log(step, values)
+
+    def part(self, name: str) -> None:
+        """A part of the startup ends now, which began where the one before it ended."""
+        now_s = self._clock.monotonic_s()
+        self._segment.span(name, self._part_began_s, now_s)
+        self.parts[name] = now_s - self._part_began_s
+        self._part_began_s = now_s
 
     def event(self, text: str) -> None:
         """See `SegmentWriter`."""

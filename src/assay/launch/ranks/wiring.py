@@ -1,8 +1,7 @@
 """Wires one rank's objects and trains: the only place where a method, a loader and a store meet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, lru_cache, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from assay.evaluation.suite.predictions import (
     validation_metric,
     write_predictions,
 )
+from assay.launch.ranks import import_time
 from assay.launch.ranks.faults import RankFaults
 from assay.launch.ranks.recorder import RankRecorder
 from assay.launch.ranks.task import RankTask, StopFlag
@@ -63,13 +63,12 @@ def train_rank(
     faults = _faults(task)
     clock, store = faults.clock, faults.store
     recorder = _recorder(task, faults)
-    recorder.phase("startup")
-    moments = [clock.monotonic_s()]
     ranks = _ranks(task, recipe)
     began(str(ranks.device))
-    moments.append(clock.monotonic_s())
+    recorder.part("rendezvous")
     method = method_of(recipe.method)
     loader = _loader(recipe, "train")
+    recorder.part("dataset")
     model = trained_model(method, recipe.trainer, seed=recipe.seed, device=ranks.device)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
     lanes = _lanes(recipe, ranks, lane_sum)
@@ -86,7 +85,7 @@ def train_rank(
         higher_is_better=recipe.method.predictions.metric.higher_is_better,
         verify_every=task.orders.verify_commits,
     )
-    moments.append(clock.monotonic_s())
+    recorder.part("model")
     place = _restored(saver, task.orders.commit, loader)
     evaluate = _evaluator(task, recipe, model, lane_sum, method, ranks, recorder)
     last_step = num_steps(recipe.trainer, loader)
@@ -112,8 +111,9 @@ def train_rank(
         evaluate=evaluate,
         stop_asked=lambda: stop.is_set,
     )
+    recorder.part("restore")
     if ranks.rank == 0:
-        recorder.event(_startup(task, clock, [*moments, clock.monotonic_s()]))
+        recorder.event(_startup(task, clock, recorder.parts))
     _look_before_the_first_step(recipe, place, recorder, evaluate)
     outcome = trainer.train(place)
     if outcome == "finished":
@@ -143,13 +143,11 @@ def _leave(saver: Saver, lane_sum: LaneSum | ShardedLaneSum, recorder: RankRecor
     ranks.leave()
 
 
-def _startup(task: RankTask, clock: Clock, moments: Sequence[float]) -> str:
-    """Where the time went before the first step of an attempt; `moments` are those between the parts."""
-    parts = [end - start for start, end in pairwise(moments)]
+def _startup(task: RankTask, clock: Clock, parts: Mapping[str, float]) -> str:
+    """Where the time went before the first step of an attempt."""
     whole = clock.now_s() - task.orders.attempt.started_s
-    named = ["meeting the other ranks", "model and dataset", "weights from the commit"]
-    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in zip(named, parts, strict=True))
-    return f"ready after {whole:.2f} s: imports and a process {whole - sum(parts):.2f} s, {spent}"
+    spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in parts.items())
+    return f"ready after {whole:.2f} s: imports and a process {whole - sum(parts.values()):.2f} s, {spent}"
 
 
 def _ranks(task: RankTask, recipe: Recipe) -> Ranks:
@@ -266,13 +264,18 @@ def _evaluator(
 
 
 def _recorder(task: RankTask, faults: RankFaults) -> RankRecorder:
+    """In the phase `startup`, with what its imports took."""
     run, attempt, clock = task.run, task.orders.attempt, faults.clock
     path = segment_path(Path(run.run_dir), attempt.attempt, task.rank)
     segment = SegmentWriter(path, run_id=run.run_id, attempt=attempt.attempt, rank=task.rank, clock=clock)
     heartbeats = Heartbeats(Path(task.heartbeats), attempt.world_size)
-    return RankRecorder(
+    recorder = RankRecorder(
         segment, heartbeats, task.rank, clock, start_step=attempt.start_step, at_moment=faults.at_moment
     )
+    recorder.phase("startup")
+    if import_time.began_s is not None and import_time.ended_s is not None:
+        segment.span("imports", import_time.began_s, import_time.ended_s)
+    return recorder
 
 
 def _loader(recipe: Recipe, part: Part, besides: tuple[str, ...] = ()) -> Loader:

@@ -27,6 +27,7 @@ from assay.records.goodput import Goodput, ProgramGoodput
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.records.rollout import RolloutReport
+from assay.records.startup import Startup
 from assay.records.symptoms import Symptoms
 from assay.reporting.views.benchmark_history import HistoryLine
 from assay.reporting.views.campaign_list import CampaignLine
@@ -96,6 +97,7 @@ PRINTED = (
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed("assay triage fixed", "one object", FixCheck),
+    Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),
     Printed("assay plan offer", "one object", Offer),
     Printed("assay plan risk", "one object", Safety),

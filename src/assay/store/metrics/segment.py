@@ -9,6 +9,7 @@ thread, no lock and no buffer of ours: what was logged survives SIGKILL, and a r
     scalars  step i64, monotonic seconds f64, one f64 per name
     phase    monotonic seconds f64; from here on the device is in the phase `id`
     event    monotonic seconds f64, JSON text
+    span     monotonic seconds f64 of its end, JSON: its name and the seconds of its beginning
 
 The CRC covers everything behind it. A reader stops before a frame that is not whole and says where, so that
 the next read goes on there; a damaged stretch that valid frames follow is stepped over and counted.
@@ -20,7 +21,7 @@ import os
 import socket
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -37,11 +38,12 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 Steps = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
-_HEADER, _NAMES, _SCALARS, _PHASE, _EVENT = 1, 2, 3, 4, 5
+_HEADER, _NAMES, _SCALARS, _PHASE, _EVENT, _SPAN = 1, 2, 3, 4, 5, 6
 _PREFIX = struct.Struct("<III")  # num_bytes, kind, id: what follows the CRC in every frame
 _PHASE_FRAME = struct.Struct("<IIId")
 _SMALLEST_FRAME, _LARGEST_FRAME = 16, 1 << 20
 _MAX_EVENT_CHARS = 32_000
+_BEGINNING_BYTES = 1 << 18
 
 
 def segment_path(run_dir: Path, attempt: int, rank: int) -> Path:
@@ -104,6 +106,11 @@ class SegmentWriter:
         """Record a sentence about something that happened, e.g. `resumed at step 300`."""
         at = struct.pack("<d", self._clock.monotonic_s())
         self._append(_json_frame(_EVENT, 0, at, text[:_MAX_EVENT_CHARS]))
+
+    def span(self, name: str, began_s: float, ended_s: float) -> None:
+        """Record between which monotonic seconds something was done, e.g. `rendezvous`."""
+        at = struct.pack("<d", ended_s)
+        self._append(_json_frame(_SPAN, 0, at, [name, began_s]))
 
     def sync(self) -> None:
         """Return when all that was logged would survive a power cut."""
@@ -198,6 +205,14 @@ class TimedText(NamedTuple):
     text: str
 
 
+class TimedSpan(NamedTuple):
+    """Something that took a while, with the monotonic seconds between which it did."""
+
+    name: str
+    began_s: float
+    ended_s: float
+
+
 class SegmentData(NamedTuple):
     """What a read found. `header` is None only where not even the header is whole yet."""
 
@@ -207,6 +222,7 @@ class SegmentData(NamedTuple):
     """One point per `log` call, its step and moment; the values are zeros."""
     phase_changes: PhaseChanges
     events: tuple[TimedText, ...]
+    spans: tuple[TimedSpan, ...]
     next: Position
     """Where to go on once the file has grown."""
     damaged_bytes: int
@@ -220,6 +236,15 @@ class SegmentData(NamedTuple):
         return float(self.header.wall_of(moments).max())
 
 
+def read_beginning(path: Path) -> SegmentData:
+    """The frames of a segment's first quarter of a megabyte: how an attempt began, however long it went on."""
+    try:
+        with path.open("rb") as file:
+            return _decode(file.read(_BEGINNING_BYTES), Position())
+    except OSError as error:
+        raise _read_error(path, error) from error
+
+
 def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # noqa: B008 (immutable)
     """Read all whole frames behind `after`. Safe while the segment is written."""
     try:
@@ -228,7 +253,7 @@ def read_segment(path: Path, after: Position = Position()) -> SegmentData:  # no
             file.seek(after.offset)
             data = file.read()
     except OSError as error:
-        raise StoreError(f"{path}: cannot read the metric segment: {error.strerror or error}.") from error
+        raise _read_error(path, error) from error
     if size < after.offset:
         raise DamagedDataError(
             f"{path}: {size} bytes long, but {after.offset} were read before. A segment only grows: the file "
@@ -269,7 +294,8 @@ def _decode(data: bytes, after: Position) -> SegmentData:
         step_ends=_joined(logged.pop(None, [])),
         metrics={name: _joined(parts) for name, parts in logged.items() if name is not None},
         phase_changes=_phase_changes(data, frames, header),
-        events=tuple(_events(data, frames)),
+        events=tuple(TimedText(at_s, text) for at_s, text in _timed(data, frames, _EVENT)),
+        spans=tuple(TimedSpan(name, began_s, at_s) for at_s, (name, began_s) in _timed(data, frames, _SPAN)),
         next=Position(after.offset + end, header, tuple(defined)),
         damaged_bytes=damaged_bytes,
     )
@@ -338,7 +364,7 @@ def _next_frame(data: bytes, damaged_from: int) -> int | None:
     sizes = words[first:-1, 1].astype(np.int64)
     kinds = words[first + 1 :, 0]
     ends = (first + np.arange(len(sizes))) * 8 + sizes
-    plausible = (sizes >= _SMALLEST_FRAME) & (sizes % 8 == 0) & (kinds >= _HEADER) & (kinds <= _EVENT)
+    plausible = (sizes >= _SMALLEST_FRAME) & (sizes % 8 == 0) & (kinds >= _HEADER) & (kinds <= _SPAN)
     for index in np.flatnonzero(plausible & (ends <= len(data))).tolist():
         offset = (first + index) * 8
         if zlib.crc32(data[offset + 4 : int(ends[index])]) == int(words[first + index, 0]):
@@ -377,12 +403,15 @@ def _phase_changes(data: bytes, frames: _Frames, header: SegmentHeader | None) -
     return PhaseChanges(at_s, tuple(names[index] for index in chosen["id"].tolist()))
 
 
-def _events(data: bytes, frames: _Frames) -> list[TimedText]:
-    events = []
-    for offset, size, _, _ in frames[frames["kind"] == _EVENT].tolist():
+def _timed(data: bytes, frames: _Frames, kind: int) -> Iterator[tuple[float, Any]]:
+    """What the frames of one kind say, each with its moment."""
+    for offset, size, _, _ in frames[frames["kind"] == kind].tolist():
         (at_s,) = struct.unpack_from("<d", data, offset + 16)
-        events.append(TimedText(at_s, json.loads(data[offset + 24 : offset + size])))
-    return events
+        yield at_s, json.loads(data[offset + 24 : offset + size])
+
+
+def _read_error(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path}: cannot read the metric segment: {error.strerror or error}.")
 
 
 def _header_of(tree: dict[str, Any]) -> SegmentHeader:

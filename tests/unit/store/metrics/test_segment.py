@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError, StoreError
-from assay.store.metrics.segment import Position, SegmentData, SegmentWriter, read_segment, segment_path
+from assay.store.metrics.segment import (
+    Position,
+    SegmentData,
+    SegmentWriter,
+    TimedSpan,
+    read_segment,
+    segment_path,
+)
 
 
 class FakeClock:
@@ -41,6 +48,7 @@ def written(path: Path) -> bytes:
         writer.log(step, {"loss": 1.0 / step, "läuft": float(step)})
         writer.phase("compute")
     writer.event("évent ✓")
+    writer.span("rendezvous", 104.5, 106.25)
     writer.log(4, {"loss": float("nan")})
     writer.log(5, {})
     writer.close()
@@ -55,7 +63,7 @@ def flat(*reads: SegmentData) -> list[object]:
     found: list[object] = sorted(points, key=lambda point: (point[0], point[2]))
     found += [step for r in reads for step in r.step_ends.steps.tolist()]
     found += [change for r in reads for change in zip(*r.phase_changes, strict=True)]
-    found += [event for r in reads for event in r.events]
+    found += [event for r in reads for event in (*r.events, *r.spans)]
     return [str(part) for part in found]  # text, so that nan equals nan
 
 
@@ -73,6 +81,7 @@ def test_what_was_logged_is_read_in_order(tmp_path: Path) -> None:
     assert data.step_ends.steps.tolist() == [1, 2, 3, 4, 5]
     assert data.phase_changes.phases == ("data", "compute", "compute", "compute")
     assert data.events[0].text == "évent ✓"
+    assert data.spans == (TimedSpan("rendezvous", 104.5, 106.25),)
     assert np.all(np.diff(data.step_ends.at_s) > 0)
 
 
