@@ -41,6 +41,7 @@ def test_three_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_f
     assert "grew against quick: imports +" in said and "-X importtime" in said
 
 
+@pytest.mark.slow
 def test_a_restart_is_counted_from_the_death_before_it(planted_assay: PlantedAssay, tmp_path: Path) -> None:
     faults = tmp_path / "faults.json"
     faults.write_text(json.dumps({"faults": [{"type": "kill", "rank": 1, "step": 3, "phase": "compute"}]}))

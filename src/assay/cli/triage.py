@@ -160,6 +160,8 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
 
     home = given_home()
     chosen = [existing_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
+    if not chosen:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
     found = startup_of(chosen, None if against is None else existing_run(home, against))
     if as_json:
         click.echo(found.to_json())
