@@ -82,6 +82,7 @@ NOTHING_THERE = (
     "campaign show no",
     "decide no",
     "evidence proxy no.csv",
+    "triage ci no.xml",
     "triage failures no.csv",
     "triage fixed no.csv --since 0",
     "triage startup no-run",

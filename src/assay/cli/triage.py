@@ -1,4 +1,4 @@
-"""`assay triage`: why attempts fail, what their logs say, where startup goes, and whether a fix worked."""
+"""`assay triage`: why attempts fail, what their logs say, where startup and CI lose time, whether a fix worked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @click.group(cls=CommandGroup)
 def triage() -> None:
-    """Say why attempts fail, over all runs or any table, what their logs name, where the time before the first
-    step goes, and whether a fix worked."""
+    """Say why attempts fail, over all runs or any table, what their logs name, where startup and CI lose time,
+    and whether a fix worked."""
 
 
 _SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
@@ -167,6 +167,37 @@ def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
         click.echo(found.to_json())
     else:
         print_startup(found)
+
+
+@triage.command()
+@click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="JUNIT...", required=True)
+@click.option(
+    "--shards", type=click.IntRange(1, 10_000), metavar="N", help="Spread the tests over so many machines."
+)
+@click.option("--commit", metavar="REV", help="All files are results of this commit.")
+@click.option(
+    "--path",
+    metavar="PATTERN",
+    help="What the ends of paths mean: '{commit}/{config}/{run}.xml', * is anything.",
+)
+@_JSON
+def ci(
+    sources: tuple[Path, ...], shards: int | None, commit: str | None, path: str | None, as_json: bool
+) -> None:
+    """Say where the time of CI goes, how to cut it, which tests flake, and which order fails earliest.
+
+    A JUNIT is JUnit XML, a folder of such files, GitHub's jobs, or the durations of pytest-split. A test is
+    flaky if it passed and failed on one commit in one configuration; a file's properties or its path say of
+    which commit it is."""
+    from assay.cli.screens.triage import print_ci
+    from assay.triage.ci.recorded import read_recorded
+    from assay.triage.ci.report import report_of
+
+    found = report_of(read_recorded(sources, commit=commit, path=path), shards)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_ci(found)
 
 
 def _given_value(text: str) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""A diagnosis of failures, what logs name, and whether a fix worked, on a terminal."""
+"""Failures, what logs name, where the time of CI goes, and whether a fix worked, on a terminal."""
 
 import click
 
 from assay.base.units import duration_text, number_of, percent_text
+from assay.records.ci_report import CiReport, CiSpans
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.startup import Startup
@@ -106,6 +107,57 @@ def print_startup(found: Startup) -> None:
         click.secho(f"grew against {found.against}: {each.span} {each.seconds:+.2f} s ({within})", fg="red")
     if any(each.span == "imports" for each in found.grew):
         click.echo("next: python -X importtime -c 'import assay.launch.ranks.preload' 2>&1 | sort -t'|' -k2 -n")
+
+
+MOST_LISTED = 10
+"""Tests of a list on a terminal; `--json` has them all."""
+
+
+def print_ci(found: CiReport) -> None:
+    """Where the time goes, what is the least, the shards, what flakes, and what to run first."""
+    click.secho(
+        f"{number_of(found.runs, 'run')} of {number_of(found.tests, 'test')}, "
+        f"{number_of(found.commits, 'known commit')}: {duration_text(found.wall_s)} a run",
+        bold=True,
+    )
+    _print_spans(found.spans)
+    click.echo(f"no run is quicker than {duration_text(found.floor_s)}: {_line(found.floor_test)}")
+    if found.bound_s is not None:
+        click.echo(
+            f"{number_of(len(found.shards), 'shard')}: {duration_text(found.shards[0].seconds)} "
+            f"(at best {duration_text(found.bound_s)}); --json has the tests of each"
+        )
+    click.echo(f"flaky: {found.flaky_because}")
+    for each in found.flaky[:MOST_LISTED]:
+        click.secho(
+            f"  {_rate(each.rate)} [{_rate(each.low)}, {_rate(each.high)}]  {_line(each.test)} "
+            f"({each.failures:,} of {each.runs:,} runs failed)",
+            fg="yellow",
+        )
+    if found.first_failure:
+        click.echo(
+            f"the first failure comes after {duration_text(found.first_failure.recorded_s)} of tests, and would "
+            f"after {duration_text(found.first_failure.ordered_s)} in an order from other commits' runs; now first:"
+        )
+        click.echo("".join(f"  {_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
+    for what, why in found.left_out.items():
+        click.echo(f"{_line(what)}: {why}")
+
+
+def _print_spans(spans: CiSpans) -> None:
+    named = {
+        "in tests": spans.tests_s,
+        "set-up": spans.setup_s,
+        "call": spans.call_s,
+        "tear-down": spans.teardown_s,
+        "outside of tests (start, imports, collection)": spans.outside_s,
+        "idle workers": spans.idle_s,
+    }
+    known = [f"{name} {duration_text(seconds)}" for name, seconds in named.items() if seconds is not None]
+    unknown = [name for name, seconds in named.items() if seconds is None]
+    click.echo(
+        f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else "")
+    )
 
 
 def _print_cause(number: int, cause: FailureCause) -> None:

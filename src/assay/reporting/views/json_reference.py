@@ -15,6 +15,7 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
+from assay.records.ci_report import CiReport
 from assay.records.coverage import Coverage
 from assay.records.dataset import DatasetManifest
 from assay.records.dataset_diff import DatasetDiff
@@ -96,6 +97,7 @@ PRINTED = (
     Printed("assay evidence proxy", "one object", ProxyView),
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage symptoms", "one object", Symptoms),
+    Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage fixed", "one object", FixCheck),
     Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),

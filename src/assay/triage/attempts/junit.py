@@ -11,19 +11,12 @@ from assay.triage.attempts.columns import Columns, columns_of
 
 def junit_columns(source: str, text: str) -> Columns:
     """Every test case that ran; skipped ones did not. The unit is the test."""
-    refuse_declarations(source, text)
-    try:
-        root = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
-        raise DataError(f"{source}: not readable as XML: {error}.") from error
-    suites = [root] if root.tag == "testsuite" else root.findall(".//testsuite")
-    if not suites:
-        raise DataError(f"{source}: XML without a testsuite. Expected JUnit's.")
+    suites = suites_of(junit_root(source, text))
     rows: list[dict[str, str | None]] = [
         {
             "failed": str(int(case.find("failure") is not None or case.find("error") is not None)),
             "at": suite.get("timestamp"),
-            "unit": f"{case.get('classname', '')}::{case.get('name', '')}",
+            "unit": name_of_test(case),
             "suite": suite.get("name", ""),
             "host": suite.get("hostname", ""),
             "class": case.get("classname", ""),
@@ -38,6 +31,28 @@ def junit_columns(source: str, text: str) -> Columns:
     return columns_of(
         rows, source, failed="failed", at="at" if has_times else None, unit="unit", factors=factors
     )
+
+
+def junit_root(source: str, text: str) -> ElementTree.Element:
+    """The document, if it is one of JUnit's."""
+    refuse_declarations(source, text)
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{source}: not readable as XML: {error}.") from error
+    if not suites_of(root):
+        raise DataError(f"{source}: XML without a testsuite. Expected JUnit's.")
+    return root
+
+
+def suites_of(root: ElementTree.Element) -> list[ElementTree.Element]:
+    """All suites, those inside of others, too."""
+    return list(root.iter("testsuite"))
+
+
+def name_of_test(case: ElementTree.Element) -> str:
+    """What a test is called by every command."""
+    return f"{case.get('classname', '')}::{case.get('name', '')}"
 
 
 def refuse_declarations(source: str, text: str) -> None:

@@ -29,12 +29,13 @@ LARGEST_BYTES = 2 * 2**30
 
 def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
     """The attempts of some files, one below the other."""
-    contents = {str(file): _bytes_of(file) for file in files}
+    contents = {str(file): bytes_of(file) for file in files}
     parts = [(file, read_columns(file, content)) for file, content in contents.items()]
     return built(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
-def _bytes_of(file: Path) -> bytes:
+def bytes_of(file: Path) -> bytes:
+    """A file whole, if it is of a size that can be."""
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{file}: over 2 GiB, which no table of attempts is. Give a part of it.")

@@ -1,0 +1,1 @@
+"""Where the time of CI goes, how to cut it, and which tests flake."""

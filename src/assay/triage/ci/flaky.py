@@ -1,0 +1,103 @@
+"""Which tests pass and fail on one commit in one configuration, and how often they fail.
+
+A commit that breaks a test makes it fail in every run of that commit, so a test is called flaky only where it
+did both. Commits all of whose runs failed may be broken, so the rate is that of the others; that these may not
+have failed in every run is part of the likelihood (a binomial without its last value):
+
+    P(k failures of n | k < n) = C(n, k) p^k (1 - p)^(n - k) / (1 - p^n)
+
+A run in which far more tests fail than its commit's other runs explain tells of its machine, not of tests.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Int64
+
+from assay.records.ci_report import FlakyTest
+from assay.triage.ci.recorded import FileRun
+
+BAD_RUN_TESTS, BAD_RUN_SHARE, BAD_RUN_TIMES = 5, 0.2, 3.0
+"""A run is bad where at least so many tests, such a share of them, and over so many times the usual number fail
+that pass in another run of the commit."""
+# Equally likely under Jeffreys' prior, Beta(1/2, 1/2): its quantiles.
+_RATES = np.sin(np.pi / 2 * (np.arange(20_000) + 0.5) / 20_000) ** 2
+
+Group = tuple[str, str]
+"""A commit and a configuration; of a file without a known commit, the file alone."""
+
+
+class RateRange(NamedTuple):
+    """A rate with its 95% interval."""
+
+    rate: float
+    low: float
+    high: float
+
+
+def group_of(run: FileRun) -> Group:
+    """What a run may be compared with."""
+    return (run.whose.commit, run.whose.config) if run.whose.commit else ("", run.file)
+
+
+def flaky_tests(files: Sequence[FileRun]) -> tuple[FlakyTest, ...]:
+    """Those that did both, the most frequent failures first."""
+    counts: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for file in files:
+        for case in file.cases:
+            count = counts[case.test][group_of(file)]
+            count[0] += case.failures
+            count[1] += case.passes
+    found = [each for test, groups in counts.items() if (each := _flaky(test, list(groups.values())))]
+    return tuple(sorted(found, key=lambda each: (-each.rate, each.test)))
+
+
+def _flaky(test: str, groups: list[list[int]]) -> FlakyTest | None:
+    both = sum(failures > 0 and passes > 0 for failures, passes in groups)
+    if not both:
+        return None
+    telling = np.array([each for each in groups if sum(each) > 1 and each[1] > 0])
+    failures, runs = telling[:, 0], telling.sum(axis=1)
+    rate, low, high = flake_rate(failures, runs)
+    return FlakyTest(
+        test=test,
+        rate=rate,
+        low=low,
+        high=high,
+        failures=int(failures.sum()),
+        runs=int(runs.sum()),
+        commits=both,
+    )
+
+
+def flake_rate(failures: Int64[np.ndarray, "group"], runs: Int64[np.ndarray, "group"]) -> RateRange:
+    """Failures per run from groups of at least two runs, not all of which failed: the posterior's median and
+    its 2.5% and 97.5% quantiles under Jeffreys' prior."""
+    logs = failures.sum() * np.log(_RATES) + (runs - failures).sum() * np.log1p(-_RATES)
+    for size, number in zip(*np.unique(runs, return_counts=True), strict=True):
+        logs -= number * np.log1p(-(_RATES**size))
+    mass = np.cumsum(np.exp(logs - logs.max()))
+    low, rate, high = np.interp([0.025, 0.5, 0.975], mass / mass[-1], _RATES)
+    return RateRange(float(rate), float(low), float(high))
+
+
+def bad_runs(files: Sequence[FileRun]) -> set[str]:
+    """Files whose failures tell of their run."""
+    passed = {(group_of(file), case.test) for file in files for case in file.cases if case.passes}
+    odd = {
+        file.file: sum(
+            case.failures > 0 and not case.passes and (group_of(file), case.test) in passed
+            for case in file.cases
+        )
+        for file in files
+    }
+    usual = statistics.median(odd.values())
+    return {
+        file.file
+        for file in files
+        if odd[file.file] >= max(BAD_RUN_TESTS, BAD_RUN_SHARE * len(file.cases))
+        and odd[file.file] > BAD_RUN_TIMES * usual
+    }

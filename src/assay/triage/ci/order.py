@@ -1,0 +1,76 @@
+"""The order of tests in which the first failure comes earliest.
+
+For tests that fail independently, by chance to fail per second, highest first (Mitten 1960). The chance is the
+share of runs that failed, with half a failure in one run more, so a test that never failed keeps its turn.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from assay.records.ci_report import FirstFailure
+from assay.triage.ci.flaky import Group, group_of
+from assay.triage.ci.recorded import FileRun
+
+LEAST_S = 1e-3
+"""What a test takes at least: nobody measures less."""
+
+
+class FailureCounts:
+    """Failed runs and runs of each test, over all groups and in each."""
+
+    def __init__(self, files: Sequence[FileRun]) -> None:
+        """Counts them."""
+        self.tests = list(dict.fromkeys(case.test for file in files for case in file.cases))
+        self.index = {test: index for index, test in enumerate(self.tests)}
+        self.of_groups: dict[Group, np.ndarray] = defaultdict(lambda: np.zeros((2, len(self.tests))))
+        for file in files:
+            of_group = self.of_groups[group_of(file)]
+            for case in file.cases:
+                of_group[0, self.index[case.test]] += case.failures > 0
+                of_group[1, self.index[case.test]] += case.failures + case.passes > 0
+        self.total = np.sum(list(self.of_groups.values()), axis=0)
+
+    def priorities(self, seconds: Mapping[str, float], *, without: Group | None = None) -> np.ndarray:
+        """Chance to fail per second, of each test; of all runs, or all but one group's."""
+        failed, runs = self.total - self.of_groups[without] if without else self.total
+        taken = np.array([max(seconds[test], LEAST_S) for test in self.tests])
+        return np.asarray((failed + 0.5) / (runs + 1.0) / taken)
+
+
+def failing_first(files: Sequence[FileRun], seconds: Mapping[str, float]) -> tuple[str, ...]:
+    """All tests in that order; none where no outcome is on record."""
+    counts = FailureCounts(files)
+    if not counts.total[1].any():
+        return ()
+    priorities = counts.priorities(seconds)
+    return tuple(counts.tests[index] for index in np.argsort(-priorities, kind="stable"))
+
+
+def first_failure(files: Sequence[FileRun], seconds: Mapping[str, float]) -> FirstFailure | None:
+    """What the order gains over the recorded one in runs that failed; each by an order that other commits gave,
+    which is what it would have been worth."""
+    counts = FailureCounts(files)
+    recorded, ordered = [], []
+    for file in files:
+        group = group_of(file)
+        others = counts.total[1] - counts.of_groups[group][1]
+        failing = [case.failures > 0 for case in file.cases]
+        if not any(failing) or not others.any():
+            continue
+        taken = np.array([seconds[case.test] for case in file.cases])
+        ranks = counts.priorities(seconds, without=group)[[counts.index[case.test] for case in file.cases]]
+        turn = np.argsort(-ranks, kind="stable")
+        recorded.append(_until_first(taken, np.array(failing)))
+        ordered.append(_until_first(taken[turn], np.array(failing)[turn]))
+    if not recorded:
+        return None
+    return FirstFailure(
+        recorded_s=statistics.median(recorded), ordered_s=statistics.median(ordered), runs=len(recorded)
+    )
+
+
+def _until_first(taken: np.ndarray, failing: np.ndarray) -> float:
+    return float(np.cumsum(taken)[int(np.argmax(failing))])

@@ -1,0 +1,212 @@
+"""Files of results as runs of tests: JUnit XML, GitHub's jobs, or pytest-split's durations, told by content."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError, DataError
+from assay.base.written_out import written_out
+from assay.triage.attempts.github import FAILED
+from assay.triage.attempts.junit import junit_root, name_of_test, suites_of
+from assay.triage.attempts.moments import moments
+from assay.triage.attempts.sources import bytes_of
+from assay.triage.ci.whose import Whose, path_pattern, whose
+
+RERUNS_THAT_FAILED = ("flakyFailure", "flakyError", "rerunFailure", "rerunError")
+"""Surefire's children of a test case: earlier tries of it."""
+WORKER_PROPERTIES = ("worker", "worker_id", "xdist_worker")
+PHASES = ("setup", "call", "teardown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseRun:
+    """A test in one file."""
+
+    test: str
+    seconds: float | None
+    """None where the file does not say."""
+    failures: int = 0
+    passes: int = 0
+    """A test that was tried again counts once a try; one that was skipped has neither."""
+    worker: str = ""
+    phases: tuple[float | None, ...] = (None, None, None)
+    """Seconds of set-up, call and tear-down."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRun:
+    """Tests of one configuration, of one commit, once."""
+
+    file: str
+    whose: Whose
+    wall_s: float | None
+    cases: tuple[CaseRun, ...]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """All that was read."""
+
+    files: tuple[FileRun, ...]
+    sources: dict[str, str]
+    """File -> SHA-256 of its bytes."""
+
+
+def read_recorded(sources: Sequence[Path], *, commit: str | None, path: str | None) -> Recorded:
+    """Files, and the XML files of folders. `commit` is that of all files; `path` says what their paths mean."""
+    pattern = path_pattern(path) if path else None
+    runs: list[FileRun] = []
+    digests: dict[str, str] = {}
+    for file in dict.fromkeys(file for source in sources for file in _files(source)):
+        content = bytes_of(file)
+        digests[str(file)] = sha256_of_bytes(content)
+        runs.extend(_runs(file, content, pattern))
+    if commit:
+        runs = [replace(run, whose=run.whose._replace(commit=commit)) for run in runs]
+    if not any(run.cases for run in runs):
+        raise DataError(
+            f"{', '.join(map(str, sources[:3]))}: no test is in it. Expected results of tests that ran."
+        )
+    return Recorded(tuple(runs), digests)
+
+
+def _files(source: Path) -> list[Path]:
+    if not source.is_dir():
+        return [source]
+    files = sorted(source.rglob("*.xml"))
+    if not files:
+        raise ConfigError(f"{source}: no XML file lies in it. Name the files of results.")
+    return files
+
+
+def _runs(file: Path, content: bytes, pattern: re.Pattern[str] | None) -> Iterator[FileRun]:
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{file}: byte {error.start} is not UTF-8. Expected JUnit XML: convert it (iconv)."
+        ) from error
+    if text.lstrip()[:1] == "<":
+        yield _junit_run(file, text, pattern)
+        return
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{file}: neither XML nor JSON. Expected JUnit XML (pytest --junit-xml), GitHub's jobs, or the "
+            "durations of pytest-split."
+        ) from error
+    if isinstance(tree, dict) and isinstance(tree.get("jobs"), list):
+        yield from _job_runs(file, tree["jobs"])
+    elif isinstance(tree, dict) and tree and all(isinstance(each, int | float) for each in tree.values()):
+        cases = tuple(CaseRun(test=test, seconds=_seconds(each, file, test)) for test, each in tree.items())
+        yield FileRun(file=str(file), whose=whose(file, {}, pattern), wall_s=None, cases=cases)
+    else:
+        raise DataError(
+            f"{file}: JSON of no kind that is known here. Expected GitHub's jobs, or test -> seconds."
+        )
+
+
+def _junit_run(file: Path, text: str, pattern: re.Pattern[str] | None) -> FileRun:
+    root = junit_root(str(file), text)
+    suites = suites_of(root)
+    properties = _properties(root)
+    for suite in suites:
+        properties = {**_properties(suite), **properties}
+    cases = tuple(_case(case, file) for suite in suites for case in suite.findall("testcase"))
+    return FileRun(
+        file=str(file), whose=whose(file, properties, pattern), wall_s=_wall_s(root, suites, file), cases=cases
+    )
+
+
+def _wall_s(root: Element, suites: list[Element], file: Path) -> float | None:
+    """The document's own time, else that of its suites, one after another."""
+    own = _seconds(root.get("time"), file, "the document")
+    if own is not None or root.tag == "testsuite":
+        return own
+    # A suite inside another is in the other's time already.
+    outer = [suite for suite in root.findall("testsuite") if suite in suites]
+    times = [_seconds(suite.get("time"), file, "a suite") for suite in outer]
+    known = [time for time in times if time is not None]
+    return sum(known) if known and len(known) == len(times) else None
+
+
+def _case(case: Element, file: Path) -> CaseRun:
+    test, properties = name_of_test(case), _properties(case)
+    has_failed = case.find("failure") is not None or case.find("error") is not None
+    was_skipped = case.find("skipped") is not None
+    phases = tuple(_seconds(properties.get(f"{phase}_s"), file, test) for phase in PHASES)
+    return CaseRun(
+        test=test,
+        seconds=_seconds(case.get("time"), file, test),
+        failures=has_failed + sum(len(case.findall(name)) for name in RERUNS_THAT_FAILED),
+        passes=int(not has_failed and not was_skipped),
+        worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""),
+        phases=phases,
+    )
+
+
+def _properties(element: Element) -> dict[str, str]:
+    found = element.findall("properties/property")
+    return {each.get("name", ""): each.get("value") or each.text or "" for each in found}
+
+
+def _seconds(value: Any, file: Path, what: str) -> float | None:
+    if value is None or value == "":
+        return None
+    try:
+        seconds = float(value.replace(",", "") if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        shown = written_out(f"{what[:80]}: its time is {str(value)[:40]!r}")
+        raise DataError(f"{file}, {shown}, which is no number of seconds.")
+    return seconds
+
+
+def _job_runs(file: Path, jobs: Sequence[Any]) -> Iterator[FileRun]:
+    """GitHub's jobs: a job is a test, and a try of a workflow's run is a run."""
+    tries: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for job in jobs:
+        if isinstance(job, dict) and job.get("conclusion") in FAILED | {"success"}:
+            key = (
+                str(job.get("head_sha") or ""),
+                str(job.get("run_id") or ""),
+                str(job.get("run_attempt") or ""),
+            )
+            tries.setdefault(key, []).append(job)
+    for (commit, run, attempt), members in tries.items():
+        ends = [_job_times(file, job) for job in members]
+        known = [each for each in ends if each is not None]
+        yield FileRun(
+            file=f"{file} (run {run or '?'}, try {attempt or '?'})",
+            whose=Whose(commit, f"{run}.{attempt}" if run else "", ""),
+            wall_s=max(end for _, end in known) - min(start for start, _ in known) if known else None,
+            cases=tuple(_job_case(job, each) for job, each in zip(members, ends, strict=True)),
+        )
+
+
+def _job_case(job: Mapping[str, Any], times: tuple[float, float] | None) -> CaseRun:
+    has_failed = job["conclusion"] in FAILED
+    return CaseRun(
+        test=str(job.get("name", "")),
+        seconds=None if times is None else times[1] - times[0],
+        failures=int(has_failed),
+        passes=int(not has_failed),
+    )
+
+
+def _job_times(file: Path, job: Mapping[str, Any]) -> tuple[float, float] | None:
+    texts = [job.get("started_at"), job.get("completed_at")]
+    if not all(texts):
+        return None
+    start, end = moments([str(text) for text in texts], f"{file}: a job's started_at and completed_at")
+    if end < start:
+        raise DataError(f"{file}: a job is completed before it is started. Its clocks disagree.")
+    return float(start), float(end)

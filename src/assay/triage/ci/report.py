@@ -1,0 +1,141 @@
+"""All that recorded runs of CI say, in one record."""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+
+from assay.base.units import number_of
+from assay.records.ci_report import CiReport, CiSpans
+from assay.triage.ci.flaky import bad_runs, flaky_tests, group_of
+from assay.triage.ci.order import failing_first, first_failure
+from assay.triage.ci.recorded import PHASES, FileRun, Recorded
+from assay.triage.ci.shards import bound_s, sharded
+
+
+def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
+    """Times are medians over runs; outcomes are those of all runs but the bad ones, which `left_out` names."""
+    files = recorded.files
+    seconds, left_out = _seconds_of_tests(files)
+    bad = bad_runs(files)
+    left_out |= dict.fromkeys(
+        sorted(bad), "many tests failed that pass in its commit's other runs: no test's doing"
+    )
+    telling = [file for file in files if file.file not in bad]
+    flaky = flaky_tests(telling)
+    walls = _walls_s(files)
+    floor_test = max(seconds, key=lambda test: seconds[test])
+    return CiReport(
+        wall_s=statistics.median(walls),
+        runs=len(walls),
+        commits=len({file.whose.commit for file in files} - {""}),
+        tests=len(seconds),
+        spans=_spans(files),
+        floor_s=seconds[floor_test],
+        floor_test=floor_test,
+        bound_s=bound_s(seconds, num_shards) if num_shards else None,
+        shards=sharded(seconds, num_shards) if num_shards else (),
+        flaky=flaky,
+        flaky_because=_flaky_because(telling),
+        order=failing_first(telling, seconds),
+        first_failure=first_failure(telling, seconds),
+        left_out=left_out,
+        sources=recorded.sources,
+    )
+
+
+def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[str, str]]:
+    """Median over files; tries within one file are one after another. With what has no time on record."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for file in files:
+        own: dict[str, float] = {}
+        for case in file.cases:
+            found.setdefault(case.test, [])
+            if case.seconds is not None:
+                own[case.test] = own.get(case.test, 0.0) + case.seconds
+        for test, seconds in own.items():
+            found[test].append(seconds)
+    untimed = [test for test, times in found.items() if not times]
+    left_out = (
+        {f"the time of {number_of(len(untimed), 'test')}": "no file says it: taken for 0 s"} if untimed else {}
+    )
+    return {test: statistics.median(times) if times else 0.0 for test, times in found.items()}, left_out
+
+
+def _tests_s(file: FileRun) -> float:
+    return sum(case.seconds or 0.0 for case in file.cases)
+
+
+def _walls_s(files: Sequence[FileRun]) -> list[float]:
+    """Of each run; files of one commit that name one run were beside each other."""
+    walls: dict[tuple[str, str], float] = {}
+    for file in files:
+        run = (file.whose.commit, file.whose.run) if file.whose.run else ("", file.file)
+        wall = file.wall_s if file.wall_s is not None else _tests_s(file)
+        walls[run] = max(walls.get(run, 0.0), wall)
+    return list(walls.values())
+
+
+def _spans(files: Sequence[FileRun]) -> CiSpans:
+    phases: list[float | None] = []
+    for index in range(len(PHASES)):
+        times = [case.phases[index] for file in files for case in file.cases]
+        known = [time for time in times if time is not None]
+        phases.append(sum(known) if known else None)
+    parts = [_around_tests(file) for file in files]
+    outside = [each[0] for each in parts]
+    idle = [each[1] for each in parts]
+    workers = [each[2] for each in parts]
+    return CiSpans(
+        tests_s=sum(_tests_s(file) for file in files),
+        setup_s=phases[0],
+        call_s=phases[1],
+        teardown_s=phases[2],
+        outside_s=_sum_known(outside),
+        idle_s=_sum_known(idle),
+        workers=None if None in workers else max(each for each in workers if each is not None),
+    )
+
+
+def _around_tests(file: FileRun) -> tuple[float | None, float | None, int | None]:
+    """Seconds outside of tests, idle seconds, and workers of one file, as far as it says."""
+    busy: dict[str, float] = defaultdict(float)
+    for case in file.cases:
+        busy[case.worker] += case.seconds or 0.0
+    if file.wall_s is None or not busy:
+        return None, None, None
+    longest = max(busy.values())
+    if "" not in busy:
+        return max(0.0, file.wall_s - longest), sum(longest - each for each in busy.values()), len(busy)
+    total = sum(busy.values())
+    # Rounded to milliseconds, the tests of one process may add up to a little more than its time.
+    if total > 1.01 * file.wall_s:
+        return None, None, None
+    return max(0.0, file.wall_s - total), None, 1
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def _flaky_because(files: Sequence[FileRun]) -> str:
+    outcomes = [file for file in files if any(case.failures + case.passes for case in file.cases)]
+    if not outcomes:
+        return "cannot tell: no outcome is on record. JUnit XML of runs has them."
+    sizes: dict[tuple[str, str], int] = defaultdict(int)
+    for file in outcomes:
+        sizes[group_of(file)] += 1
+    several = sum(size > 1 for size in sizes.values())
+    unknown = sum(not file.whose.commit for file in outcomes)
+    cure = "Give --commit, --path '{commit}/{run}.xml', or a property `commit` in the file."
+    if unknown == len(outcomes):
+        return f"cannot tell beyond tries within one file: no file says of which commit it is. {cure}"
+    if not several:
+        return (
+            "cannot tell beyond tries within one file: no commit was run twice in one configuration. Run "
+            "one again (20 times find a test that fails in 5% of runs with a chance of 64%), or say by --path "
+            "what is alike."
+        )
+    rest = f"; {number_of(unknown, 'file')} without a commit left aside. {cure}" if unknown else "."
+    pairs = number_of(len(sizes), "commit and configuration", "commits and configurations")
+    return f"{several:,} of {pairs} ran more than once{rest}"
