@@ -137,8 +137,8 @@ def print_ci(found: CiReport) -> None:
     if found.first_failure:
         recorded, ordered = found.first_failure.recorded_s, found.first_failure.ordered_s
         click.echo(
-            f"the first failure comes after {duration_text(recorded)} of tests; in an order from other commits' "
-            f"runs after {duration_text(ordered)}. Now first:"
+            f"the first failure comes after {duration_text(recorded)} of tests; in an order from other "
+            f"commits' runs after {duration_text(ordered)}. Now first:"
         )
         click.echo("".join(f"  {_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
     for what, why in found.left_out.items():
