@@ -1,4 +1,4 @@
-"""`assay triage`: why attempts fail, what their logs say, where startup and CI lose time, whether a fix worked."""
+"""`assay triage`: why attempts fail, what their logs say, where startup and CI lose time, what a fix did."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
