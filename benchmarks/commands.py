@@ -87,6 +87,7 @@ NOTHING_THERE = (
     "triage fixed no.csv --since 0",
     "triage startup no-run",
     "triage symptoms no.log",
+    "triage data no no2",
     "scaling fit no.csv",
     "scaling fit no",
     "scaling code-length no no2",

@@ -79,3 +79,79 @@ def test_what_is_asked_wrongly_is_one_error(table, capsys, arguments, part):
     code, _, error = said(capsys, "triage", command, table, *options)
     assert code == 2
     assert part in error and "\x1b[2J" not in error
+
+
+FINDING_KEYS = {"what", "kind", "before", "after", "effect", "low", "high"}
+
+
+def rows_of_data(number, **changed):
+    return [
+        {
+            "source": f"s{k % 4}",
+            "seconds": 1 + k % 97 / 10,
+            "text": f"User: what is {k}?\nAssistant: it is {k * k}",
+        }
+        | {name: change(k) for name, change in changed.items()}
+        for k in range(number)
+    ]
+
+
+def as_json_lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def versions(tmp_path):
+    """2,000 rows, and as many of which the seconds are milliseconds; the name of a source rings a bell."""
+    old = rows_of_data(2_000, source=lambda k: "\x1b[2J" if k % 4 else "b")
+    new = rows_of_data(
+        2_000, source=lambda k: "\x1b[2Jx" if k % 4 else "b", seconds=lambda k: 1_000 + 100 * (k % 97)
+    )
+    return as_json_lines(tmp_path / "old.jsonl", old), as_json_lines(tmp_path / "new.jsonl", new)
+
+
+def test_data_prints_the_keys_that_programs_read(versions, capsys):
+    code, out, _ = said(capsys, "triage", "data", *versions, "--json")
+    findings = json.loads(out)["findings"]
+    assert code == 0
+    assert {(each["what"], each["kind"]) for each in findings} == {("seconds", "unit"), ("source", "unseen")}
+    assert all(each.keys() >= FINDING_KEYS for each in findings)
+    assert next(each for each in findings if each["kind"] == "unit")["effect"] == pytest.approx(1_000)
+
+
+def test_the_screen_of_data_says_the_same_and_obeys_nothing_in_it(versions, capsys):
+    code, out, _ = said(capsys, "triage", "data", *versions)
+    assert code == 0 and "seconds: unit" in out and "source: unseen" in out
+    assert "\x1b[2J" not in out
+
+
+def test_the_same_rows_are_said_to_be_the_same(versions, capsys):
+    code, out, _ = said(capsys, "triage", "data", versions[0], versions[0])
+    assert code == 0 and "byte for byte" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("", "empty"),
+        ('{"a": 1}\n', "1 row"),
+        ('{"a": 1}\n[3]\n', "line 2"),
+        ('{"a": 1}\n{"a": ', "line 2"),
+        ("[" * 100_000, "line 1"),
+    ],
+)
+def test_data_that_cannot_be_read_is_one_error(content, word, versions, tmp_path, capsys):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(content)
+    code, _, err = said(capsys, "triage", "data", versions[0], bad)
+    assert code == 2
+    assert "bad.jsonl" in err and word in err and "Traceback" not in err
+
+
+def test_what_is_neither_there_nor_a_run_is_one_error(versions, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    (tmp_path / "nothing").mkdir()
+    for missing in ("no", "no.parquet", tmp_path / "nothing"):
+        code, _, err = said(capsys, "triage", "data", versions[0], missing)
+        assert code == 2 and str(missing) in err and "Traceback" not in err

@@ -4,6 +4,7 @@ import click
 
 from assay.base.units import duration_text, number_of, percent_text
 from assay.records.ci_report import CiReport, CiSpans
+from assay.records.data_changes import DataChanges
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.startup import Startup
@@ -78,6 +79,19 @@ def print_fix_check(found: FixCheck) -> None:
     )
     after = "" if found.decided_after is None else f", decided after {found.decided_after:,} attempts"
     click.secho(f"{found.verdict}{after}: {found.because}", fg=FIX_COLOURS[found.verdict], bold=True)
+
+
+def print_data_changes(found: DataChanges) -> None:
+    """Each change with its size, and what follows from it."""
+    click.echo(f"{found.rows_before:,} rows before, {found.rows_after:,} after")
+    colour = "red" if found.findings else "green"
+    click.secho(_line(found.because), fg=colour, bold=True)
+    for number, each in enumerate(found.findings, 1):
+        click.secho(f"{number}. {_line(each.what)}: {each.kind}", bold=True)
+        click.echo(f"   {_line(each.says)}")
+        click.echo(f"   effect {each.effect:+.4g} [{each.low:+.4g}, {each.high:+.4g}], p = {each.p_value:.2g}")
+        if each.consequences:
+            click.echo(f"   so did {_line('; '.join(each.consequences))}")
 
 
 def print_startup(found: Startup) -> None:

@@ -17,6 +17,7 @@ from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.ci_report import CiReport
 from assay.records.coverage import Coverage
+from assay.records.data_changes import DataChanges
 from assay.records.dataset import DatasetManifest
 from assay.records.dataset_diff import DatasetDiff
 from assay.records.decision import Decision
@@ -98,6 +99,7 @@ PRINTED = (
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed("assay triage ci", "one object", CiReport),
+    Printed("assay triage data", "one object", DataChanges),
     Printed("assay triage fixed", "one object", FixCheck),
     Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),

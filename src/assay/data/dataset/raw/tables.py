@@ -95,6 +95,15 @@ def table_spans(source: Path, rows_per_span: int) -> Iterator[TableRows]:
         yield TableRows(source, first, min(rows_per_span, num_rows - first))
 
 
+def column_values(table: pa.Table) -> dict[str, list[Any]]:
+    """A table in memory, column by column, as rows of files come out."""
+    names, flat = class_names(table.schema), _flat(table)
+    return {
+        name: _plain_values(flat[name].combine_chunks(), names.get(name)) if flat.num_rows else []
+        for name in flat.column_names
+    }
+
+
 def class_names(schema: pa.Schema) -> dict[str, Sequence[str]]:
     """Column -> names of its class numbers, where the `datasets` library wrote them down."""
     try:

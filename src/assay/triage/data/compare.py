@@ -1,0 +1,172 @@
+"""The changes from one version of the data to another, causes before what follows from them.
+
+    rows --> kinds of columns --> changes of values, texts, tokens, masks, whole rows
+                                     |
+             of each that left rows alone: what is gone among those rows is its consequence
+
+Rows are taken to be independent draws; what every version would have (a later time, other ids) is no change."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from assay.base.errors import DataError
+from assay.base.units import number_of
+from assay.data.dataset.columns import PROMPT_TOKENS, REJECTED, TOKENS
+from assay.records.data_changes import DataChangeKind, DataChanges, DataFinding
+from assay.triage.data.found import Change, change
+from assay.triage.data.kinds import ColumnKind, kind_of
+from assay.triage.data.rows import VersionRows, read_rows
+from assay.triage.data.sizes import Size
+from assay.triage.data.texts import length_changes, template_changes
+from assay.triage.data.tokens import mask_changes, token_changes
+from assay.triage.data.values import value_changes
+from assay.triage.data.whole_rows import (
+    changed_in_place,
+    content_digests,
+    duplicate_changes,
+    label_changes,
+    label_columns,
+    matched,
+)
+
+LEAST_ROWS = 30
+LEAST_MATCHED = 0.3
+"""Of the rows have to be left for what is not found among them to be gone."""
+CAUSES: tuple[DataChangeKind, ...] = (
+    "columns", "missing", "empty", "truncation", "unseen", "share", "duplicates", "unit", "range", "template",
+    "words", "tokens", "mask", "labels", "values", "distribution", "lengths",
+)  # fmt: skip
+"""Which is asked first whether it explains the others."""
+EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
+    "template": ("words", "tokens", "mask", "lengths", "values"),
+    "words": ("tokens", "mask", "lengths", "values"),
+    "tokens": ("mask", "lengths", "values"),
+    "truncation": ("lengths", "values"),
+}
+"""What follows from changes in every row: tokens from the texts that they spell, masks from the tokens."""
+
+
+def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataChanges:
+    """Of two datasets, files, or folders of files."""
+    old, new = read_rows(before), read_rows(after)
+    if min(old.num_rows, new.num_rows) < LEAST_ROWS:
+        few = min((old, new), key=lambda rows: rows.num_rows)
+        raise DataError(
+            f"{few.name}: {number_of(few.num_rows, 'row')}, of which nothing can be told from chance. Give at "
+            f"least {LEAST_ROWS}; which rows changed, 'assay data diff --rows' says."
+        )
+    both = [name for name in old.columns if name in new.columns]
+    kinds = {name: kind_of(name, old.columns[name], new.columns[name]) for name in both}
+    found: list[Change] = []
+    if old.digest != new.digest:
+        found = [*_other_columns(old, new), *_changes(old, new, kinds, rng)]
+    ranked = _ranked(found, old, new, kinds, rng)
+    return DataChanges(
+        because=_because(ranked, old, new),
+        rows_before=old.num_rows,
+        rows_after=new.num_rows,
+        findings=ranked,
+        columns=dict[str, str](kinds),
+        sources={old.name: old.digest, new.name: new.digest},
+    )
+
+
+def _because(findings: tuple[DataFinding, ...], old: VersionRows, new: VersionRows) -> str:
+    if old.digest == new.digest:
+        return "both are the same rows, byte for byte"
+    if not findings:
+        return "what differs is no more than another draw of the same rows would"
+    return f"{number_of(len(findings), 'change')}, {findings[0].what} ({findings[0].kind}) first"
+
+
+def _other_columns(old: VersionRows, new: VersionRows) -> Iterator[Change]:
+    for one, other, says in ((old, new, "a column that is no longer there"), (new, old, "a new column")):
+        for name in one.columns:
+            if name not in other.columns:
+                is_new = float(one is new)
+                size = Size(1 - is_new, is_new, 2 * is_new - 1, 2 * is_new - 1, 2 * is_new - 1, 0.0)
+                yield change(name, "columns", size, says)
+
+
+def _changes(
+    old: VersionRows, new: VersionRows, kinds: dict[str, ColumnKind], rng: np.random.Generator
+) -> list[Change]:
+    """All of them, a column at a time."""
+    found: list[Change] = []
+    digests = content_digests(old, kinds), content_digests(new, kinds)
+    found += duplicate_changes(*digests, rng)
+    for name, kind in kinds.items():
+        values = old.columns[name], new.columns[name]
+        here = list(value_changes(name, kind, *values))
+        if kind in ("text", "tokens", "lists"):
+            here += length_changes(name, *values)
+        if kind in ("text", "lists"):
+            here += template_changes(name, *values, rng)
+        if kind == "tokens":
+            here += token_changes(name, *values, rng)
+        if kind == "mask" or name == PROMPT_TOKENS:
+            tokens = _tokens_of(name, kinds)
+            old_mask, new_mask = ((rows.columns[name], rows.columns.get(tokens)) for rows in (old, new))
+            here += mask_changes(name, old_mask, new_mask, rng)
+        if not here and kind not in ("text", "tokens", "lists", "names", "times", "nothing"):
+            here += changed_in_place(name, *values, digests)
+        found += here
+    changed = {each.finding.what for each in found}
+    for name in label_columns(kinds, old):
+        if name not in changed:
+            found += label_changes(name, old, new, kinds, rng)
+    return found
+
+
+def _tokens_of(mask: str, kinds: dict[str, ColumnKind]) -> str:
+    """The column of tokens that a mask is of; empty where there is none."""
+    tokens = [name for name, kind in kinds.items() if kind == "tokens" and name.rpartition(".")[2] != REJECTED]
+    beside = [name for name in tokens if name.rpartition(".")[0] == mask.rpartition(".")[0]]
+    exact = [name for name in beside if name.rpartition(".")[2] == TOKENS]
+    return next(iter([*exact, *beside, *tokens]), "")
+
+
+def _ranked(
+    found: list[Change],
+    old: VersionRows,
+    new: VersionRows,
+    kinds: dict[str, ColumnKind],
+    rng: np.random.Generator,
+) -> tuple[DataFinding, ...]:
+    """Each change that no other explains, with those that it does."""
+    waiting = sorted(
+        found,
+        key=lambda each: (CAUSES.index(each.finding.kind), each.finding.p_value, -abs(each.finding.effect)),
+    )
+    causes: list[DataFinding] = []
+    while waiting:
+        cause = waiting.pop(0)
+        explained = {id(each) for each in waiting if _follows(cause.finding, each.finding)}
+        if waiting and cause.strata is not None:
+            rows = matched(cause.strata, rng)
+            if min(map(len, rows)) >= LEAST_MATCHED * min(old.num_rows, new.num_rows):
+                left = _changes(old.only(rows[0]), new.only(rows[1]), kinds, rng)
+                explained |= {id(each) for each in waiting if _is_gone(each.finding, left)}
+        consequences = tuple(f"{e.finding.what}: {e.finding.kind}" for e in waiting if id(e) in explained)
+        causes.append(cause.finding.model_copy(update={"consequences": consequences}))
+        waiting = [each for each in waiting if id(each) not in explained]
+    return tuple(sorted(causes, key=lambda each: (not each.consequences, *_sureness(each))))
+
+
+def _sureness(finding: DataFinding) -> tuple[float, float]:
+    """The surest and then the largest first."""
+    return finding.p_value, -abs(finding.effect)
+
+
+def _follows(cause: DataFinding, other: DataFinding) -> bool:
+    return other.kind in EXPLAINS.get(cause.kind, ())
+
+
+def _is_gone(finding: DataFinding, left: list[Change]) -> bool:
+    """Whether among those rows it is not found any more, or half as large."""
+    same = [
+        each.finding for each in left if (each.finding.what, each.finding.kind) == (finding.what, finding.kind)
+    ]
+    return not same or abs(same[0].effect) < abs(finding.effect) / 2

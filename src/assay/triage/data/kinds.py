@@ -1,0 +1,95 @@
+"""What a column is taken for, by the values of both versions: what can be asked of it follows from that."""
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, Literal
+
+from assay.data.dataset.columns import SPANS
+
+ColumnKind = Literal["numbers", "categories", "text", "names", "times", "tokens", "mask", "lists", "nothing"]
+"""`names`: a value of its own a row (ids, paths): what values it has says nothing. `lists`: of what are no
+tokens, chat messages for instance."""
+
+FEW_VALUES = 20
+"""Numbers of no more values are categories."""
+IGNORED = -100
+"""The label of a token that is not trained on, as PyTorch's losses have it."""
+SAMPLE = 4_000
+_TIME = re.compile(r"(^|[_.])(at|time|timestamp|date|datetime|created|updated|ts)($|[_.])|_at$", re.IGNORECASE)
+_ID = re.compile(r"(^|[_.])(id|uid|uuid|guid|index|idx|row|key|hash|sha256|path|file|url)$", re.IGNORECASE)
+EPOCH_S = (5e8, 5e9)
+"""Seconds since 1970 from 1985 to 2128."""
+
+
+def kind_of(name: str, old: Sequence[Any], new: Sequence[Any]) -> ColumnKind:
+    """Of the values that are there; both versions together decide."""
+    present = [*_some(old), *_some(new)]
+    if not present:
+        return "nothing"
+    most = 0.9 * len(present)
+    if sum(isinstance(value, list) for value in present) >= most:
+        return _list_kind(name, [value for value in present if isinstance(value, list)])
+    if sum(is_number(value) for value in present) >= most:
+        return _number_kind(name, [value for value in present if is_number(value)])
+    texts = [value for value in present if isinstance(value, str)]
+    if len(texts) < most:
+        return "categories"
+    return _text_kind(texts, len(set(texts)) / len(texts))
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _some(values: Sequence[Any]) -> list[Any]:
+    """Up to so many that are there, from all over the column."""
+    present = [value for value in values if value is not None and value == value]
+    return present[:: max(1, len(present) // SAMPLE)]
+
+
+def _list_kind(name: str, lists: list[list[Any]]) -> ColumnKind:
+    parts = [part for each in lists for part in each[:1_000]]
+    if not parts or not all(isinstance(part, int) for part in parts):
+        return "lists"
+    values = set(parts)
+    if name.rpartition(".")[2] == SPANS or values <= {0, 1} or IGNORED in values:
+        return "mask"
+    return "tokens"
+
+
+def _number_kind(name: str, numbers: list[float]) -> ColumnKind:
+    values = set(numbers)
+    is_epoch = EPOCH_S[0] <= min(values) and max(values) <= EPOCH_S[1] * 1e3
+    if is_epoch and _TIME.search(name):
+        return "times"
+    is_whole = all(float(value).is_integer() for value in values)
+    if is_whole and len(values) > 0.9 * len(numbers) and (_ID.search(name) or _counts_on(numbers)):
+        return "names"
+    return "categories" if len(values) <= FEW_VALUES else "numbers"
+
+
+def _counts_on(numbers: list[float]) -> bool:
+    """Whether they rise from row to row, but for one fall where the second version begins."""
+    falls = sum(after <= before for before, after in pairwise(numbers))
+    return len(numbers) > 20 and falls <= 1
+
+
+def _text_kind(texts: list[str], share_of_own: float) -> ColumnKind:
+    if all(_is_time(text) for text in texts[:200]):
+        return "times"
+    has_spaces = sum(bool(re.search(r"\S\s+\S", text)) for text in texts) / len(texts)
+    if share_of_own > 0.5:
+        return "text" if has_spaces > 0.3 else "names"
+    mean_length = sum(map(len, texts)) / len(texts)
+    return "text" if has_spaces > 0.5 and (mean_length > 60 or share_of_own > 0.2) else "categories"
+
+
+def _is_time(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return len(text) >= 8

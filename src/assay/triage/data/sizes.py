@@ -1,0 +1,88 @@
+"""How large a change is, and whether it may be chance: shares, cumulative shares, factors.
+
+A finding needs both: a least size, and a p-value that is small though all columns were asked."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from assay.evaluation.evidence.interval import wilson_interval
+
+QUANTILE = 1.959963984540054
+CHANCE = 1e-5
+"""A p-value above is no finding. Some hundred questions are asked of two versions: by chance one is answered in
+a thousand comparisons; the rest is for rows that are less independent than they are taken to be."""
+LEAST_POINTS = 0.005
+"""Of rows that are missing, empty, unseen, ...: half a point."""
+LEAST_DISTANCE = 0.05
+"""Between cumulative shares."""
+
+
+class Size(NamedTuple):
+    """A change with its uncertainty."""
+
+    before: float
+    after: float
+    effect: float
+    low: float
+    high: float
+    p_value: float
+
+
+def share_change(before: float, num_before: float, after: float, num_after: float) -> Size:
+    """From one share of independent rows to another: Newcombe's (1998) interval of the difference, and the
+    two-sided p-value of the pooled z."""
+    (low_b, high_b), (low_a, high_a) = (
+        wilson_interval(rate, count, QUANTILE) for rate, count in ((before, num_before), (after, num_after))
+    )
+    effect = after - before
+    pooled = (before * num_before + after * num_after) / (num_before + num_after)
+    error = math.sqrt(max(pooled * (1 - pooled), 1e-300) * (1 / num_before + 1 / num_after))
+    return Size(
+        before,
+        after,
+        effect,
+        effect - math.hypot(after - low_a, high_b - before),
+        effect + math.hypot(high_a - after, before - low_b),
+        float(2 * stats.norm.sf(abs(effect) / error)) if effect else 1.0,
+    )
+
+
+def flag_change(old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_]) -> Size | None:
+    """Likewise, of rows that are so or not; None where one side has no rows."""
+    if not len(old) or not len(new):
+        return None
+    return share_change(float(old.mean()), len(old), float(new.mean()), len(new))
+
+
+def distance(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size:
+    """Kolmogorov and Smirnov's, with the medians. The interval is that of the difference of two shares at the
+    place where they lie farthest apart; asymptotic p-value."""
+    found = stats.ks_2samp(old, new, method="asymp")
+    place, effect = found.statistic_location, float(found.statistic)
+    gap = share_change(float((old <= place).mean()), len(old), float((new <= place).mean()), len(new))
+    low, high = sorted((abs(gap.low), abs(gap.high)))
+    return Size(float(np.median(old)), float(np.median(new)), effect, min(low, effect), high, found.pvalue)
+
+
+def factor(old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Size | None:
+    """The factor between two distributions that are one but for it, of values that are not 0.
+
+    Known by the quotients of the deciles, which agree within a tenth; None where there is none of at least 1.5.
+    """
+    logs = [np.log(np.abs(values[values != 0])) for values in (old, new)]
+    if min(map(len, logs)) < 20 or (old < 0).mean() > 0.5 > (new < 0).mean():
+        return None
+    ratios = np.subtract(*(np.quantile(each, np.arange(1, 10) / 10) for each in logs[::-1]))
+    middle = float(np.median(ratios))
+    error = math.sqrt(sum(float(each.var()) / len(each) for each in logs))
+    if abs(middle) < math.log(1.5) or np.abs(ratios - middle).max() > max(0.1, 5 * error):
+        return None
+    raw = distance(*logs)
+    if raw.effect < 2 * LEAST_DISTANCE or distance(logs[0], logs[1] - middle).effect > raw.effect / 2:
+        return None
+    low, high = (math.exp(middle + way * QUANTILE * error) for way in (-1, 1))
+    return Size(float(np.median(old)), float(np.median(new)), math.exp(middle), low, high, raw.p_value)

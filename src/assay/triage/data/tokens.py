@@ -1,0 +1,145 @@
+"""What stands in token ids, and what a loss mask lets through: which tokens stand where, in how many rows.
+
+The tokens on either side of a mask's borders are what a mask that is off by one changes in every row, while the
+number of trained tokens hardly moves."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from assay.base.units import percent_text
+from assay.data.dataset.columns import SPANS
+from assay.triage.data.found import Change, change
+from assay.triage.data.kinds import IGNORED
+from assay.triage.data.sizes import CHANCE, LEAST_DISTANCE, distance
+from assay.triage.data.texts import SAMPLE, moved_feature
+
+PLACES = {
+    "first": "the first token that is trained on",
+    "before": "the token before it",
+    "last": "the last token that is trained on",
+    "after": "the token after it",
+    "end": "tokens left out at the end",
+    "start": "whether the first token is trained on",
+    "stretches": "stretches that are trained on",
+    "fits": "mask as long as the tokens",
+    "shifted": "labels that are the tokens at their places",
+}
+
+
+def token_changes(
+    name: str, old: Sequence[Any], new: Sequence[Any], rng: np.random.Generator
+) -> Iterator[Change]:
+    """The token whose rows became more or fewer, by where it stands."""
+    samples = [_sample(len(values), rng) for values in (old, new)]
+    rows = [
+        [values[row] for row in sample if values[row]]
+        for values, sample in zip((old, new), samples, strict=True)
+    ]
+    found = moved_feature(
+        [Counter(f for ids in each for f in _features(ids)) for each in rows], [*map(len, rows)]
+    )
+    if found is not None:
+        (where, *ids), size = found
+        at = {"^": " at the start", "$": " at the end", "twice": " more than once", "": ""}[where]
+        says = (
+            f"token {' '.join(map(str, ids))}{at} stood in {percent_text(size.before)} of its rows and "
+            f"stands in {percent_text(size.after)}"
+        )
+        yield change(name, "tokens", size, says)
+
+
+def _features(ids: list[int]) -> set[tuple[Any, ...]]:
+    counts = Counter(ids)
+    found: set[tuple[Any, ...]] = {("", each) for each in counts}
+    found |= {("twice", each) for each, count in counts.items() if count > 1}
+    return found | {("^", ids[0]), ("^", *ids[:2]), ("$", ids[-1])}
+
+
+def mask_changes(
+    name: str,
+    old: tuple[Sequence[Any], Sequence[Any] | None],
+    new: tuple[Sequence[Any], Sequence[Any] | None],
+    rng: np.random.Generator,
+) -> Iterator[Change]:
+    """`old` and `new`: the mask's column, and the tokens' where there is one."""
+    facts = []
+    shares = []
+    for values, ids in (old, new):
+        rows = [row for row in _sample(len(values), rng) if values[row] is not None]
+        masks = [_trained(name, values[row], None if ids is None else ids[row]) for row in rows]
+        facts.append(
+            [
+                _facts(m, values[row], None if ids is None else ids[row])
+                for m, row in zip(masks, rows, strict=True)
+            ]
+        )
+        shares.append(np.array([mask.mean() if len(mask) else 0.0 for mask in masks]))
+    found = moved_feature([Counter(f for each in rows for f in each) for rows in facts], [*map(len, facts)])
+    if found is not None:
+        (place, value), size = found
+        says = (
+            f"{PLACES[place]}: {value} in {percent_text(size.before)} of its rows, now in "
+            f"{percent_text(size.after)}"
+        )
+        yield change(name, "mask", size, says)
+    elif min(map(len, shares)) >= 20:
+        moved = distance(*shares)
+        if moved.effect >= LEAST_DISTANCE and moved.p_value < CHANCE:
+            was, is_now = percent_text(moved.before), percent_text(moved.after)
+            says = f"the median row trains on {was} of its tokens, now on {is_now}"
+            yield change(name, "mask", moved, says)
+
+
+def _sample(num_rows: int, rng: np.random.Generator) -> list[int]:
+    if num_rows <= SAMPLE:
+        return list(range(num_rows))
+    return [int(row) for row in np.sort(rng.choice(num_rows, SAMPLE, replace=False))]
+
+
+def _trained(name: str, value: Any, ids: list[int] | None) -> npt.NDArray[np.bool_]:
+    """Which tokens of a row are trained on."""
+    if isinstance(value, int | float):
+        mask = np.ones(len(ids or ()), bool)
+        mask[: int(value)] = False
+        return mask
+    numbers = np.asarray(value, np.int64)
+    if name.rpartition(".")[2] != SPANS:
+        return (
+            numbers > 0
+            if not (numbers == IGNORED).any() and numbers.max(initial=0) <= 1
+            else numbers != IGNORED
+        )
+    mask = np.zeros(max(len(ids or ()), int(numbers.max(initial=0))), bool)
+    for begin, end in zip(numbers[::2].tolist(), numbers[1::2].tolist(), strict=False):
+        mask[begin:end] = True
+    return mask
+
+
+def _facts(mask: npt.NDArray[np.bool_], value: Any, ids: list[int] | None) -> set[tuple[str, Any]]:
+    places = np.flatnonzero(mask)
+    if not len(places):
+        return {("stretches", 0)}
+    first, last = int(places[0]), int(places[-1])
+    stretches = int((np.diff(mask.astype(np.int8)) == 1).sum()) + bool(mask[0])
+    found: set[tuple[str, Any]] = {
+        ("end", len(mask) - 1 - last),
+        ("start", bool(mask[0])),
+        ("stretches", stretches),
+    }
+    if ids is None:
+        return found
+    at = dict(enumerate(ids))
+    found |= {
+        ("first", at.get(first)),
+        ("before", at.get(first - 1)),
+        ("last", at.get(last)),
+        ("after", at.get(last + 1)),
+        ("fits", len(mask) == len(ids)),
+    }
+    if isinstance(value, list) and len(value) == len(ids) and IGNORED in value:
+        found.add(("shifted", all(value[place] == ids[place] for place in places.tolist())))
+    return found

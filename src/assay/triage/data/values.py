@@ -1,0 +1,223 @@
+"""What a column shows by itself: missing and empty values, unseen ones, shares, units, distributions."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+from assay.base.units import percent_text
+from assay.triage.data.found import Change, Strata, change, without
+from assay.triage.data.kinds import ColumnKind, is_number
+from assay.triage.data.rows import is_missing
+from assay.triage.data.sizes import (
+    CHANCE,
+    LEAST_DISTANCE,
+    LEAST_POINTS,
+    Size,
+    distance,
+    factor,
+    flag_change,
+    share_change,
+)
+
+MOST_VALUES = 50
+"""Of a column, of which a share of their own is looked at; the rest is one."""
+OPEN = 0.3
+"""A column of which so many new rows would have an unseen value anyway has no set of values."""
+LEAST_RATIO = 1.5
+"""A share that is so many times as large, or as small, counts from 0.3 points on."""
+WHOLE_FACTORS = (10, 12, 24, 60, 100, 1_000, 1_024, 3_600, 86_400, 1_000_000, 1_000_000_000)
+"""Between units that people mix up."""
+
+
+def value_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
+    """At most one of each kind; `old` and `new` are all the values of a column."""
+    gone = is_missing(old), is_missing(new)
+    yield from _flags(name, "missing", *gone)
+    if kind in ("text", "names", "lists", "tokens", "mask"):
+        yield from _flags(name, "empty", *([_is_empty(value) for value in values] for values in (old, new)))
+    if kind == "categories":
+        yield from _category_changes(name, old, new)
+    if kind in ("numbers", "times"):
+        yield from _number_changes(name, kind, old, new)
+
+
+def _is_empty(value: Any) -> bool:
+    return value is not None and not (value.strip() if isinstance(value, str) else value or value == 0)
+
+
+def _flags(name: str, kind: Any, old: Any, new: Any) -> Iterator[Change]:
+    old, new = np.asarray(old, bool), np.asarray(new, bool)
+    size = flag_change(old, new)
+    if size is not None and abs(size.effect) >= LEAST_POINTS and size.p_value < CHANCE:
+        says = f"{percent_text(size.before)} of its rows were {kind}, now {percent_text(size.after)} are"
+        yield change(name, kind, size, says, without(old, new))
+
+
+def _keys(values: Sequence[Any]) -> list[str | None]:
+    return [None if value is None or value != value else _shown(value) for value in values]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _category_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
+    numbers = _numbers(old), _numbers(new)
+    if min(len(each) for each in numbers) > 0.9 * max(1, min(len(old), len(new))):
+        size = factor(*numbers)
+        if size is not None:
+            yield change(name, "unit", size, _factor_says(size))
+            return
+    olds, news = _keys(old), _keys(new)
+    counts = Counter(key for key in olds if key is not None), Counter(key for key in news if key is not None)
+    unseen = {key for key in counts[1] if key not in counts[0]}
+    found = _unseen(counts[0], counts[1], unseen)
+    seen = Counter({key: count for key, count in counts[1].items() if key not in unseen})
+    renamed = None
+    if found is not None:
+        most = max(unseen, key=lambda key: counts[1][key])
+        renamed = _renamed(counts[0], seen, counts[1].total() - seen.total())
+        instead = "" if renamed is None else f", in place of '{renamed[:60]}'"
+        says = (
+            f"{percent_text(found.after)} of its values were never seen before, '{most[:60]}' above all "
+            f"({counts[1][most]:,} rows){instead}"
+        )
+        flags = (np.zeros(len(olds), bool), np.array([key in unseen for key in news], bool))
+        yield change(name, "unseen", found, says, without(*flags))
+    moved = _moved(counts[0], seen)
+    if moved is not None and renamed is None:
+        value, size = moved
+        names = {each: index for index, (each, _) in enumerate((counts[0] + seen).most_common(MOST_VALUES))}
+        strata = Strata(
+            *(np.array([names.get(key or "", MOST_VALUES) for key in keys], np.int64) for keys in (olds, news))
+        )
+        says = f"'{value[:60]}' was {percent_text(size.before)} of it and is {percent_text(size.after)}"
+        yield change(name, "share", size, says, strata)
+
+
+def _renamed(old: Counter[str], seen: Counter[str], num_unseen: int) -> str | None:
+    """The value that the unseen ones stand in place of: with them it has the share that it had."""
+    for key, _ in old.most_common(MOST_VALUES):
+        together = seen + Counter({key: num_unseen})
+        is_less = share_change(
+            old[key] / old.total(), old.total(), seen[key] / together.total(), together.total()
+        )
+        if is_less.effect < 0 and is_less.p_value < CHANCE and _moved(old, together) is None:
+            return key
+    return None
+
+
+def _unseen(old: Counter[str], new: Counter[str], unseen: set[str]) -> Size | None:
+    """Against the chance that the next row of before is of a value not seen yet: the share of the values seen
+    once (Good, 1953)."""
+    num_old, num_new = old.total(), new.total()
+    if not num_old or not num_new:
+        return None
+    expected = sum(count == 1 for count in old.values()) / num_old
+    if expected > OPEN:
+        return None
+    size = share_change(expected, num_old, sum(new[key] for key in unseen) / num_new, num_new)
+    enough = size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE
+    return size if enough else None
+
+
+def _moved(old: Counter[str], new: Counter[str]) -> tuple[str, Size] | None:
+    """The value whose share changed, and its size: the one without which the others are most as they were."""
+    num_old, num_new = old.total(), new.total()
+    if not num_old or not num_new:
+        return None
+    sizes = {
+        key: share_change(old[key] / num_old, num_old, new[key] / num_new, num_new)
+        for key, _ in (old + new).most_common(MOST_VALUES)
+    }
+    large = {key: size for key, size in sizes.items() if size.p_value < CHANCE and _is_large(size)}
+    if not large:
+        return None
+    table = np.array([[old[key], new[key]] for key in sizes], float)
+    keys = list(sizes)
+    rests = {key: _unevenness(np.delete(table, keys.index(key), axis=0)) for key in large}
+    # Of two values alone either explains the other: the rarer one, as it changed more for its size.
+    value = min(large, key=lambda key: (round(rests[key], 6), old[key] + new[key]))
+    return value, sizes[value]
+
+
+def _is_large(size: Size) -> bool:
+    low, high = sorted((size.before, size.after))
+    return abs(size.effect) >= 0.01 or (abs(size.effect) >= 0.003 and high >= LEAST_RATIO * low)
+
+
+def _unevenness(table: npt.NDArray[np.float64]) -> float:
+    """Chi-square of independence over rows and columns that are not empty."""
+    table = table[table.sum(1) > 0]
+    if len(table) < 2 or (table.sum(0) == 0).any():
+        return 0.0
+    return float(stats.chi2_contingency(table, correction=False).statistic)
+
+
+def _numbers(values: Sequence[Any]) -> npt.NDArray[np.float64]:
+    found = np.array([value for value in values if is_number(value)], np.float64)
+    return found[np.isfinite(found)]
+
+
+def _factor_says(size: Size) -> str:
+    return f"all are {size.effect:,.4g} times what they were (median {size.before:,.4g}, now {size.after:,.4g})"
+
+
+def _number_changes(name: str, kind: ColumnKind, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
+    olds, news = _numbers(old), _numbers(new)
+    if min(len(olds), len(news)) < 20:
+        return
+    strange = [
+        np.array([isinstance(value, str | list | dict) for value in values], bool) for values in (old, new)
+    ]
+    size = flag_change(*strange)
+    if kind == "numbers" and size is not None and size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE:
+        which = next((v for v, flag in zip(new, strange[1], strict=True) if flag), "")
+        says = f"{percent_text(size.after)} of its values are no numbers, '{str(which)[:60]}' for one"
+        yield change(name, "unseen", size, says, without(*strange))
+    if (found := factor(olds, news)) is not None:
+        yield change(name, "unit", found, _factor_says(found))
+    elif kind == "numbers":
+        yield from _shape_changes(name, olds, news)
+
+
+def _shape_changes(name: str, old: npt.NDArray[np.float64], new: npt.NDArray[np.float64]) -> Iterator[Change]:
+    beyond = (new < old.min()) | (new > old.max())
+    size = share_change(2 / len(old), len(old), float(beyond.mean()), len(new))
+    if size.effect >= LEAST_POINTS / 2 and size.p_value < CHANCE:
+        unit = _mixed_unit(old, new[beyond])
+        span = f"{old.min():,.6g} to {old.max():,.6g}"
+        says = f"{percent_text(size.after)} of its values are beyond the old ones ({span})"
+        if unit is not None:
+            yield change(name, "unit", size, f"{says}: as if in another unit, {unit:,} times smaller")
+            return
+        yield change(name, "range", size, f"{says}, {float(np.median(new[beyond])):,.6g} for one")
+    value, count = Counter(new.tolist()).most_common(1)[0]
+    spike = share_change(float((old == value).mean()), len(old), count / len(new), len(new))
+    if spike.p_value < CHANCE and _is_large(spike) and not size.effect >= LEAST_POINTS / 2:
+        says = f"{value:,.6g} was {percent_text(spike.before)} of it and is {percent_text(spike.after)}"
+        yield change(name, "share", spike, says)
+    shape = distance(old, new)
+    if shape.effect >= LEAST_DISTANCE and shape.p_value < CHANCE:
+        says = f"its distribution moved (median {shape.before:,.4g}, now {shape.after:,.4g})"
+        yield change(name, "distribution", shape, says)
+
+
+def _mixed_unit(old: npt.NDArray[np.float64], beyond: npt.NDArray[np.float64]) -> int | None:
+    """The factor of which values beyond are those of before, if one fits; it fits their upper part only, as
+    the lower hides among the others."""
+    if len(beyond) < 30 or old.min() < 0:
+        return None
+    for times in WHOLE_FACTORS:
+        hidden = old[old * times > old.max()]
+        if len(hidden) >= 30 and distance(hidden, beyond / times).p_value > 1e-3:
+            return times
+    return None
