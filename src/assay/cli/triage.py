@@ -1,5 +1,7 @@
 """`assay triage`: why attempts fail, what their logs say, where startup and CI lose time, what a fix did."""
 """`assay triage`: why attempts fail, what logs say, what changed in data, where startup goes, is it fixed."""
+"""`assay triage`: why attempts fail, what their logs say, what became slower, who lags and who hangs, where
+startup goes, and whether a fix worked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,15 @@ from assay.cli.given import RUN, SOURCE_PATH, CommandGroup, found_ledger, given_
 if TYPE_CHECKING:
     from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.table import AttemptTable
+    from assay.triage.slow.series import Series, SeriesNames
 
 
 @click.group(cls=CommandGroup)
 def triage() -> None:
     """Say why attempts fail, over all runs or any table, what their logs name, where startup and CI lose time,
     and whether a fix worked."""
+    """Say why attempts fail, over all runs or any table, what their logs name, what became slower, where the
+    time before the first step goes, and whether a fix worked."""
 
 
 _SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
@@ -68,8 +73,7 @@ def failures(
     from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.moments import window as given_window
 
-    chosen = tuple(part.strip() for part in factors.split(",")) if factors else None
-    names = ColumnNames(failed, attempts, at, unit, exposure, chosen)
+    names = ColumnNames(failed, attempts, at, unit, exposure, _names_in(factors))
     times = [
         given_window(text, f"--{name}") if text else None
         for name, text in (("window", window), ("baseline", baseline))
@@ -233,6 +237,100 @@ def _rows_path(given: str) -> Path:
     if not home.has_run(run_id):
         raise ConfigError(f"{given}: no such file or folder, and no run in {home.folder}.")
     return Path(str(home.run(run_id).recipe["data"]["dataset"]))
+@_SOURCES
+@click.option("--value", metavar="COL", help="What was measured; of the ledger's runs, seconds per step.")
+@click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601; else rows are in order.")
+@click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
+@click.option("--phases", metavar="A,B,...", help="Columns that the value is made of.")
+@click.option("--least", default=0.005, show_default=True, help="The least change, as a share of the level.")
+@_JSON
+def slow(
+    sources: tuple[Path, ...],
+    value: str | None,
+    at: str | None,
+    factors: str | None,
+    phases: str | None,
+    least: float,
+    as_json: bool,
+) -> None:
+    """Find lasting changes in step time or another value, the phase that grew, and the factor at fault.
+
+    A factor is to blame where it changed alone, or where runs cross: this code elsewhere, other code here.
+    A SOURCE is any table that 'triage failures' reads; without one, it is the runs of the ledger."""
+    from assay.cli.screens.triage import print_slow_changes
+    from assay.triage.slow.explain import explain_changes
+    from assay.triage.slow.series import SeriesNames
+
+    names = SeriesNames(value, at, _names_in(factors), _names_in(phases))
+    found = explain_changes(_series(sources, names), least=least)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_slow_changes(found)
+
+
+@triage.command()
+@click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="SOURCE...", required=True)
+@click.option("--value", metavar="COL", required=True, help="A duration of a rank's own work.")
+@click.option("--place", metavar="A,B,...", required=True, help="Where it was: stage, worker.")
+@click.option("--work", metavar="C,D,...", required=True, help="What it was: step, micro-batch.")
+@click.option("--kind", metavar="COL", help="Of which kind: forward, backward; each is looked at by itself.")
+@_JSON
+def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str | None, as_json: bool) -> None:
+    """Say whether the durations of one run differ by place (a slow worker) or by work (uneven batches).
+
+    A collective makes all ranks wait for the slowest: give durations of compute only."""
+    from assay.cli.screens.triage import print_skew
+    from assay.triage.attempts.sources import read_tables
+    from assay.triage.skew import durations_of, split_skew
+
+    where, table, digests = read_tables(list(sources))
+    durations = durations_of(
+        where, table, digests, value=value, place=_names_in(place), work=_names_in(work), kind=kind
+    )
+    found = split_skew(durations)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_skew(found)
+
+
+@triage.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@_JSON
+def hang(folder: Path, as_json: bool) -> None:
+    """Name the ranks that never entered a collective that all others wait in, or entered another.
+
+    FOLDER holds one dump of torch's flight recorder for each rank, JSON or pickle. Nothing of a dump is
+    executed."""
+    from assay.cli.screens.triage import print_hung_ranks
+    from assay.triage.flight_recorder import read_dumps
+    from assay.triage.hung_collective import find_hung_ranks
+
+    found = find_hung_ranks(*read_dumps(folder))
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_hung_ranks(found)
+
+
+def _names_in(text: str | None) -> tuple[str, ...] | None:
+    return tuple(part.strip() for part in text.split(",")) if text else None
+
+
+def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "Series":
+    if sources:
+        from assay.triage.slow.series import read_series
+
+        return read_series(sources, names)
+    home = given_home()
+    ledger = found_ledger(home)
+    if ledger is None:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right? Or give a SOURCE.")
+    from assay.triage.slow.ledger import ledger_series
+
+    with ledger:
+        return ledger_series(ledger, names)
 
 
 def _given_value(text: str) -> tuple[str, str]:

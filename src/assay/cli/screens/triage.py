@@ -1,4 +1,5 @@
 """Failures, what logs name, where the time of CI goes, and whether a fix worked, on a terminal."""
+"""A diagnosis of failures, what logs name, what is slow or hangs, and whether a fix worked, on a terminal."""
 
 import click
 
@@ -7,11 +8,15 @@ from assay.records.ci_report import CiReport, CiSpans
 from assay.records.data_changes import DataChanges
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
+from assay.records.hung_ranks import HungRanks
+from assay.records.skew import Skew
+from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.records.startup import Startup
 from assay.records.symptoms import LogSymptom, Symptoms
 
 COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
 _BAR = 30
+SLOW_COLOURS = {"assigned": "red", "unidentifiable": "yellow", "unexplained": "yellow"}
 FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
 
 
@@ -173,6 +178,62 @@ def _print_spans(spans: CiSpans) -> None:
     click.echo(
         f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else "")
     )
+def print_slow_changes(found: SlowChanges) -> None:
+    """Each change with its size, its cause, and what would tell."""
+    click.echo(
+        f"{_line(found.value)}: {number_of(found.measurements, 'measurement')}, noise {found.noise:.3g}, "
+        f"correlation {found.correlation:.2f}"
+    )
+    click.secho(found.because, bold=True)
+    for change in found.changes:
+        _print_change(change)
+
+
+def _print_change(change: SlowChange) -> None:
+    interval = "" if change.low is None else f" [{change.low:.4g}, {change.high:.4g}]"
+    size = f"{change.before:.4g} -> {change.after:.4g}"
+    times = "" if change.ratio is None else f", x {change.ratio:.4g}{interval}"
+    phase = "" if change.phase is None else f", most of it in {_line(change.phase)}"
+    click.secho(f"{_line(change.at)} (measurement {change.index}): {size}{times}{phase}", bold=True)
+    click.secho(f"   {change.verdict}: {change.because}", fg=SLOW_COLOURS[change.verdict])
+    for name, (before, after) in change.changed.items():
+        click.echo(f"   {_line(name)}: {_line(before) or '(none)'} -> {_line(after) or '(none)'}")
+    for name, effect in change.assigned.items():
+        click.echo(f"   due to {_line(name)}: {effect:.4g}")
+    click.echo(f"   next: {_line(change.next)}")
+
+
+def print_skew(found: Skew) -> None:
+    """The verdict, and the places and pieces of work that stand out."""
+    click.echo(
+        f"{number_of(found.measurements, 'duration')}: place {percent_text(found.place_spread)}, work "
+        f"{percent_text(found.work_spread)}, noise {percent_text(found.noise)}"
+    )
+    click.secho(f"{found.verdict}: {found.because}", bold=True)
+    for effect in found.effects:
+        kind = f"{_line(effect.kind)}: " if effect.kind else ""
+        click.echo(
+            f"  {kind}{_line(_text(effect.factors))}: x {effect.ratio:.3g} "
+            f"[{effect.low:.3g}, {effect.high:.3g}]"
+        )
+
+
+def print_hung_ranks(found: HungRanks) -> None:
+    """The ranks that all wait for, and the groups that stand still."""
+    ranks = ", ".join(map(str, found.ranks)) or "none that could be named"
+    click.secho(f"ranks: {ranks}", fg="red" if found.ranks else None, bold=True)
+    click.echo(found.because)
+    for group in found.groups:
+        click.echo(f"  group {_line(group.group)}, collective {group.sequence}, {_line(group.collective)}:")
+        click.echo(f"    wait: {_ranks(group.waiting)}; never entered it: {_ranks(group.absent)}")
+        for called, ranks_there in group.others.items():
+            click.echo(f"    entered {_line(called)} instead: {_ranks(ranks_there)}")
+        if group.without_dump:
+            click.echo(f"    no dump of: {_ranks(group.without_dump)}")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks)) or "none"
 
 
 def _print_cause(number: int, cause: FailureCause) -> None:

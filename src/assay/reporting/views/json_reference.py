@@ -26,9 +26,12 @@ from assay.records.exported_model import ExportedModel
 from assay.records.failure_causes import FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.goodput import Goodput, ProgramGoodput
+from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.records.rollout import RolloutReport
+from assay.records.skew import Skew
+from assay.records.slow_changes import SlowChanges
 from assay.records.startup import Startup
 from assay.records.symptoms import Symptoms
 from assay.reporting.views.benchmark_history import HistoryLine
@@ -100,6 +103,9 @@ PRINTED = (
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage data", "one object", DataChanges),
+    Printed("assay triage slow", "one object", SlowChanges),
+    Printed("assay triage skew", "one object", Skew),
+    Printed("assay triage hang", "one object", HungRanks),
     Printed("assay triage fixed", "one object", FixCheck),
     Printed("assay triage startup", "one object", Startup),
     Printed("assay plan solve", "one object", Plan),

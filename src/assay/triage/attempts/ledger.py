@@ -13,7 +13,7 @@ from assay.base.errors import ConfigError
 from assay.records.run import Attempt, Run
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames, built
-from assay.triage.attempts.columns import columns_of, several
+from assay.triage.attempts.columns import Columns, columns_of, several
 from assay.triage.attempts.table import AttemptTable
 
 NOT_OF_THE_UNIT = {"seed", "name"}
@@ -25,6 +25,12 @@ HOUR_S = 3_600.0
 
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
     """All attempts that are over."""
+    columns, _ = ledger_columns(ledger)
+    return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
+
+
+def ledger_columns(ledger: Ledger) -> tuple[Columns, list[Attempt]]:
+    """A row for each attempt that is over, and the attempts themselves, in one order."""
     runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
     attempts = [each for each in ledger.attempts() if each.run_id in runs and each.outcome in OVER]
     if not attempts:
@@ -44,7 +50,7 @@ def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
-    return built([("the ledger", columns)], names, {"ledger": sha256_of_json(rows)})
+    return columns, attempts
 
 
 def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:

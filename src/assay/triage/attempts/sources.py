@@ -36,6 +36,17 @@ def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
 
 def bytes_of(file: Path) -> bytes:
     """A file whole, if it is of a size that can be."""
+def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
+    """The rows of some files as text, one below the other; what an error calls them, and their SHA-256."""
+    contents = {str(file): bytes_of(file) for file in files}
+    tables = [read_columns(file, content).table for file, content in contents.items()]
+    where = str(files[0]) if len(files) == 1 else f"{files[0]} and others"
+    digests = {file: sha256_of_bytes(content) for file, content in contents.items()}
+    return where, pa.concat_tables(tables, promote_options="default"), digests
+
+
+def bytes_of(file: Path) -> bytes:
+    """A file, if it is of a table's size."""
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{file}: over 2 GiB, which no table of attempts is. Give a part of it.")

@@ -1,0 +1,156 @@
+"""Dumps of torch's flight recorder: what each rank entered, by process group.
+
+A dump is JSON or a pickle of plain dictionaries. Pickles are programs: the unpickler here admits no class
+and no function, so nothing of one is ever executed."""
+
+import io
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import DataError
+from assay.base.written_out import written_out
+from assay.triage.attempts.sources import bytes_of
+
+
+class Collective(NamedTuple):
+    """One that a rank entered."""
+
+    group: str
+    sequence: int
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    """Of its inputs."""
+    is_over: bool
+    """It ended: gloo says so only by retiring it."""
+
+
+class RankDump(NamedTuple):
+    """What one rank remembers."""
+
+    rank: int
+    collectives: tuple[Collective, ...]
+    groups: dict[str, tuple[int, ...]]
+    """Name -> members, as far as the dump says."""
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    process_group: tuple[str, ...] = ()
+    pg_id: int | str = ""
+    collective_seq_id: int = 0
+    profiling_name: str = ""
+    input_sizes: list[Any] = Field(default_factory=list)
+    state: str = ""
+    retired: bool = False
+    is_p2p: bool = False
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    name: str = ""
+    desc: str = ""
+    ranks: str | list[int] = ""
+
+
+class _Dump(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    version: str
+    entries: list[_Entry] = Field(default_factory=list)
+    pg_config: dict[str, _Group] = Field(default_factory=dict)
+    rank: int | None = None
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Dictionaries, lists, texts and numbers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refused, whatever it is."""
+        raise pickle.UnpicklingError(f"it names {written_out(f'{module}.{name}')[:80]}")
+
+    def persistent_load(self, pid: Any) -> Any:  # noqa: ARG002
+        """Likewise."""
+        raise pickle.UnpicklingError("it refers to something outside of it")
+
+
+def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
+    """All dumps of a folder, by rank, and each file's SHA-256."""
+    files = sorted(file for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    dumps, sources = dict[int, RankDump](), dict[str, str]()
+    for file in files:
+        content = bytes_of(file)
+        dump = read_dump(file, content)
+        if dump.rank in dumps:
+            raise DataError(
+                f"{file}: a second dump of rank {dump.rank}. Give a folder with one moment's dumps."
+            )
+        dumps[dump.rank], sources[str(file)] = dump, sha256_of_bytes(content)
+    if not dumps:
+        raise DataError(f"{folder}: no dump in it. torch writes them where TORCH_FR_DUMP_TEMP_FILE says.")
+    return [dumps[rank] for rank in sorted(dumps)], sources
+
+
+def read_dump(file: Path, content: bytes) -> RankDump:
+    """One rank's; its rank is the last number of the file's name, unless the dump itself says it."""
+    try:
+        dump = _Dump.model_validate(_plain(file, content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = written_out(".".join(map(str, first["loc"])))[:80]
+        raise DataError(f"{file}: no dump of the flight recorder: {where}: {first['msg']}.") from error
+    rank = dump.rank if dump.rank is not None else _rank_in_name(file)
+    groups = {_group_name(group.name, group.desc): _members(group.ranks) for group in dump.pg_config.values()}
+    collectives = tuple(
+        Collective(
+            _group_name(*entry.process_group[:2]) if entry.process_group else str(entry.pg_id),
+            entry.collective_seq_id,
+            entry.profiling_name,
+            tuple(tuple(each) if isinstance(each, list) else (each,) for each in entry.input_sizes),
+            entry.retired or entry.state == "completed",
+        )
+        for entry in dump.entries
+        if not entry.is_p2p
+    )
+    return RankDump(rank, collectives, groups)
+
+
+def _plain(file: Path, content: bytes) -> Any:
+    """The dictionaries in it, whichever way they are written."""
+    try:
+        if content[:1] == b"\x80":
+            return _PlainUnpickler(io.BytesIO(content)).load()
+        return json.loads(content)
+    except pickle.UnpicklingError as error:
+        raise DataError(
+            f"{file}: a pickle that is cut or no plain data: {error}. Nothing of it ran."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{file}: neither JSON nor a pickle, or cut. Expected a flight recorder's dump."
+        ) from error
+    except (EOFError, LookupError, AttributeError, TypeError, OverflowError, MemoryError) as error:
+        raise DataError(f"{file}: a pickle that is cut or damaged. Ask the rank for its dump again.") from error
+
+
+def _rank_in_name(file: Path) -> int:
+    numbers = re.findall(r"\d+", file.stem if file.suffix in (".json", ".pkl", ".pickle") else file.name)
+    if not numbers:
+        raise DataError(f"{file}: of which rank is it? Its name has to end in the rank's number.")
+    return int(numbers[-1])
+
+
+def _group_name(name: str = "", desc: str = "") -> str:
+    return f"{name} ({desc})" if desc and desc != "undefined" else name
+
+
+def _members(ranks: str | list[int]) -> tuple[int, ...]:
+    found = ranks if isinstance(ranks, list) else [int(each) for each in re.findall(r"\d+", ranks)]
+    return tuple(sorted(found))

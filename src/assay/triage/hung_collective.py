@@ -1,0 +1,110 @@
+"""Which rank never entered the collective that all others wait in, or entered another.
+
+In each process group collectives have numbers. The group stands still at the first number that a member
+entered and did not leave; those that never reached it are absent, those that entered something else there are
+others. A rank that is absent in one group because it waits in another is held up itself: only those that
+wait nowhere are named. Where everybody entered the same, no rank is to blame on this record."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from assay.records.hung_ranks import HungGroup, HungRanks
+from assay.triage.flight_recorder import Collective, RankDump
+
+EVERYBODY = "(default_pg)"
+"""In the name of the group of all ranks."""
+EQUAL_SIZES = ("all_reduce", "allreduce", "broadcast", "reduce_scatter_tensor", "all_gather_into_tensor")
+"""Collectives whose inputs have one size on all ranks."""
+
+
+def find_hung_ranks(dumps: Sequence[RankDump], sources: Mapping[str, str]) -> HungRanks:
+    """From the dumps of one moment."""
+    groups = [found for name in _group_names(dumps) if (found := _hung_group(name, dumps)) is not None]
+    waiting = {rank for group in groups for rank in group.waiting}
+    blamed = set[int]()
+    for group in groups:
+        odd = {rank for ranks in group.others.values() for rank in ranks}
+        blamed |= odd if odd else (set(group.absent) | set(group.without_dump)) - waiting
+    return HungRanks(
+        ranks=tuple(sorted(blamed)),
+        groups=tuple(groups),
+        because=_because(groups, blamed, {dump.rank for dump in dumps}),
+        sources=dict(sources),
+    )
+
+
+def _group_names(dumps: Sequence[RankDump]) -> list[str]:
+    return list(dict.fromkeys(each.group for dump in dumps for each in dump.collectives))
+
+
+def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
+    """None where nobody waits in it."""
+    entered = {
+        dump.rank: {each.sequence: each for each in dump.collectives if each.group == name} for dump in dumps
+    }
+    said = {rank for dump in dumps for rank in dump.groups.get(name, ())}
+    seen = set(entered) if name.endswith(EVERYBODY) else {rank for rank, made in entered.items() if made}
+    members = said or seen
+    sequence = _stuck_at(entered, members)
+    if sequence is None:
+        return None
+    at = {
+        rank: entered[rank][sequence] for rank in sorted(members & entered.keys()) if sequence in entered[rank]
+    }
+    common, others = _split(at)
+    absent = [rank for rank in members & entered.keys() if max(entered[rank], default=-1) < sequence]
+    waiting = [rank for rank, each in at.items() if _called(each) == common and not each.is_over]
+    return HungGroup(
+        group=name,
+        ranks=tuple(sorted(members)),
+        sequence=sequence,
+        collective=common,
+        waiting=tuple(waiting),
+        absent=tuple(sorted(absent)),
+        others=others,
+        without_dump=tuple(sorted(members - entered.keys())),
+    )
+
+
+def _stuck_at(entered: Mapping[int, Mapping[int, Collective]], members: set[int]) -> int | None:
+    """The first number that somebody entered and did not leave."""
+    open_at = [
+        number
+        for rank in members & entered.keys()
+        for number, each in entered[rank].items()
+        if not each.is_over
+    ]
+    return min(open_at, default=None)
+
+
+def _split(at: Mapping[int, Collective]) -> tuple[str, dict[str, tuple[int, ...]]]:
+    """What most entered, and what the few did; where as many entered either, nobody is the odd one."""
+    ranks = defaultdict[str, list[int]](list)
+    for rank, each in at.items():
+        ranks[_called(each)].append(rank)
+    counts = Counter({called: len(each) for called, each in ranks.items()}).most_common()
+    common = counts[0][0]
+    if len(counts) > 1 and counts[1][1] == counts[0][1]:
+        return " or ".join(sorted(called for called, number in counts if number == counts[0][1])), {}
+    return common, {called: tuple(each) for called, each in ranks.items() if called != common}
+
+
+def _called(each: Collective) -> str:
+    """Its name, with the sizes of its inputs where these have to agree."""
+    if each.name.rpartition(":")[2].removeprefix("_") in EQUAL_SIZES:
+        return f"{each.name} of {' and '.join('x'.join(map(str, size)) for size in each.sizes)}"
+    return each.name
+
+
+def _because(groups: Sequence[HungGroup], blamed: set[int], dumped: set[int]) -> str:
+    if not groups:
+        return "no rank waits in a collective: every one that was entered has ended."
+    if blamed and blamed <= dumped:
+        return "the others wait in a collective that these never entered, or entered as another."
+    if blamed:
+        return "the others wait, and some of those that they wait for were not even able to write a dump."
+    if any(" or " in group.collective for group in groups):
+        return "as many ranks entered one collective as another: which is wrong, only the program can tell."
+    if any(group.absent for group in groups):
+        return "the ranks wait for one another in a circle: groups are entered in different orders."
+    return "every rank entered the same collective and none left it: look at the network and the devices."

@@ -1,0 +1,191 @@
+"""Whether durations differ by place (stage, worker) or by work (step, micro-batch).
+
+The log of a duration is its kind's level, plus an effect of each of its place's factors, plus one of each
+of its work's, plus noise: Tukey's median polish finds all of them without being led by spikes. A factor
+counts where an effect of it stands out of the noise and is worth naming. A collective makes all wait
+for the slowest: durations have to be of a rank's own work."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64, Int64
+from scipy.stats import norm
+
+from assay.base.config import first_repeated
+from assay.base.errors import ConfigError, DataError
+from assay.records.skew import Skew, SkewEffect
+from assay.triage.slow.detect import MAD_SIGMAS
+from assay.triage.slow.series import numbers, texts
+
+ROUNDS = 10
+LEAST_RATIO = math.log(1.05)
+"""Effects below it hold nobody up."""
+MEDIAN_ERROR = math.sqrt(math.pi / 2.0)
+"""A median's standard error in units of a mean's, in normal noise."""
+SURE = 0.001
+MOST_EFFECTS = 20
+
+Logs = Float64[np.ndarray, "row"]
+Codes = Int64[np.ndarray, "row"]
+
+
+class Durations(NamedTuple):
+    """What was measured, row by row."""
+
+    seconds: Float64[np.ndarray, "row"]
+    place: Mapping[str, Sequence[str]]
+    work: Mapping[str, Sequence[str]]
+    kinds: Sequence[str]
+    sources: Mapping[str, str]
+
+
+def durations_of(
+    where: str,
+    table: pa.Table,
+    sources: Mapping[str, str],
+    *,
+    value: str,
+    place: Sequence[str],
+    work: Sequence[str],
+    kind: str | None,
+) -> Durations:
+    """From columns of text; rows without a duration say nothing and are left out."""
+    if (twice := first_repeated((value, *place, *work, *([kind] if kind else [])))) is not None:
+        raise ConfigError(f"'{twice}' is there twice: a column is the value, the kind, a place or a work.")
+    seconds = numbers(where, table, value, "--value")
+    kept = np.flatnonzero(np.isfinite(seconds))
+    if len(kept) == 0:
+        raise DataError(f"{where}: '{value}' (--value) holds no duration.")
+    table = table.take(kept)
+    return Durations(
+        seconds[kept],
+        {name: texts(where, table, name, "--place") for name in place},
+        {name: texts(where, table, name, "--work") for name in work},
+        texts(where, table, kind, "--kind") if kind else [""] * len(kept),
+        sources,
+    )
+
+
+class _Factor(NamedTuple):
+    """One of a side, within one kind."""
+
+    side: Literal["place", "work"]
+    name: str
+    values: list[str]
+    codes: Codes
+    effects: Float64[np.ndarray, "value"]
+
+
+def split_skew(durations: Durations) -> Skew:
+    """What of the durations is due to place, and what to work."""
+    for row in np.flatnonzero(~(durations.seconds > 0))[:1]:
+        raise DataError(
+            f"--value, row {row + 1}: a duration is above 0, and this is {durations.seconds[row]:g}."
+        )
+    logs = np.log(durations.seconds)
+    found, spreads, noises = list[SkewEffect](), {"place": list[float](), "work": list[float]()}, list[float]()
+    kinds = np.array(durations.kinds)
+    for kind in dict.fromkeys(durations.kinds):
+        rows = np.flatnonzero(kinds == kind)
+        factors, residuals = _polished(logs[rows], _factors(durations, rows))
+        noise = MAD_SIGMAS * float(np.median(np.abs(residuals)))
+        looked_at = sum(len(factor.values) for factor in factors)
+        for factor in factors:
+            effects = _standing_out(kind, factor, noise, looked_at)
+            found.extend(effects)
+            spreads[factor.side].append(_spread(factor, noise) * math.sqrt(len(rows)) if effects else 0.0)
+        noises.append(noise * math.sqrt(len(rows)))
+    number = max(len(logs), 1)
+    place, work = (math.hypot(*spreads[side]) / math.sqrt(number) for side in ("place", "work"))
+    verdict: Literal["place", "work", "even"] = "even" if not found else "place" if place >= work else "work"
+    found.sort(key=lambda effect: -abs(math.log(effect.ratio)))
+    return Skew(
+        verdict=verdict,
+        because=_because(verdict),
+        place_spread=place,
+        work_spread=work,
+        noise=math.hypot(*noises) / math.sqrt(number),
+        effects=tuple(found[:MOST_EFFECTS]),
+        measurements=len(logs),
+        sources=dict(durations.sources),
+    )
+
+
+def _factors(durations: Durations, rows: Int64[np.ndarray, "kept"]) -> list[_Factor]:
+    found = []
+    sides: tuple[tuple[Literal["place", "work"], Mapping[str, Sequence[str]]], ...] = (
+        ("place", durations.place),
+        ("work", durations.work),
+    )
+    for side, columns in sides:
+        for name, cells in columns.items():
+            values, codes = np.unique(np.array([cells[row] for row in rows]), return_inverse=True)
+            found.append(_Factor(side, name, values.tolist(), codes.reshape(-1), np.zeros(len(values))))
+    return found
+
+
+def _polished(logs: Logs, factors: list[_Factor]) -> tuple[list[_Factor], Logs]:
+    """Effects around a median of 0, and what is left (Tukey 1977, median polish)."""
+    residuals = logs - np.median(logs)
+    for _ in range(ROUNDS):
+        for factor in factors:
+            medians = _medians(residuals, factor.codes, len(factor.values))
+            centre = float(np.median(medians))
+            factor.effects[:] += medians - centre
+            residuals = residuals - medians[factor.codes]
+    return factors, residuals
+
+
+def _medians(values: Logs, codes: Codes, number: int) -> Float64[np.ndarray, "value"]:
+    order = np.lexsort((values, codes))
+    counts = np.bincount(codes, minlength=number)
+    begins = np.cumsum(counts) - counts
+    ordered = values[order]
+    return np.asarray((ordered[begins + (counts - 1) // 2] + ordered[begins + counts // 2]) / 2.0)
+
+
+def _spread(factor: _Factor, noise: float) -> float:
+    """Standard deviation over measurements, of the effects beyond what noise makes."""
+    counts = np.bincount(factor.codes, minlength=len(factor.values))
+    weights = counts / counts.sum()
+    centred = factor.effects - weights @ factor.effects
+    by_noise = float(weights @ ((MEDIAN_ERROR * noise) ** 2 / counts))
+    return math.sqrt(max(float(weights @ centred**2) - by_noise, 0.0))
+
+
+def _standing_out(kind: str, factor: _Factor, noise: float, looked_at: int) -> list[SkewEffect]:
+    counts = np.bincount(factor.codes, minlength=len(factor.values))
+    quantile = float(norm.isf(SURE / (2.0 * looked_at)))
+    found = []
+    for index, value in enumerate(factor.values):
+        effect, margin = (
+            float(factor.effects[index]),
+            quantile * MEDIAN_ERROR * noise / math.sqrt(counts[index]),
+        )
+        # Where a median rests on few, noise has to be its own witness: two measurements tell nothing.
+        if abs(effect) <= max(margin, LEAST_RATIO) or counts[index] < 3:
+            continue
+        low, high = (math.exp(effect + sign * margin) for sign in (-1, 1))
+        found.append(
+            SkewEffect(
+                side=factor.side,
+                kind=kind,
+                factors={factor.name: value},
+                ratio=math.exp(effect),
+                low=low,
+                high=high,
+                measurements=int(counts[index]),
+            )
+        )
+    return found
+
+
+def _because(verdict: str) -> str:
+    if verdict == "even":
+        return "no place and no piece of work takes 5% longer or shorter than the others, beyond noise."
+    if verdict == "place":
+        return "durations differ by where they were: look at these workers or stages."
+    return "durations differ by what was worked on, wherever that was: lengths or batches are uneven."

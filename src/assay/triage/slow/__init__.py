@@ -1,0 +1,1 @@
+"""What became slower: changes in a series, and which factor changed there."""

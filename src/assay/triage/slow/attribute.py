@@ -1,0 +1,138 @@
+"""Which factor a change of level belongs to, if the record can tell.
+
+A factor changed there if its values close to the change, before and after, are mostly others. One that
+changed alone is the cause. Of several, each factor's effect is a regression over the measurements that had
+the values before or after of all of them, wherever they lie in the series: where runs cross (this code
+elsewhere, other code here) the effects come apart. They are believed only if they are narrow, and
+if together they explain every combination; else nobody is blamed."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from scipy.stats import chi2
+
+from assay.triage.slow.detect import LevelChange, Noise
+
+NEAR = 10
+"""Measurements on either side that say what changed there."""
+MOST_SHARED = 0.5
+"""Of the values before and after, where a factor changed."""
+NARROW = 1.0 / 3.0
+"""Standard error of an effect, at most, as a share of the change."""
+SURE_Z = 2.576
+"""Standard errors of an effect that further runs should show (99%)."""
+CONTRADICTED_P = 0.001
+FEWEST = 3
+"""Measurements on either side of an effect: fewer are luck."""
+
+
+class ChangedFactor(NamedTuple):
+    """A factor that changed at a change."""
+
+    name: str
+    before: str
+    after: str
+    is_after: Int64[np.ndarray, "row"]
+    """Of each measurement: 0 where it had a value from before, 1 where one from after, -1 where another."""
+
+
+class Effect(NamedTuple):
+    """What some factors that never vary apart do to the value."""
+
+    factors: tuple[str, ...]
+    difference: float
+    standard_error: float
+
+
+def changed_factors(factors: Mapping[str, Sequence[str]], change: LevelChange) -> list[ChangedFactor]:
+    """Those whose values close to the change are mostly others after than before."""
+    found = []
+    for name, cells in factors.items():
+        before = _shares(cells[max(change.begins, change.index - NEAR) : change.index])
+        after = _shares(cells[change.index : min(change.ends, change.index + NEAR)])
+        if sum(min(share, after.get(value, 0.0)) for value, share in before.items()) >= MOST_SHARED:
+            continue
+        side = {value: int(after.get(value, 0.0) > before.get(value, 0.0)) for value in {**before, **after}}
+        is_after = np.array([side.get(cell, -1) for cell in cells], np.int64)
+        found.append(
+            ChangedFactor(
+                name, max(before, key=before.__getitem__), max(after, key=after.__getitem__), is_after
+            )
+        )
+    return found
+
+
+def _shares(cells: Sequence[str]) -> dict[str, float]:
+    return {value: count / len(cells) for value, count in Counter(cells).items()}
+
+
+def crossed_effects(
+    values: Float64[np.ndarray, "row"],
+    factors: Mapping[str, Sequence[str]],
+    changed: Sequence[ChangedFactor],
+    change: LevelChange,
+    noise: Noise,
+) -> list[Effect] | None:
+    """The effect of each group of factors, or None where the record does not tell them apart."""
+    rows = _comparable(factors, changed, change)
+    groups = _groups(changed, rows)
+    if len(groups) < 2:
+        return None
+    codes = np.stack([group[0].is_after[rows] for group in groups], axis=1)
+    if (np.minimum(codes.sum(axis=0), (1 - codes).sum(axis=0)) < FEWEST).any():
+        return None
+    design = np.column_stack([np.ones(len(rows)), codes])
+    if np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    fit, *_ = np.linalg.lstsq(design, values[rows], rcond=None)
+    errors = np.sqrt(noise.long_run_variance() * np.diag(np.linalg.inv(design.T @ design)))
+    is_narrow = (errors[1:] <= NARROW * abs(change.difference)).all()
+    if not is_narrow or _is_contradicted(values[rows] - design @ fit, codes, noise):
+        return None
+    names = [tuple(each.name for each in group) for group in groups]
+    return [Effect(name, float(fit[k]), float(errors[k])) for k, name in enumerate(names, 1)]
+
+
+def _comparable(
+    factors: Mapping[str, Sequence[str]], changed: Sequence[ChangedFactor], change: LevelChange
+) -> Int64[np.ndarray, "kept"]:
+    """Measurements with a value from before or after of all that changed, and of all else one that is there."""
+    mask = np.logical_and.reduce([each.is_after >= 0 for each in changed])
+    for name in factors.keys() - {each.name for each in changed}:
+        there = set(factors[name][change.begins : change.ends])
+        mask &= np.fromiter((cell in there for cell in factors[name]), bool, len(mask))
+    return np.flatnonzero(mask)
+
+
+def _groups(changed: Sequence[ChangedFactor], rows: Int64[np.ndarray, "kept"]) -> list[list[ChangedFactor]]:
+    """Factors that never vary apart in these measurements."""
+    groups: dict[bytes, list[ChangedFactor]] = {}
+    for each in changed:
+        groups.setdefault(each.is_after[rows].tobytes(), []).append(each)
+    return list(groups.values())
+
+
+def _is_contradicted(
+    residuals: Float64[np.ndarray, "kept"], codes: Int64[np.ndarray, "kept group"], noise: Noise
+) -> bool:
+    """Whether some combination lies where effects that add up do not put it (lack of fit, chi-square)."""
+    cells, of_row = np.unique(codes, axis=0, return_inverse=True)
+    of_row = of_row.reshape(-1)
+    counts = np.bincount(of_row)
+    freedom = len(cells) - codes.shape[1] - 1
+    if freedom < 1:
+        return False
+    means = np.bincount(of_row, residuals) / counts
+    return bool(chi2.sf((counts * means**2).sum() / noise.long_run_variance(), freedom) < CONTRADICTED_P)
+
+
+def telling_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: Noise) -> tuple[str, int]:
+    """Which runs would tell factors that changed together apart, and how many."""
+    first, *rest = changed
+    there = ", ".join(f"{each.name}={each.before or 'what it was'}" for each in rest)
+    number = math.ceil(noise.long_run_variance() * (2.0 * SURE_Z / change.difference) ** 2)
+    return f"{first.name}={first.after or 'what it is'} with {there}", max(number, FEWEST)

@@ -1,0 +1,174 @@
+"""Where a series changes its level for good.
+
+Values are clipped to four sigma around a running median of five, so that a spike is no change. The cost of a
+segmentation is its sum of squares plus a penalty of 4 ln n times the long-run variance a change; the
+minimum is exact (PELT, Killick 2012). The long-run variance, sigma² (1 + r) / (1 - r), is estimated inside
+the segments (MAD of the residuals, lag-1 autocorrelation r), which need it: so both are iterated, from the
+noise of neighbours' differences on. A change that neither ranks confirm nor five sigma is dropped."""
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.ndimage import median_filter
+from scipy.stats import mannwhitneyu, norm
+
+SHORTEST = 5
+"""Measurements of a segment."""
+PENALTY = 4.0
+CLIP_SIGMAS = 4.0
+MAD_SIGMAS = 1.4826
+"""A normal distribution's sigma in units of its median absolute deviation."""
+MOST_ROUNDS = 10
+RANKS_P = 0.1
+"""At most, divided by the length of the series: of ranks before and after (Mann-Whitney)."""
+SURE_SIGMAS = 5.0
+
+
+class Noise(NamedTuple):
+    """Of measurements within segments."""
+
+    sigma: float
+    correlation: float
+    """Of neighbours, 0 to .9."""
+
+    def long_run_variance(self) -> float:
+        """Times 1 / n: the variance of the mean of n measurements."""
+        return self.sigma**2 * (1.0 + self.correlation) / (1.0 - self.correlation)
+
+
+class LevelChange(NamedTuple):
+    """One, from a segment to the next."""
+
+    begins: int
+    """Of the segment before."""
+    index: int
+    """The first measurement after."""
+    ends: int
+    """Of the segment after, exclusive."""
+    difference: float
+    standard_error: float
+    p_value: float
+    """That noise makes a step as great at any of the series' places (normal, Bonferroni)."""
+
+
+class Levels(NamedTuple):
+    """What a series does."""
+
+    changes: tuple[LevelChange, ...]
+    noise: Noise
+
+
+def find_levels(values: Float64[np.ndarray, "row"], *, least: float) -> Levels:
+    """The changes of at least `least`, in the values' own unit."""
+    sigma = _difference_sigma(values)
+    if len(values) < 2 * SHORTEST or np.ptp(values) == 0.0:
+        return Levels((), Noise(sigma, 0.0))
+    clipped = _clipped(values, sigma)
+    noise = Noise(sigma, 0.0)
+    seen: list[list[int]] = []
+    bounds = segments(clipped, _penalty(noise, len(values)))
+    while bounds not in seen and len(seen) < MOST_ROUNDS:
+        seen.append(bounds)
+        noise = noise_within(clipped, bounds, floor=_floor(values))
+        bounds = segments(clipped, _penalty(noise, len(values)))
+    noise = noise_within(clipped, bounds, floor=_floor(values))
+    return _pruned(clipped, bounds, noise, least)
+
+
+def _difference_sigma(values: Float64[np.ndarray, "row"]) -> float:
+    differences = np.diff(values)
+    if len(differences) == 0:
+        return 0.0
+    sigma = MAD_SIGMAS * float(np.median(np.abs(differences))) / math.sqrt(2.0)
+    # Where most neighbours are equal (a coarse clock), the median says nothing.
+    return max(sigma or float(np.std(differences)) / math.sqrt(2.0), _floor(values))
+
+
+def _floor(values: Float64[np.ndarray, "row"]) -> float:
+    """No noise is smaller than the rounding of the values."""
+    return 1e-9 * max(float(np.abs(values).max()), 1e-300)
+
+
+def _clipped(values: Float64[np.ndarray, "row"], sigma: float) -> Float64[np.ndarray, "row"]:
+    middle = median_filter(values, size=5, mode="nearest")
+    return np.asarray(np.clip(values, middle - CLIP_SIGMAS * sigma, middle + CLIP_SIGMAS * sigma))
+
+
+def _penalty(noise: Noise, number: int) -> float:
+    return PENALTY * math.log(number) * noise.long_run_variance()
+
+
+def segments(values: Float64[np.ndarray, "row"], penalty: float) -> list[int]:
+    """Bounds of the segments of at least `SHORTEST`, with 0 and n, of the least squares plus `penalty` each."""
+    number = len(values)
+    values = values - values.mean()
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    squares = np.concatenate(([0.0], np.cumsum(values**2)))
+    best, came_from = np.full(number + 1, np.inf), np.zeros(number + 1, np.int64)
+    best[0] = -penalty
+    starts = np.zeros(0, np.int64)
+    for end in range(SHORTEST, number + 1):
+        if (newest := end - SHORTEST) == 0 or newest >= SHORTEST:
+            starts = np.append(starts, newest)
+        costs = best[starts] + squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
+        chosen = int(costs.argmin())
+        best[end], came_from[end] = costs[chosen] + penalty, starts[chosen]
+        # A start that is worse by the penalty now stays worse; one too young to be left out waits.
+        starts = starts[(costs <= best[end]) | (starts > end - 2 * SHORTEST)]
+    bounds = [number]
+    while bounds[-1] > 0:
+        bounds.append(int(came_from[bounds[-1]]))
+    return bounds[::-1]
+
+
+def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor: float) -> Noise:
+    """Of the residuals about the segments' medians; one estimate for all."""
+    parts = [values[a:b] - np.median(values[a:b]) for a, b in itertools.pairwise(bounds)]
+    residuals = np.concatenate(parts)
+    # Each segment's level costs a degree of freedom.
+    used = math.sqrt(len(values) / max(len(values) - len(parts), 1))
+    mad = MAD_SIGMAS * float(np.median(np.abs(residuals)))
+    sigma = max((mad or float(np.std(residuals))) * used, floor)
+    pairs = sum(float(part[:-1] @ part[1:]) for part in parts)
+    total = sum(float(part[:-1] @ part[:-1]) for part in parts)
+    # A lag-1 estimate is too low by about (1 + 3 r) / n in each segment (Kendall 1954).
+    raw = pairs / total if total > 0.0 else 0.0
+    mean_length = len(values) / len(parts)
+    return Noise(sigma, min(max(raw + (1.0 + 3.0 * raw) / mean_length, 0.0), 0.9))
+
+
+def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise, least: float) -> Levels:
+    """Without the weakest change again and again, until each stands."""
+    bounds = list(bounds)
+    while len(bounds) > 2:
+        changes = _changes(values, bounds, noise)
+        weak = [
+            change
+            for change in changes
+            if abs(change.difference) < least or not _is_confirmed(values, change, noise)
+        ]
+        if not weak:
+            return Levels(tuple(changes), noise)
+        weakest = min(weak, key=lambda change: abs(change.difference) / change.standard_error)
+        bounds.remove(weakest.index)
+    return Levels((), noise)
+
+
+def _changes(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise) -> list[LevelChange]:
+    found = []
+    for begins, index, ends in zip(bounds[:-2], bounds[1:-1], bounds[2:], strict=True):
+        difference = float(values[index:ends].mean() - values[begins:index].mean())
+        error = math.sqrt(noise.long_run_variance() * (1.0 / (index - begins) + 1.0 / (ends - index)))
+        p_value = min(2.0 * float(norm.sf(abs(difference) / error)) * len(values), 1.0)
+        found.append(LevelChange(begins, index, ends, difference, error, p_value))
+    return found
+
+
+def _is_confirmed(values: Float64[np.ndarray, "row"], change: LevelChange, noise: Noise) -> bool:
+    if abs(change.difference) >= SURE_SIGMAS * noise.sigma:
+        return True
+    before, after = values[change.begins : change.index], values[change.index : change.ends]
+    return bool(mannwhitneyu(before, after).pvalue <= RANKS_P / len(values))

@@ -1,0 +1,148 @@
+"""From a series to its changes, each with the phase that grew and the factor it belongs to."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.stats import norm
+
+from assay.base.errors import ConfigError
+from assay.records.slow_changes import SlowChange, SlowChanges
+from assay.triage.slow.attribute import ChangedFactor, Effect, changed_factors, crossed_effects, telling_runs
+from assay.triage.slow.detect import SHORTEST, LevelChange, Noise, find_levels
+from assay.triage.slow.series import Series
+
+INTERVAL_Z = float(norm.ppf(0.975))
+SURE_EFFECT_Z = float(norm.ppf(0.995))
+"""Standard errors of an effect that is not nothing."""
+
+
+def explain_changes(series: Series, *, least: float) -> SlowChanges:
+    """All lasting changes of at least the share `least` of the level."""
+    if not 0.0 < least < 1.0:
+        raise ConfigError(f"--least {least:g}: expected a share of the level between 0 and 1, e.g. 0.005.")
+    values = series.values
+    is_positive = len(values) > 0 and bool((values > 0).all())
+    scaled = np.log(values) if is_positive else values
+    smallest = math.log1p(least) if is_positive else least * _level(values)
+    levels = find_levels(scaled, least=smallest)
+    changes = tuple(_change(series, scaled, is_positive, each, levels.noise) for each in levels.changes)
+    return SlowChanges(
+        value=series.name,
+        measurements=len(values),
+        noise=levels.noise.sigma,
+        correlation=levels.noise.correlation,
+        changes=changes,
+        because=_because(len(values), changes),
+        sources=dict(series.sources),
+    )
+
+
+def _level(values: Float64[np.ndarray, "row"]) -> float:
+    return float(np.median(np.abs(values))) if len(values) else 0.0
+
+
+def _because(number: int, changes: Sequence[SlowChange]) -> str:
+    if number < 2 * SHORTEST:
+        return f"{number} measurements tell nothing: a change needs {SHORTEST} on either side of it."
+    if not changes:
+        return "no lasting change is greater than the noise."
+    return f"{len(changes)} lasting change{'s' if len(changes) > 1 else ''} of level, spikes aside."
+
+
+def _change(
+    series: Series,
+    scaled: Float64[np.ndarray, "row"],
+    is_positive: bool,
+    change: LevelChange,
+    noise: Noise,
+) -> SlowChange:
+    changed = changed_factors(series.factors, change)
+    effects = _effects(scaled, series, changed, change, noise)
+    verdict = "unexplained" if not changed else "assigned" if effects else "unidentifiable"
+    margin = INTERVAL_Z * change.standard_error
+
+    def natural(number: float) -> float:
+        return math.exp(number) if is_positive else number
+
+    before = float(np.mean(scaled[change.begins : change.index]))
+    return SlowChange(
+        index=change.index,
+        at=series.at[change.index],
+        before=natural(before),
+        after=natural(before + change.difference),
+        ratio=math.exp(change.difference) if is_positive else None,
+        low=math.exp(change.difference - margin) if is_positive else None,
+        high=math.exp(change.difference + margin) if is_positive else None,
+        p_value=change.p_value,
+        phase=_grown_phase(series, change),
+        verdict=verdict,  # type: ignore[arg-type]
+        because=_why(verdict, changed),
+        changed={each.name: (each.before, each.after) for each in changed},
+        assigned={"+".join(each.factors): natural(each.difference) for each in effects},
+        next=_next(verdict, changed, effects, change, noise),
+    )
+
+
+def _effects(
+    scaled: Float64[np.ndarray, "row"],
+    series: Series,
+    changed: Sequence[ChangedFactor],
+    change: LevelChange,
+    noise: Noise,
+) -> list[Effect]:
+    """What is to blame; empty where nothing is, or nobody can know."""
+    if not changed:
+        return []
+    if len(changed) == 1:
+        alone = changed[0]
+        if not alone.before or not alone.after:
+            return []
+        return [Effect((alone.name,), change.difference, change.standard_error)]
+    if any(not each.before or not each.after for each in changed):
+        return []
+    found = crossed_effects(scaled, series.factors, changed, change, noise) or []
+    return [each for each in found if abs(each.difference) >= SURE_EFFECT_Z * each.standard_error]
+
+
+def _grown_phase(series: Series, change: LevelChange) -> str | None:
+    """The one whose mean moved furthest in the direction of the change."""
+    moved = {}
+    for name, seconds in series.phases.items():
+        before, after = seconds[change.begins : change.index], seconds[change.index : change.ends]
+        if np.isfinite(before).any() and np.isfinite(after).any():
+            moved[name] = float(np.nanmedian(after) - np.nanmedian(before)) * math.copysign(
+                1, change.difference
+            )
+    most = max(moved, key=moved.__getitem__, default=None)
+    return most if most is not None and moved[most] > 0.0 else None
+
+
+def _why(verdict: str, changed: Sequence[ChangedFactor]) -> str:
+    names = ", ".join(each.name for each in changed)
+    if verdict == "unexplained":
+        return "no factor on record changed there."
+    if verdict == "assigned":
+        return f"{names} changed alone." if len(changed) == 1 else "runs that cross tell the factors apart."
+    if any(not each.before or not each.after for each in changed):
+        return f"{names}: what it was is not on record on one side of the change."
+    return f"{names} changed together, and too few runs have one without the other."
+
+
+def _next(
+    verdict: str,
+    changed: Sequence[ChangedFactor],
+    effects: Sequence[Effect],
+    change: LevelChange,
+    noise: Noise,
+) -> str:
+    if verdict == "unexplained":
+        return "look at what is not on record: --factors names further columns."
+    if verdict == "assigned":
+        name = "+".join(max(effects, key=lambda each: abs(each.difference)).factors)
+        return f"compare runs that differ in {name} alone, to confirm it before it is undone."
+    if len(changed) == 1:
+        return f"record {changed[0].name} in every run."
+    run, number = telling_runs(changed, change, noise)
+    return f"{number} runs of {run}."

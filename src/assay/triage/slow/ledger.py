@@ -1,0 +1,46 @@
+"""Seconds per step of assay's own runs, by attempt, and what each ran on and with."""
+
+from dataclasses import replace
+
+from assay.base.digest import sha256_of_json
+from assay.base.errors import ConfigError
+from assay.records.phase import STEP
+from assay.records.run import Attempt, PhaseSeconds
+from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.ledger import ledger_columns
+from assay.triage.slow.series import Series, SeriesNames, series_of
+
+STEP_TIME = "step_s"
+
+
+def ledger_series(ledger: Ledger, names: SeriesNames) -> Series:
+    """One measurement for each attempt that made steps: rank 0's seconds per committed step, and each phase's
+    share of them. Work that was rolled back is no step."""
+    columns, attempts = ledger_columns(ledger)
+    phases = {
+        (each.run_id, each.attempt): each
+        for run_id in dict.fromkeys(attempt.run_id for attempt in attempts)
+        for each in ledger.phase_seconds(run_id)
+        if each.rank == 0
+    }
+    rows = [_step_seconds(each, phases.get((each.run_id, each.attempt))) for each in attempts]
+    if not any(rows):
+        raise ConfigError("no run on record made a step whose time is known. Give a SOURCE with --value.")
+    there = [phase for phase in STEP if any(phase in row for row in rows)]
+    table = columns.table
+    for name in (STEP_TIME, *there):
+        table = table.append_column(name, [[None if name not in row else repr(row[name]) for row in rows]])
+    named = names._replace(
+        value=names.value or STEP_TIME, phases=tuple(there) if names.phases is None else names.phases
+    )
+    with_times = replace(columns, table=table)
+    return series_of([("the ledger", with_times)], named, {"ledger": sha256_of_json(table.to_pylist())})
+
+
+def _step_seconds(attempt: Attempt, spent: PhaseSeconds | None) -> dict[str, float]:
+    """By phase, and in all; empty where the attempt committed no step."""
+    made = (attempt.end_step or attempt.start_step) - attempt.start_step
+    if spent is None or made <= 0:
+        return {}
+    phases = {str(phase): spent.seconds.get(phase, 0.0) / made for phase in STEP if phase in spent.seconds}
+    return {**phases, STEP_TIME: sum(phases.values())}

@@ -1,0 +1,109 @@
+"""A value that was measured again and again, with what it was measured on, in the order of time."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Float64
+
+from assay.base.config import first_repeated
+from assay.base.digest import sha256_of_bytes
+from assay.base.errors import ConfigError, DataError
+from assay.base.written_out import written_out
+from assay.triage.attempts.columns import Columns
+from assay.triage.attempts.moments import moments
+from assay.triage.attempts.sources import bytes_of, read_columns
+
+
+class SeriesNames(NamedTuple):
+    """The options by which a person says what a table's columns are; None leaves it to the source."""
+
+    value: str | None = None
+    at: str | None = None
+    factors: tuple[str, ...] | None = None
+    phases: tuple[str, ...] | None = None
+
+
+class Series(NamedTuple):
+    """One value, row by row."""
+
+    name: str
+    values: Float64[np.ndarray, "row"]
+    at: tuple[str, ...]
+    """As the source writes it."""
+    factors: Mapping[str, Sequence[str]]
+    """Its value in each row; empty where it was not recorded."""
+    phases: Mapping[str, Float64[np.ndarray, "row"]]
+    """What the value is made of."""
+    sources: Mapping[str, str]
+
+
+def read_series(files: Sequence[Path], names: SeriesNames) -> Series:
+    """The rows of some tables, one below the other, in the order of their moments."""
+    contents = {str(file): bytes_of(file) for file in files}
+    parts = [(file, read_columns(file, content)) for file, content in contents.items()]
+    return series_of(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
+
+
+def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]) -> Series:
+    """From columns of text. Rows without the value say nothing and are left out."""
+    where = parts[0][0] if len(parts) == 1 else f"{parts[0][0]} and others"
+    table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
+    if names.value is None:
+        raise ConfigError(f"{where}: which column was measured? Give --value; {_there(table)}.")
+    for option, given in (("--factors", names.factors), ("--phases", names.phases)):
+        if (twice := first_repeated(given or ())) is not None:
+            raise ConfigError(f"{option}: '{twice}' is there twice.")
+    at = names.at or parts[0][1].at
+    values = numbers(where, table, names.value, "--value")
+    phases = {name: numbers(where, table, name, "--phases") for name in names.phases or ()}
+    kept = np.flatnonzero(np.isfinite(values))
+    if at is not None:
+        seconds = moments(texts(where, table.take(kept), at, "--at"), f"{where}: column '{at}' (--at)")
+        kept = kept[np.argsort(seconds, kind="stable")]
+    taken = {names.value, at, *phases}
+    chosen = names.factors
+    if chosen is None:
+        chosen = parts[0][1].factors or tuple(name for name in table.column_names if name not in taken)
+    cells = {name: texts(where, table, name, "--factors") for name in chosen}
+    moments_as_written = [str(row) for row in range(len(kept))]
+    if at is not None:
+        written = texts(where, table, at, "--at")
+        moments_as_written = [written[row] for row in kept]
+    return Series(
+        names.value,
+        values[kept],
+        tuple(moments_as_written),
+        {name: [column[row] for row in kept] for name, column in cells.items()},
+        {name: column[kept] for name, column in phases.items()},
+        sources,
+    )
+
+
+def texts(where: str, table: pa.Table, name: str, option: str) -> list[str]:
+    """A column that a person named; what is not recorded is empty."""
+    if name not in table.column_names:
+        raise DataError(f"{where}: no column '{name}', which {option} names; {_there(table)}.")
+    return [(text or "").strip() for text in table[name].to_pylist()]
+
+
+def numbers(where: str, table: pa.Table, name: str, option: str) -> Float64[np.ndarray, "row"]:
+    """A column of numbers; not a number where nothing is recorded."""
+    found = np.full(len(table), np.nan)
+    for row, text in enumerate(texts(where, table, name, option)):
+        try:
+            found[row] = float(text) if text else np.nan
+        except ValueError:
+            found[row] = np.inf
+        if np.isinf(found[row]):
+            shown = written_out(repr(text))[:60]
+            raise DataError(
+                f"{where}, row {row + 1}: '{name}' ({option}) is {shown}, expected a finite number, or nothing."
+            )
+    return found
+
+
+def _there(table: pa.Table) -> str:
+    return f"the columns are {written_out(', '.join(table.column_names))[:400]}"

@@ -1,0 +1,48 @@
+"""Who holds up whom, from dumps as torch's flight recorder writes them."""
+
+import json
+import pickle
+
+import pytest
+
+from assay.base.errors import DataError
+from assay.triage.flight_recorder import read_dumps
+from assay.triage.hung_collective import find_hung_ranks
+
+
+def entry(number, name="gloo:all_reduce", *, retired=True):
+    return {
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": number,
+        "profiling_name": name,
+        "input_sizes": [[4]],
+        "state": "scheduled",
+        "retired": retired,
+        "is_p2p": False,
+    }
+
+
+def hung(folder, *ranks):
+    for rank, entries in enumerate(ranks):
+        (folder / f"rank_{rank}.json").write_text(json.dumps({"version": "2.10", "entries": entries}))
+    return find_hung_ranks(*read_dumps(folder))
+
+
+def test_the_rank_that_never_entered_is_named(tmp_path):
+    waits = [entry(1), entry(2, retired=False)]
+    assert hung(tmp_path, waits, [entry(1)], waits).ranks == (1,)
+
+
+def test_the_rank_that_entered_another_is_named(tmp_path):
+    waits = [entry(2, retired=False)]
+    assert hung(tmp_path, waits, waits, [entry(2, "gloo:broadcast", retired=False)]).ranks == (2,)
+
+
+def test_where_all_entered_the_same_none_is_named(tmp_path):
+    assert hung(tmp_path, *([[entry(1, retired=False)]] * 3)).ranks == ()
+
+
+def test_a_pickle_that_names_a_class_is_refused(tmp_path):
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(DataError))
+    with pytest.raises(DataError, match="Nothing of it ran"):
+        read_dumps(tmp_path)
