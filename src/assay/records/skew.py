@@ -11,7 +11,7 @@ class SkewEffect(Record):
     """One place, or one piece of work, that takes longer or shorter than the others."""
 
     side: Literal["place", "work"]
-    kind: str
+    operation: str
     """Of which kind of operation (`--kind`); empty where none was told apart."""
     factors: dict[str, str]
     ratio: float

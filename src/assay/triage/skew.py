@@ -172,7 +172,7 @@ def _standing_out(kind: str, factor: _Factor, noise: float, looked_at: int) -> l
         found.append(
             SkewEffect(
                 side=factor.side,
-                kind=kind,
+                operation=kind,
                 factors={factor.name: value},
                 ratio=math.exp(effect),
                 low=low,

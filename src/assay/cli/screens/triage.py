@@ -211,7 +211,7 @@ def print_skew(found: Skew) -> None:
     )
     click.secho(f"{found.verdict}: {found.because}", bold=True)
     for effect in found.effects:
-        kind = f"{_line(effect.kind)}: " if effect.kind else ""
+        kind = f"{_line(effect.operation)}: " if effect.operation else ""
         click.echo(
             f"  {kind}{_line(_text(effect.factors))}: x {effect.ratio:.3g} "
             f"[{effect.low:.3g}, {effect.high:.3g}]"
