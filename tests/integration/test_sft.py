@@ -123,7 +123,7 @@ def test_a_law_is_fitted_to_runs_of_three_sizes(language: Path, assay: Assay, tm
     assert "<!doctype html>" in page.read_text()
     beyond = assay("scaling", "fit", *runs, "--form", "compute", "--at", "compute=1e8", code=2, as_json=False)
     assert "6 points are too few to test an extrapolation on" in beyond
-    refused = assay("scaling", "fit", *runs, code=2, as_json=False)
+    refused = assay("scaling", "fit", *runs, "--form", "chinchilla", code=2, as_json=False)
     assert "6 points for the 5 parameters of 'chinchilla': expected at least 10" in refused
     (cost,) = assay("scaling", "code-length", runs[-1])["runs"]
     assert cost["bits"] > 0

@@ -1,7 +1,4 @@
-"""`assay triage`: why attempts fail, what their logs say, where startup and CI lose time, what a fix did."""
-"""`assay triage`: why attempts fail, what logs say, what changed in data, where startup goes, is it fixed."""
-"""`assay triage`: why attempts fail, what their logs say, what became slower, who lags and who hangs, where
-startup goes, and whether a fix worked."""
+"""`assay triage`: why runs fail, hang, become slower or start late, what changed in data, what a fix did."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,15 +11,13 @@ from assay.cli.given import RUN, SOURCE_PATH, CommandGroup, found_ledger, given_
 if TYPE_CHECKING:
     from assay.triage.attempts.build import ColumnNames
     from assay.triage.attempts.table import AttemptTable
-    from assay.triage.slow.series import Series, SeriesNames
+    from assay.triage.slow.series import MeasuredSeries, SeriesNames
 
 
 @click.group(cls=CommandGroup)
 def triage() -> None:
-    """Say why attempts fail, over all runs or any table, what their logs name, where startup and CI lose time,
-    and whether a fix worked."""
-    """Say why attempts fail, over all runs or any table, what their logs name, what became slower, where the
-    time before the first step goes, and whether a fix worked."""
+    """Say why attempts fail, over all runs or any table, what their logs name, what became slower or hangs,
+    which data changed, where startup and CI lose time, and whether a fix worked."""
 
 
 _SOURCES = click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="[SOURCE]...")
@@ -226,6 +221,8 @@ def ci(
         click.echo(found.to_json())
     else:
         print_ci(found)
+
+
 def _rows_path(given: str) -> Path:
     """The file or folder; of a run, the folder of its dataset."""
     if Path(given).exists():
@@ -237,6 +234,9 @@ def _rows_path(given: str) -> Path:
     if not home.has_run(run_id):
         raise ConfigError(f"{given}: no such file or folder, and no run in {home.folder}.")
     return Path(str(home.run(run_id).recipe["data"]["dataset"]))
+
+
+@triage.command()
 @_SOURCES
 @click.option("--value", metavar="COL", help="What was measured; of the ledger's runs, seconds per step.")
 @click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601; else rows are in order.")
@@ -286,7 +286,7 @@ def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str
 
     where, table, digests = read_tables(list(sources))
     durations = durations_of(
-        where, table, digests, value=value, place=_names_in(place), work=_names_in(work), kind=kind
+        where, table, digests, value=value, place=_names_in(place) or (), work=_names_in(work) or (), kind=kind
     )
     found = split_skew(durations)
     if as_json:
@@ -318,7 +318,7 @@ def _names_in(text: str | None) -> tuple[str, ...] | None:
     return tuple(part.strip() for part in text.split(",")) if text else None
 
 
-def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "Series":
+def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries":
     if sources:
         from assay.triage.slow.series import read_series
 

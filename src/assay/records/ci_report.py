@@ -44,7 +44,7 @@ class CiSpans(Record):
     """In no test, while no worker had one: start, imports, collection. Null where workers overlap and have no
     names."""
     idle_s: NonNegativeFloat | None
-    """Of workers that had finished while the busiest one had not; null where workers have no names."""
+    """Seconds of workers that had finished while the busiest one had not; null where workers have no names."""
     workers: NonNegativeInt | None
     """The most in one file; null where the tests of a file take longer than the file and nobody says who ran
     them."""
@@ -65,8 +65,8 @@ class CiReport(Record):
     """What runs of CI on record say."""
 
     wall_s: NonNegativeFloat
-    """Of a run, the median; a run takes as long as its longest file. A file that does not say it takes as long
-    as its tests, one after another."""
+    """The median run's; a run takes as long as its longest file. A file that does not say it takes as long as
+    its tests, one after another."""
     runs: PositiveInt
     commits: NonNegativeInt
     """Known ones."""

@@ -44,14 +44,14 @@ class DataFinding(Versioned):
     after: float
     """Likewise, after."""
     effect: float
-    """Of shares the difference; of a unit the factor; of a distribution or lengths the largest distance between
-    the cumulative shares (Kolmogorov-Smirnov); of `labels` the share that seems to have been changed."""
+    """The difference of shares; of a unit the factor; of a distribution or lengths the largest distance between the
+    cumulative shares (Kolmogorov-Smirnov); of `labels` the share that seems to have been changed."""
     low: float
     """The least that the effect may be (95%)."""
     high: float
     """The most that it may be."""
     p_value: float
-    """Of a difference at least as large by chance; what is smaller than 1e-300 is 0."""
+    """The chance of a difference at least as large by chance; what is smaller than 1e-300 is 0."""
     says: str
     """The change in a sentence."""
     consequences: tuple[str, ...] = ()

@@ -12,12 +12,12 @@ class SkewEffect(Record):
 
     side: Literal["place", "work"]
     operation: str
-    """Of which kind of operation (`--kind`); empty where none was told apart."""
+    """Which kind of operation (`--kind`); empty where none was told apart."""
     factors: dict[str, str]
     ratio: float
     """Its durations against the others', everything else being equal."""
     low: float
-    """Of a 99.9% interval, shared out over all that were looked at."""
+    """The lower end of a 99.9% interval, shared out over all that were looked at."""
     high: float
     measurements: NonNegativeInt
 

@@ -47,7 +47,7 @@ class SlowChanges(Record):
     """Standard deviation within segments, as a share of the level; in the value's unit where values are not
     all positive."""
     correlation: NonNegativeFloat
-    """Of neighbours within segments."""
+    """Correlation of neighbours within segments."""
     changes: tuple[SlowChange, ...]
     because: str
     """The answer in a sentence."""

@@ -25,7 +25,7 @@ class Collective(NamedTuple):
     sequence: int
     name: str
     sizes: tuple[tuple[int, ...], ...]
-    """Of its inputs."""
+    """Sizes of its inputs."""
     is_over: bool
     """It ended: gloo says so only by retiring it."""
 

@@ -1,5 +1,4 @@
-"""Failures, what logs name, where the time of CI goes, and whether a fix worked, on a terminal."""
-"""A diagnosis of failures, what logs name, what is slow or hangs, and whether a fix worked, on a terminal."""
+"""What `assay triage` finds, on a terminal."""
 
 import click
 
@@ -178,6 +177,8 @@ def _print_spans(spans: CiSpans) -> None:
     click.echo(
         f"over all files: {', '.join(known)}" + (f"; not on record: {', '.join(unknown)}" if unknown else "")
     )
+
+
 def print_slow_changes(found: SlowChanges) -> None:
     """Each change with its size, its cause, and what would tell."""
     click.echo(

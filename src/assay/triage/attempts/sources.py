@@ -34,8 +34,6 @@ def read_attempts(files: list[Path], names: ColumnNames) -> AttemptTable:
     return built(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
-def bytes_of(file: Path) -> bytes:
-    """A file whole, if it is of a size that can be."""
 def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
     """The rows of some files as text, one below the other; what an error calls them, and their SHA-256."""
     contents = {str(file): bytes_of(file) for file in files}
@@ -46,7 +44,7 @@ def read_tables(files: list[Path]) -> tuple[str, pa.Table, dict[str, str]]:
 
 
 def bytes_of(file: Path) -> bytes:
-    """A file, if it is of a table's size."""
+    """A file whole, if it is of a size that can be."""
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{file}: over 2 GiB, which no table of attempts is. Give a part of it.")

@@ -66,7 +66,7 @@ def _tests_s(file: FileRun) -> float:
 
 
 def _walls_s(files: Sequence[FileRun]) -> list[float]:
-    """Of each run; files of one commit that name one run were beside each other."""
+    """The seconds of each run; files of one commit that name one run were beside each other."""
     walls: dict[tuple[str, str], float] = {}
     for file in files:
         run = (file.whose.commit, file.whose.run) if file.whose.run else ("", file.file)

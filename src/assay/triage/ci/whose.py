@@ -1,4 +1,4 @@
-"""Of which commit, run and configuration a file of results is.
+"""Says of which commit, run and configuration a file of results is.
 
 By `--path`, else by a property of the file, else by its path. Matrix builds put one commit into several
 configurations, and what fails in one of them alone is broken there, not flaky: so whatever of a path names

@@ -33,7 +33,7 @@ from assay.triage.data.whole_rows import (
 
 LEAST_ROWS = 30
 LEAST_MATCHED = 0.3
-"""Of the rows have to be left for what is not found among them to be gone."""
+"""This share of the rows has to be left for what is not found among them to be gone."""
 CAUSES: tuple[DataChangeKind, ...] = (
     "columns", "missing", "empty", "truncation", "unseen", "share", "duplicates", "unit", "range", "template",
     "words", "tokens", "mask", "labels", "values", "distribution", "lengths",
@@ -49,7 +49,7 @@ EXPLAINS: dict[DataChangeKind, tuple[DataChangeKind, ...]] = {
 
 
 def compare_data(before: Path, after: Path, rng: np.random.Generator) -> DataChanges:
-    """Of two datasets, files, or folders of files."""
+    """The changes between two datasets, files, or folders of files."""
     old, new = read_rows(before), read_rows(after)
     if min(old.num_rows, new.num_rows) < LEAST_ROWS:
         few = min((old, new), key=lambda rows: rows.num_rows)

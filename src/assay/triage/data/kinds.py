@@ -24,7 +24,7 @@ EPOCH_S = (5e8, 5e9)
 
 
 def kind_of(name: str, old: Sequence[Any], new: Sequence[Any]) -> ColumnKind:
-    """Of the values that are there; both versions together decide."""
+    """The kind of the values that are there; both versions together decide."""
     present = [*_some(old), *_some(new)]
     if not present:
         return "nothing"

@@ -16,7 +16,7 @@ CHANCE = 1e-5
 """A p-value above is no finding. Some hundred questions are asked of two versions: by chance one is answered in
 a thousand comparisons; the rest is for rows that are less independent than they are taken to be."""
 LEAST_POINTS = 0.005
-"""Of rows that are missing, empty, unseen, ...: half a point."""
+"""The least share of rows that are missing, empty, unseen, ...: half a point."""
 LEAST_DISTANCE = 0.05
 """Between cumulative shares."""
 

@@ -24,11 +24,11 @@ from assay.triage.data.sizes import (
 )
 
 LEAST_SHARE = 0.02
-"""Of rows in which something begins or ceases to stand."""
+"""The share of rows in which something begins or ceases to stand."""
 SAMPLE = 4_000
 """Rows of which every word is looked at."""
 MOST_CHARACTERS = 4_000
-"""Of each of them: its two ends."""
+"""What is looked at of each of them: its two ends."""
 LEAST_FRAMED = 0.3
 """What stands in so many of the rows is said by a template, not by who wrote them."""
 _PART = re.compile(r"\w+|\W+")
@@ -49,7 +49,7 @@ def as_text(value: Any) -> str:
 
 
 def length_changes(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    """Of texts (in characters or words) or lists (in parts): that they were cut, else that lengths changed.
+    """That texts (in characters or words) or lists (in parts) were cut, else that their lengths changed.
 
     Nothing and empty values have no length here."""
     is_text = any(isinstance(value, str) for value in (*old[:100], *new[:100]))

@@ -24,7 +24,7 @@ from assay.triage.data.sizes import (
 )
 
 MOST_VALUES = 50
-"""Of a column, of which a share of their own is looked at; the rest is one."""
+"""Values of a column, of which a share of their own is looked at; the rest is one."""
 OPEN = 0.3
 """A column of which so many new rows would have an unseen value anyway has no set of values."""
 LEAST_RATIO = 1.5

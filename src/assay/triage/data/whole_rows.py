@@ -32,7 +32,7 @@ LABEL_NAMES = (
     "sentiment",
 )
 LEAST_IN_BOTH = 0.2
-"""Of the rows have to be in both versions, for what changed in them to stand for the rest."""
+"""This share of the rows has to be in both versions, for what changed in them to stand for the rest."""
 MOST_LABELS = 20
 LEAST_CHANCE = 0.02
 """That a classifier may give a label: it is surer than it should be."""
@@ -44,7 +44,7 @@ Digests = npt.NDArray[np.uint64]
 
 
 def content_digests(rows: VersionRows, kinds: Mapping[str, ColumnKind]) -> Digests:
-    """Of each row: of its texts and tokens where it has any, else of all but what is its own by purpose."""
+    """A digest of each row: of its texts and tokens if it has any, else of all but its own names and times."""
     names = [name for name, kind in kinds.items() if kind in CONTENT]
     names = names or [name for name, kind in kinds.items() if kind not in ("names", "times")]
     columns = [rows.columns[name] for name in names]
@@ -168,7 +168,7 @@ def _labelled(rows: VersionRows, name: str, rng: np.random.Generator) -> Version
 def _doubts(
     name: str, old: VersionRows, new: VersionRows, used: Mapping[str, ColumnKind]
 ) -> list[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] | None:
-    """Of each row of either version: how its label, and on average the others, speak for a change of labels.
+    """For each row of either version: how its label, and on average the others, speak for a change of labels.
 
     That is the derivative of the log-likelihood in the share of labels changed for any other, at none."""
     from sklearn.feature_extraction.text import HashingVectorizer

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from scipy.stats import chi2
 
-from assay.triage.slow.detect import LevelChange, Noise
+from assay.triage.slow.detect import LevelChange, LevelNoise
 
 NEAR = 10
 """Measurements on either side that say what changed there."""
 MOST_SHARED = 0.5
-"""Of the values before and after, where a factor changed."""
+"""The share of the values before and after, where a factor changed."""
 NARROW = 1.0 / 3.0
 """Standard error of an effect, at most, as a share of the change."""
 SURE_Z = 2.576
@@ -37,10 +37,10 @@ class ChangedFactor(NamedTuple):
     before: str
     after: str
     is_after: Int64[np.ndarray, "row"]
-    """Of each measurement: 0 where it had a value from before, 1 where one from after, -1 where another."""
+    """For each measurement: 0 where it had a value from before, 1 where one from after, -1 where another."""
 
 
-class Effect(NamedTuple):
+class FactorEffect(NamedTuple):
     """What some factors that never vary apart do to the value."""
 
     factors: tuple[str, ...]
@@ -52,8 +52,8 @@ def changed_factors(factors: Mapping[str, Sequence[str]], change: LevelChange) -
     """Those whose values close to the change are mostly others after than before."""
     found = []
     for name, cells in factors.items():
-        before = _shares(cells[max(change.begins, change.index - NEAR) : change.index])
-        after = _shares(cells[change.index : min(change.ends, change.index + NEAR)])
+        before = _shares(cells[max(change.begins, change.first - NEAR) : change.first])
+        after = _shares(cells[change.first : min(change.ends, change.first + NEAR)])
         if sum(min(share, after.get(value, 0.0)) for value, share in before.items()) >= MOST_SHARED:
             continue
         side = {value: int(after.get(value, 0.0) > before.get(value, 0.0)) for value in {**before, **after}}
@@ -75,8 +75,8 @@ def crossed_effects(
     factors: Mapping[str, Sequence[str]],
     changed: Sequence[ChangedFactor],
     change: LevelChange,
-    noise: Noise,
-) -> list[Effect] | None:
+    noise: LevelNoise,
+) -> list[FactorEffect] | None:
     """The effect of each group of factors, or None where the record does not tell them apart."""
     rows = _comparable(factors, changed, change)
     groups = _groups(changed, rows)
@@ -94,7 +94,7 @@ def crossed_effects(
     if not is_narrow or _is_contradicted(values[rows] - design @ fit, codes, noise):
         return None
     names = [tuple(each.name for each in group) for group in groups]
-    return [Effect(name, float(fit[k]), float(errors[k])) for k, name in enumerate(names, 1)]
+    return [FactorEffect(name, float(fit[k]), float(errors[k])) for k, name in enumerate(names, 1)]
 
 
 def _comparable(
@@ -117,7 +117,7 @@ def _groups(changed: Sequence[ChangedFactor], rows: Int64[np.ndarray, "kept"]) -
 
 
 def _is_contradicted(
-    residuals: Float64[np.ndarray, "kept"], codes: Int64[np.ndarray, "kept group"], noise: Noise
+    residuals: Float64[np.ndarray, "kept"], codes: Int64[np.ndarray, "kept group"], noise: LevelNoise
 ) -> bool:
     """Whether some combination lies where effects that add up do not put it (lack of fit, chi-square)."""
     cells, of_row = np.unique(codes, axis=0, return_inverse=True)
@@ -130,7 +130,7 @@ def _is_contradicted(
     return bool(chi2.sf((counts * means**2).sum() / noise.long_run_variance(), freedom) < CONTRADICTED_P)
 
 
-def telling_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: Noise) -> tuple[str, int]:
+def telling_runs(changed: Sequence[ChangedFactor], change: LevelChange, noise: LevelNoise) -> tuple[str, int]:
     """Which runs would tell factors that changed together apart, and how many."""
     first, *rest = changed
     there = ", ".join(f"{each.name}={each.before or 'what it was'}" for each in rest)

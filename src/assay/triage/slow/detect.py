@@ -27,12 +27,12 @@ RANKS_P = 0.1
 SURE_SIGMAS = 5.0
 
 
-class Noise(NamedTuple):
-    """Of measurements within segments."""
+class LevelNoise(NamedTuple):
+    """Standard deviation of measurements within segments."""
 
     sigma: float
     correlation: float
-    """Of neighbours, 0 to .9."""
+    """Correlation of neighbours, 0 to .9."""
 
     def long_run_variance(self) -> float:
         """Times 1 / n: the variance of the mean of n measurements."""
@@ -43,11 +43,11 @@ class LevelChange(NamedTuple):
     """One, from a segment to the next."""
 
     begins: int
-    """Of the segment before."""
-    index: int
+    """The first measurement of the segment before."""
+    first: int
     """The first measurement after."""
     ends: int
-    """Of the segment after, exclusive."""
+    """The end of the segment after, exclusive."""
     difference: float
     standard_error: float
     p_value: float
@@ -58,16 +58,16 @@ class Levels(NamedTuple):
     """What a series does."""
 
     changes: tuple[LevelChange, ...]
-    noise: Noise
+    noise: LevelNoise
 
 
 def find_levels(values: Float64[np.ndarray, "row"], *, least: float) -> Levels:
     """The changes of at least `least`, in the values' own unit."""
     sigma = _difference_sigma(values)
     if len(values) < 2 * SHORTEST or np.ptp(values) == 0.0:
-        return Levels((), Noise(sigma, 0.0))
+        return Levels((), LevelNoise(sigma, 0.0))
     clipped = _clipped(values, sigma)
-    noise = Noise(sigma, 0.0)
+    noise = LevelNoise(sigma, 0.0)
     seen: list[list[int]] = []
     bounds = segments(clipped, _penalty(noise, len(values)))
     while bounds not in seen and len(seen) < MOST_ROUNDS:
@@ -97,7 +97,7 @@ def _clipped(values: Float64[np.ndarray, "row"], sigma: float) -> Float64[np.nda
     return np.asarray(np.clip(values, middle - CLIP_SIGMAS * sigma, middle + CLIP_SIGMAS * sigma))
 
 
-def _penalty(noise: Noise, number: int) -> float:
+def _penalty(noise: LevelNoise, number: int) -> float:
     return PENALTY * math.log(number) * noise.long_run_variance()
 
 
@@ -124,8 +124,8 @@ def segments(values: Float64[np.ndarray, "row"], penalty: float) -> list[int]:
     return bounds[::-1]
 
 
-def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor: float) -> Noise:
-    """Of the residuals about the segments' medians; one estimate for all."""
+def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor: float) -> LevelNoise:
+    """The noise of the residuals about the segments' medians; one estimate for all."""
     parts = [values[a:b] - np.median(values[a:b]) for a, b in itertools.pairwise(bounds)]
     residuals = np.concatenate(parts)
     # Each segment's level costs a degree of freedom.
@@ -137,10 +137,10 @@ def noise_within(values: Float64[np.ndarray, "row"], bounds: list[int], *, floor
     # A lag-1 estimate is too low by about (1 + 3 r) / n in each segment (Kendall 1954).
     raw = pairs / total if total > 0.0 else 0.0
     mean_length = len(values) / len(parts)
-    return Noise(sigma, min(max(raw + (1.0 + 3.0 * raw) / mean_length, 0.0), 0.9))
+    return LevelNoise(sigma, min(max(raw + (1.0 + 3.0 * raw) / mean_length, 0.0), 0.9))
 
 
-def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise, least: float) -> Levels:
+def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelNoise, least: float) -> Levels:
     """Without the weakest change again and again, until each stands."""
     bounds = list(bounds)
     while len(bounds) > 2:
@@ -153,11 +153,11 @@ def _pruned(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise,
         if not weak:
             return Levels(tuple(changes), noise)
         weakest = min(weak, key=lambda change: abs(change.difference) / change.standard_error)
-        bounds.remove(weakest.index)
+        bounds.remove(weakest.first)
     return Levels((), noise)
 
 
-def _changes(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise) -> list[LevelChange]:
+def _changes(values: Float64[np.ndarray, "row"], bounds: list[int], noise: LevelNoise) -> list[LevelChange]:
     found = []
     for begins, index, ends in zip(bounds[:-2], bounds[1:-1], bounds[2:], strict=True):
         difference = float(values[index:ends].mean() - values[begins:index].mean())
@@ -167,8 +167,8 @@ def _changes(values: Float64[np.ndarray, "row"], bounds: list[int], noise: Noise
     return found
 
 
-def _is_confirmed(values: Float64[np.ndarray, "row"], change: LevelChange, noise: Noise) -> bool:
+def _is_confirmed(values: Float64[np.ndarray, "row"], change: LevelChange, noise: LevelNoise) -> bool:
     if abs(change.difference) >= SURE_SIGMAS * noise.sigma:
         return True
-    before, after = values[change.begins : change.index], values[change.index : change.ends]
+    before, after = values[change.begins : change.first], values[change.first : change.ends]
     return bool(mannwhitneyu(before, after).pvalue <= RANKS_P / len(values))

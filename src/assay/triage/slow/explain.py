@@ -9,16 +9,22 @@ from scipy.stats import norm
 
 from assay.base.errors import ConfigError
 from assay.records.slow_changes import SlowChange, SlowChanges
-from assay.triage.slow.attribute import ChangedFactor, Effect, changed_factors, crossed_effects, telling_runs
-from assay.triage.slow.detect import SHORTEST, LevelChange, Noise, find_levels
-from assay.triage.slow.series import Series
+from assay.triage.slow.attribute import (
+    ChangedFactor,
+    FactorEffect,
+    changed_factors,
+    crossed_effects,
+    telling_runs,
+)
+from assay.triage.slow.detect import SHORTEST, LevelChange, LevelNoise, find_levels
+from assay.triage.slow.series import MeasuredSeries
 
 INTERVAL_Z = float(norm.ppf(0.975))
 SURE_EFFECT_Z = float(norm.ppf(0.995))
 """Standard errors of an effect that is not nothing."""
 
 
-def explain_changes(series: Series, *, least: float) -> SlowChanges:
+def explain_changes(series: MeasuredSeries, *, least: float) -> SlowChanges:
     """All lasting changes of at least the share `least` of the level."""
     if not 0.0 < least < 1.0:
         raise ConfigError(f"--least {least:g}: expected a share of the level between 0 and 1, e.g. 0.005.")
@@ -52,11 +58,11 @@ def _because(number: int, changes: Sequence[SlowChange]) -> str:
 
 
 def _change(
-    series: Series,
+    series: MeasuredSeries,
     scaled: Float64[np.ndarray, "row"],
     is_positive: bool,
     change: LevelChange,
-    noise: Noise,
+    noise: LevelNoise,
 ) -> SlowChange:
     changed = changed_factors(series.factors, change)
     effects = _effects(scaled, series, changed, change, noise)
@@ -66,10 +72,10 @@ def _change(
     def natural(number: float) -> float:
         return math.exp(number) if is_positive else number
 
-    before = float(np.mean(scaled[change.begins : change.index]))
+    before = float(np.mean(scaled[change.begins : change.first]))
     return SlowChange(
-        index=change.index,
-        at=series.at[change.index],
+        index=change.first,
+        at=series.at[change.first],
         before=natural(before),
         after=natural(before + change.difference),
         ratio=math.exp(change.difference) if is_positive else None,
@@ -77,7 +83,7 @@ def _change(
         high=math.exp(change.difference + margin) if is_positive else None,
         p_value=change.p_value,
         phase=_grown_phase(series, change),
-        verdict=verdict,  # type: ignore[arg-type]
+        verdict=verdict,
         because=_why(verdict, changed),
         changed={each.name: (each.before, each.after) for each in changed},
         assigned={"+".join(each.factors): natural(each.difference) for each in effects},
@@ -87,11 +93,11 @@ def _change(
 
 def _effects(
     scaled: Float64[np.ndarray, "row"],
-    series: Series,
+    series: MeasuredSeries,
     changed: Sequence[ChangedFactor],
     change: LevelChange,
-    noise: Noise,
-) -> list[Effect]:
+    noise: LevelNoise,
+) -> list[FactorEffect]:
     """What is to blame; empty where nothing is, or nobody can know."""
     if not changed:
         return []
@@ -99,18 +105,18 @@ def _effects(
         alone = changed[0]
         if not alone.before or not alone.after:
             return []
-        return [Effect((alone.name,), change.difference, change.standard_error)]
+        return [FactorEffect((alone.name,), change.difference, change.standard_error)]
     if any(not each.before or not each.after for each in changed):
         return []
     found = crossed_effects(scaled, series.factors, changed, change, noise) or []
     return [each for each in found if abs(each.difference) >= SURE_EFFECT_Z * each.standard_error]
 
 
-def _grown_phase(series: Series, change: LevelChange) -> str | None:
+def _grown_phase(series: MeasuredSeries, change: LevelChange) -> str | None:
     """The one whose mean moved furthest in the direction of the change."""
     moved = {}
     for name, seconds in series.phases.items():
-        before, after = seconds[change.begins : change.index], seconds[change.index : change.ends]
+        before, after = seconds[change.begins : change.first], seconds[change.first : change.ends]
         if np.isfinite(before).any() and np.isfinite(after).any():
             moved[name] = float(np.nanmedian(after) - np.nanmedian(before)) * math.copysign(
                 1, change.difference
@@ -133,9 +139,9 @@ def _why(verdict: str, changed: Sequence[ChangedFactor]) -> str:
 def _next(
     verdict: str,
     changed: Sequence[ChangedFactor],
-    effects: Sequence[Effect],
+    effects: Sequence[FactorEffect],
     change: LevelChange,
-    noise: Noise,
+    noise: LevelNoise,
 ) -> str:
     if verdict == "unexplained":
         return "look at what is not on record: --factors names further columns."

@@ -8,12 +8,12 @@ from assay.records.phase import STEP
 from assay.records.run import Attempt, PhaseSeconds
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.ledger import ledger_columns
-from assay.triage.slow.series import Series, SeriesNames, series_of
+from assay.triage.slow.series import MeasuredSeries, SeriesNames, series_of
 
 STEP_TIME = "step_s"
 
 
-def ledger_series(ledger: Ledger, names: SeriesNames) -> Series:
+def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
     """One measurement for each attempt that made steps: rank 0's seconds per committed step, and each phase's
     share of them. Work that was rolled back is no step."""
     columns, attempts = ledger_columns(ledger)

@@ -26,7 +26,7 @@ class SeriesNames(NamedTuple):
     phases: tuple[str, ...] | None = None
 
 
-class Series(NamedTuple):
+class MeasuredSeries(NamedTuple):
     """One value, row by row."""
 
     name: str
@@ -40,14 +40,16 @@ class Series(NamedTuple):
     sources: Mapping[str, str]
 
 
-def read_series(files: Sequence[Path], names: SeriesNames) -> Series:
+def read_series(files: Sequence[Path], names: SeriesNames) -> MeasuredSeries:
     """The rows of some tables, one below the other, in the order of their moments."""
     contents = {str(file): bytes_of(file) for file in files}
     parts = [(file, read_columns(file, content)) for file, content in contents.items()]
     return series_of(parts, names, {file: sha256_of_bytes(content) for file, content in contents.items()})
 
 
-def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]) -> Series:
+def series_of(
+    parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources: dict[str, str]
+) -> MeasuredSeries:
     """From columns of text. Rows without the value say nothing and are left out."""
     where = parts[0][0] if len(parts) == 1 else f"{parts[0][0]} and others"
     table = pa.concat_tables([part.table for _, part in parts], promote_options="default")
@@ -72,7 +74,7 @@ def series_of(parts: Sequence[tuple[str, Columns]], names: SeriesNames, sources:
     if at is not None:
         written = texts(where, table, at, "--at")
         moments_as_written = [written[row] for row in kept]
-    return Series(
+    return MeasuredSeries(
         names.value,
         values[kept],
         tuple(moments_as_written),

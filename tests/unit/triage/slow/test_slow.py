@@ -5,13 +5,13 @@ import pytest
 
 from assay.records.slow_changes import SlowChanges
 from assay.triage.slow.explain import explain_changes
-from assay.triage.slow.series import Series
+from assay.triage.slow.series import MeasuredSeries
 from variants import slow
 
 
 def explained(values, **factors) -> SlowChanges:
     at = tuple(str(row) for row in range(len(values)))
-    return explain_changes(Series("s", values, at, factors, {}, {}), least=0.005)
+    return explain_changes(MeasuredSeries("s", values, at, factors, {}, {}), least=0.005)
 
 
 def fleet(rng, *, crossed: bool) -> SlowChanges:
