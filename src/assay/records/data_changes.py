@@ -44,7 +44,7 @@ class DataFinding(Versioned):
     after: float
     """Likewise, after."""
     effect: float
-    """The difference of shares; of a unit the factor; of a distribution or lengths the largest distance between the
+    """The difference of shares; of a unit the factor; of a distribution or lengths the largest distance of the
     cumulative shares (Kolmogorov-Smirnov); of `labels` the share that seems to have been changed."""
     low: float
     """The least that the effect may be (95%)."""
