@@ -34,7 +34,13 @@ from assay.evaluation.evidence.benchmark_items import (
 from assay.evaluation.evidence.predictions import PREDICTIONS_FILE, evaluation_folder
 from assay.launch.campaign.arms import arm_run
 from assay.launch.campaign.campaign import CampaignResult, run_campaign
-from assay.launch.campaign.folder import OpenCampaign, declare, find_campaign, read_campaign_file
+from assay.launch.campaign.folder import (
+    OpenCampaign,
+    declare,
+    find_campaign,
+    read_campaign_file,
+    refuse_redeclared,
+)
 from assay.launch.campaign.look import decide_again, look_now
 from assay.launch.campaign.memo import write_memo
 from assay.launch.campaign.scores import scored_run
@@ -753,6 +759,15 @@ def test_what_was_declared_can_not_be_changed_afterwards(campaign_file) -> None:
     decided(campaign_file(), MadeUpTrainer({}))
     with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
         decided(campaign_file(least_effect=0.001), MadeUpTrainer({}))
+    path = campaign_file(least_effect=0.001)
+    before = {
+        each: each.read_bytes() for each in Home.from_environment().campaigns.rglob("*") if each.is_file()
+    }
+    with pytest.raises(ConfigError, match=r"declared with another rule\.least_effect"):
+        refuse_redeclared(
+            Home.from_environment(), read_campaign_file(path), beside=path.parent, clock=SystemClock()
+        )
+    assert all(each.read_bytes() == content for each, content in before.items()), "--check writes nothing"
 
 
 @pytest.mark.slow

@@ -158,9 +158,10 @@ def test_its_campaign_goes_on_as_it_was_declared_and_trains_nothing_again(assay:
     code, _, errors = assay("campaign", "run", home.parent / "campaign.yaml")
     assert code == 0, errors
     assert sorted(home.glob("small-*/attempts/*")) == attempts
-    code, _, errors = assay("campaign", "run", home.parent / "campaign.yaml", "seeds=3")
-    assert code == 2
-    assert "was declared with another seeds" in errors
+    for check in ([], ["--check"]):
+        code, _, errors = assay("campaign", "run", home.parent / "campaign.yaml", "seeds=3", *check)
+        assert code == 2
+        assert "was declared with another seeds" in errors
 
 
 def test_its_runs_are_compared(assay: Assay) -> None:

@@ -77,7 +77,8 @@ def parse_override(text: str) -> tuple[str, Any]:
     try:
         return key.strip().removeprefix("--"), _yaml_value(value)
     except yaml.YAMLError as error:
-        raise ConfigError(f"'{text}': the value is not readable as YAML: {error}") from error
+        braces = "" if "{{" not in value else f" Quote a template inside: {key}='\"...\"'."
+        raise ConfigError(f"'{text}': the value is not readable as YAML: {error}.{braces}") from error
 
 
 def validated(config_class: type[ConfigT], loaded: LoadedConfig) -> ConfigT:

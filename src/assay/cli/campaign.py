@@ -88,7 +88,7 @@ def run(
     from assay.evaluation.decision.words import device_time_text
     from assay.launch.campaign.arms import absent_files, check_arms
     from assay.launch.campaign.campaign import run_campaign
-    from assay.launch.campaign.folder import declare, read_campaign_file
+    from assay.launch.campaign.folder import declare, read_campaign_file, refuse_redeclared
     from assay.launch.campaign.memo import write_memo
     from assay.launch.campaign.power import stated_power
     from assay.launch.campaign.train import InThisProcess, Workplace
@@ -98,6 +98,7 @@ def run(
     place.check(config.workers)
     home = given_home()
     num_runs = check_arms(config, beside=file.parent, is_begun=config.name in home.campaign_names())
+    refuse_redeclared(home, config, beside=file.parent, clock=SystemClock())
     for absent in absent_files(config, beside=file.parent):
         click.echo(f"warning: {absent} is not there yet; the first look will ask for it", err=True)
     power = stated_power(config, home, beside=file.parent)

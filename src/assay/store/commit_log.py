@@ -278,7 +278,7 @@ class CommitLog:
     def _fenced_by(self, newest: int) -> FencedError:
         return FencedError(
             f"attempt {self.attempt} was replaced by attempt {newest} and may not commit. "
-            "Nothing was lost: the newer attempt goes on from the last commit."
+            "No commit was lost: the newer attempt goes on from the last one, and makes later steps again."
         )
 
     def _put(self, entry: LogEntry) -> bool:

@@ -30,7 +30,9 @@ def tag(run: Run, *, add: Iterable[str], remove: Iterable[str]) -> Remarks:
             raise ConfigError(f"{each!r:.80} is no tag: it must be one word, without commas.")
     if unknown := sorted(gone - set(remarks.tags)):
         there = ", ".join(remarks.tags) or "none"
-        raise ConfigError(f"run '{run.run_id}' has no tag '{unknown[0]}'; it has: {there}.")
+        raise ConfigError(
+            f"run '{run.run_id}' has no tag '{unknown[0]}'; it has: {there}. Nothing was changed."
+        )
     return _saved(run, remarks.model_copy(update={"tags": tuple(sorted({*remarks.tags, *add} - gone))}))
 
 

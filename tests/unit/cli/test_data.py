@@ -251,6 +251,8 @@ def test_what_was_dropped_is_not_offered_and_leaks_behind_the_cut_have_a_cure_of
     split = ("--by", "shard_id", "--fraction", "0.4", "--check-leaks")
     _, built, _ = run(capsys, *command, "kept")
     assert "an earlier row has (--drop doubled)" in built
+    code, _, err = run(capsys, "data", "split", "kept", "--by", "doc")
+    assert code == 2 and "'shard_id' holds what 'doc' held." in err
     _, sides, _ = run(capsys, "data", "split", "kept", *split)
     assert "'assay data build --drop doubled' keeps one of each" in sides
     _, built, _ = run(capsys, *command, "dropped", "--drop", "doubled")

@@ -309,7 +309,7 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
     """A run whose one attempt nobody has ended: by a process, and last heard of at a moment."""
     run = recorded_run(ledger, home)
     ledger.record_attempt(
-        Attempt(run_id="tiny-1", attempt=1, world_size=1, start_step=0, started_s=seen_s or BEGAN_S)
+        Attempt(run_id="tiny-1", attempt=1, world_size=2, start_step=0, started_s=seen_s or BEGAN_S)
     )
     if seen_s:
         path = segment_path(Path(run.run_dir), 1, 0)
@@ -328,7 +328,7 @@ def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s
     ("begun", "status", "says"),
     [
         ({"pid": os.getppid()}, "running", ""),
-        ({"pid": 2**22 - 1}, "gone", "is gone: 'assay train --resume tiny-1' goes on"),
+        ({"pid": 2**22 - 1}, "gone", "is gone: 'assay train --resume tiny-1 --workers 2' goes on"),
         ({"pid": 12, "host": "node7", "seen_s": time.time() - 5}, "running", ""),
         (
             {"pid": 12, "host": "node7", "seen_s": time.time() - 7200},

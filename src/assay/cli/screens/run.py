@@ -106,7 +106,9 @@ def _silence(run: RunView) -> str:
     """What to think of a run that is not known to train, and what to do."""
     silent_s = 0.0 if run.last_seen is None else SystemClock().now_s() - run.last_seen
     silence = f"silent for {duration_text(silent_s)}" if run.last_seen else "never heard of"
-    resume = f"'assay train --resume {run.run_id}' goes on"
+    size = run.attempts[-1].world_size if run.attempts else 1
+    workers = f" --workers {size}" if size > 1 else ""
+    resume = f"'assay train --resume {run.run_id}{workers}' goes on"
     where = run.launches[-1].where() if run.launches else "nobody wrote down where"
     match run.status:
         case "gone":

@@ -24,7 +24,7 @@ from assay.base.digest import sha256_of_json, sha256_of_parts
 from assay.base.errors import ConfigError, DataError, StoreError
 from assay.base.seeds import Keys, derive_key, mix64
 from assay.base.versioned import FOR_DIGEST
-from assay.data.dataset.columns import TOKENS
+from assay.data.dataset.columns import KEY, TOKENS
 from assay.data.dataset.dataset import NUM_READERS, Dataset
 from assay.data.dataset.row_digests import digests_of, token_digests
 from assay.store.objects import open_store
@@ -179,9 +179,12 @@ def _not_learned(dataset: Dataset, held_out: npt.NDArray[np.bool_]) -> npt.NDArr
 
 def _held_out(dataset: Dataset, config: HashSplit | TimeSplit) -> npt.NDArray[np.bool_]:
     if config.column not in dataset.manifest.columns:
+        build = dataset.manifest.build
+        is_group = build is not None and build.group == config.column
+        hint = f" '{KEY}' holds what '{config.column}' held." if is_group else ""
         raise ConfigError(
             f"data.split.column '{config.column}' is not in dataset '{dataset.manifest.name}', which has: "
-            f"{', '.join(dataset.manifest.columns)}."
+            f"{', '.join(dataset.manifest.columns)}.{hint}"
         )
 
     def decide(group: int) -> npt.NDArray[np.bool_]:

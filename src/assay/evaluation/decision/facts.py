@@ -229,6 +229,20 @@ class Facts(NamedTuple):
         return self._replace(breadth=_breadth(others))
 
 
+def _refuse_unpaired(campaign: str, runs: Sequence[CampaignRun]) -> None:
+    """Arms are compared seed by seed: a run that is gone leaves its pair without an answer."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.arm, set()).add(run.seed)
+    everywhere = set().union(*seeds.values())
+    gone = [f"'{arm}' with seed {seed}" for arm, there in seeds.items() for seed in sorted(everywhere - there)]
+    if gone:
+        raise DataError(
+            f"campaign '{campaign}' compares its arms seed by seed, and the run of {', '.join(gone)} is not "
+            "there any more. Restore its folder, or let 'assay campaign run' train it again."
+        )
+
+
 def facts_of(
     config: CampaignConfig,
     candidate: str,
@@ -241,8 +255,7 @@ def facts_of(
 ) -> Facts:
     """What the scores of the open benchmarks say. `runs`: the baseline's, then the candidate's, by seed;
     `recipe` is the candidate's, resolved. `DataError` where the primary benchmarks have several units."""
-    seeds = [run.seed for run in runs]
-    assert seeds[: look.num_seeds] == seeds[look.num_seeds :], "arms are paired by seed"
+    _refuse_unpaired(config.name, runs)
     found = {
         benchmark.name: benchmark_facts(
             benchmark, role_of(config, benchmark.name), scores[benchmark.name], edition=config.rule.edition

@@ -79,27 +79,25 @@ def declare(
     that it names is another one since.
     """
     recipe, known_good = (recipe, None) if recipe else known_good_recipe(beside / config.recipe)
-    tree = config.model_dump(mode="json")
-    declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
-    record = Campaign(
-        name=config.name,
-        config=declared,
-        config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
-        recipe=recipe.values,
-        beside=str(beside.resolve()),
-        known_good_sha256=known_good.digest() if known_good else None,
-        created_s=clock.now_s(),
-        suites=sealed_suites(config, beside=beside),
-    )
+    record = _declaration(config, beside, clock, recipe, known_good)
     folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record, config = _as_declared(home, record, config)
         require_suites_as_declared(record, config)
     places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
-    settings = {"places": places, **{key: tree[key] for key in sorted(MAY_CHANGE)}}
+    settings = {"places": places, **config.model_dump(mode="json", include=set(MAY_CHANGE))}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
     return OpenCampaign(home, record, config, known_good)
+
+
+def refuse_redeclared(home: Home, config: CampaignConfig, *, beside: Path, clock: Clock) -> None:
+    """What `declare` would refuse of a campaign that was declared before, with nothing written."""
+    if config.name not in home.campaign_names():
+        return
+    recipe, known_good = known_good_recipe(beside / config.recipe)
+    record, _ = _as_declared(home, _declaration(config, beside, clock, recipe, known_good), config)
+    require_suites_as_declared(record, config)
 
 
 def find_campaign(home: Home, name: str) -> OpenCampaign:
@@ -136,6 +134,23 @@ def recorded_looks(folder: Path) -> dict[tuple[str, int, bool], Decision]:
 def recorded_decisions(folder: Path) -> list[Decision]:
     """Those, in the order of what they are named by."""
     return [decision for _, decision in sorted(recorded_looks(folder).items())]
+
+
+def _declaration(
+    config: CampaignConfig, beside: Path, clock: Clock, recipe: LoadedConfig, known_good: KnownGood | None
+) -> Campaign:
+    tree = config.model_dump(mode="json")
+    declared = {key: value for key, value in tree.items() if key not in MAY_CHANGE}
+    return Campaign(
+        name=config.name,
+        config=declared,
+        config_sha256=sha256_of_json({"config": declared, "recipe": recipe.values}),
+        recipe=recipe.values,
+        beside=str(beside.resolve()),
+        known_good_sha256=known_good.digest() if known_good else None,
+        created_s=clock.now_s(),
+        suites=sealed_suites(config, beside=beside),
+    )
 
 
 def _declared_config(record: Campaign, settings: Mapping[str, Any]) -> CampaignConfig:

@@ -488,11 +488,12 @@ def _stage_alarms(found: ProgramForecast) -> Iterator[Alarm]:
     for stage in found.stages:
         limit = stage.limit or OVER_SHARE * stage.planned
         if stage.planned and stage.middle > limit:
-            kind = "its limit of" if stage.limit else f"{OVER_SHARE:.0%} of what was planned,"
+            planned = f", {OVER_SHARE:.0%} of the {stage.planned:,.0f} that were planned"
             heading = (
                 f"{found.program.stages[stage.name].title} is heading for {stage.middle:,.0f} device-hours"
             )
-            yield Alarm("act", stage.name, f"{heading}, above {kind} {limit:,.0f}.")
+            above = f"above its limit of {limit:,.0f}" if stage.limit else f"above {limit:,.0f}{planned}"
+            yield Alarm("act", stage.name, f"{heading}, {above}.")
 
 
 def _activity_alarms(found: ProgramForecast) -> Iterator[Alarm]:

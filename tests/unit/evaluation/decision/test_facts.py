@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from assay.base.errors import DataError
 from assay.evaluation.decision.config import LATEST_EDITION, CampaignConfig, SuiteBenchmark
 from assay.evaluation.decision.facts import BenchmarkScores, Facts, FileFacts, benchmark_facts, facts_of
 from assay.evaluation.evidence.benchmark_items import (
@@ -66,6 +67,13 @@ def facts(config: CampaignConfig, rows: Callable[[str], list[tuple[str, str]]] =
         recipe={},
         files=FileFacts(),
     )
+
+
+def test_a_run_that_is_gone_is_named(config_of):
+    config, look = config_of(), take_look(config_of().look_plan(), [], name="look", num_seeds=3, is_gate=True)
+    runs = [campaign_run(*each) for each in (("baseline", 0), ("baseline", 1), ("treated", 0))]
+    with pytest.raises(DataError, match="the run of 'treated' with seed 1 is not there any more"):
+        facts_of(config, "treated", look, {}, runs, recipe={}, files=FileFacts())
 
 
 @pytest.mark.parametrize("kind", ["predictions", "suite"])
