@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from assay.base.clock import SystemClock
-from assay.base.errors import AssayError, StoreFullError
+from assay.base.errors import AssayError, ConfigError, StoreFullError
+from assay.evaluation.suite.commit_model import load_committed
 from assay.launch.ranks.supervisor import RestartPolicy, Supervisor
-from assay.records.commit import CommitQuarantined
+from assay.records.commit import Commit, CommitQuarantined
 from assay.store.attempts import saved_attempts
 from assay.store.commit_log import CommitLog
 from assay.store.objects import open_store
@@ -92,6 +93,10 @@ def test_only_the_commits_that_the_recipe_keeps_stay_and_all_receipts_do(run_it)
     assert {path.parent.name for path in with_weights} == {Path(log.commits()[-1].folder).name}
     assert len(with_receipts) > 5
     assert audit_run(run, log).verdict == "pass"
+    retired = next(entry for entry in log.entries() if isinstance(entry, Commit))
+    with pytest.raises(ConfigError, match=r"was deleted meanwhile for later ones.* last commit is of step 20"):
+        load_committed(run, retired, log.store)
+    assert load_committed(run, log.commits()[-1], log.store) is not None
 
 
 @pytest.mark.slow

@@ -71,6 +71,11 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert assay("replay", "fork", "--step", 5) == 2
     assert f"assay replay {parent.run_id} --step 5" in capfd.readouterr().err
     assert assay("replay", "fork", "--step", 6) == 0
+    for step, whose in ((5, "these very weights are its"), (15, "the steps up to there were its")):
+        folder = Path(parent.run_dir).parent / f"model-{step}"
+        assert assay("export", f"fork@{step}", "--to", folder) == 0
+        card = " ".join((folder / "README.md").read_text().split())
+        assert f"A fork of `parent@5`: {whose}" in card and "of what was learned behind parent@5" in card
 
 
 def test_a_fork_stands_by_itself_once_its_parent_is_gone(parent: Run) -> None:

@@ -126,6 +126,9 @@ def _commits_text(commits: Sequence[CommitView]) -> str:
     text = f"{len(intact)}"
     if intact:
         text += f", the last of step {intact[-1].step:,} ({bytes_text(intact[-1].num_bytes)})"
+    kept = [f"{commit.step:,}" for commit in intact if not commit.is_retired]
+    if len(kept) < len(intact):
+        text += f"; kept are those of {'step' if len(kept) == 1 else 'steps'} {', '.join(kept)}"
     damaged = len(commits) - len(intact)
     return f"{text}; {damaged} more found damaged and quarantined" if damaged else text
 

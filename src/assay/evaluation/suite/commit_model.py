@@ -23,7 +23,7 @@ from assay.evaluation.suite.version import classification_version, held_out_vers
 from assay.records.commit import Commit
 from assay.records.cursor import Cursor
 from assay.records.run import Run
-from assay.store.commit_log import first_problem
+from assay.store.commit_log import CommitLog, first_problem
 from assay.store.objects import ObjectStore
 from assay.training.checkpoint.parts import MODEL, model_state, restore_model
 from assay.training.checkpoint.saver import weights_digest
@@ -41,6 +41,7 @@ SMALLEST_PROBABILITY = 2.0**-52
 def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
     """The model with a commit's weights; `DamagedDataError` if its files are not those that were committed."""
     if (problem := first_problem(store, commit)) is not None:
+        _refuse_retired(run, commit, store)
         raise DamagedDataError(
             f"commit at step {commit.step} of '{run.run_id}': {problem}. Its weights are not "
             f"used: name an earlier commit ('assay audit {run.run_id} --deep' says which are intact)."
@@ -57,6 +58,17 @@ def load_committed(run: Run, commit: Commit, store: ObjectStore) -> nn.Module:
             f"commit says {commit.weights_digest[:12]}…. Was it made by another version of assay?"
         )
     return model.eval()
+
+
+def _refuse_retired(run: Run, commit: Commit, store: ObjectStore) -> None:
+    """A commit that was chosen while the run goes on may be gone for later ones by now: it is not damaged."""
+    there = CommitLog(store).commits()
+    if there and commit.folder not in [each.folder for each in there]:
+        raise ConfigError(
+            f"commit at step {commit.step} of '{run.run_id}' was deleted meanwhile for later ones, as the "
+            f"recipe's retention says: the run goes on, and its last commit is of step {there[-1].step}. Ask "
+            "again; a larger retention.keep_last keeps commits longer."
+        )
 
 
 class _RowsScorer(Scorer):

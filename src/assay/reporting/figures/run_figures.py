@@ -257,6 +257,14 @@ def phase_figure_caption(run: RunView) -> str:
     return f"{text}; the largest other part is {largest[1]} with {percent_text(largest[0] / run.held_s())}."
 
 
+def _uninterrupted(run: RunView) -> str:
+    if run.status in ("gone", "unknown"):
+        return "How its last attempt ended is on no record yet."
+    if any(each.outcome == "preempted" for each in run.attempts):
+        return "It was told to stop, and committed first; nothing died."
+    return "Nothing interrupted it."
+
+
 def _life(run: RunView) -> Figure:
     num_kills = sum(each.outcome in ("killed", "failed") for each in run.attempts)
     lives = f"{number_of(len(run.attempts), 'attempt')} with {number_of(len(run.commits), 'commit')}"
@@ -269,7 +277,7 @@ def _life(run: RunView) -> Figure:
         + (
             f"A cross is where an attempt died.{fall if run.lost_steps else ''}"
             if num_kills
-            else "Nothing interrupted it."
+            else _uninterrupted(run)
         ),
         table=Table.of(
             run.attempts,

@@ -88,7 +88,7 @@ def _runs(decision: Decision) -> Table:
 
     def model(place: int) -> str:
         both = decision.runs[place], decision.runs[num_seeds + place]
-        return plain(" ".join(dict.fromkeys(map(view.model_text, both))))
+        return plain(view.models_text(both))
 
     def results(place: int) -> str:
         return " ".join(code(each.candidate_results[place].path) for each in decision.effects)

@@ -140,10 +140,11 @@ _ANSWERS = {
 
 def _data(facts: ModelFacts) -> Iterator[str]:
     manifest = facts.manifest
+    longest = "longer sequence" if manifest.format == "pairs" else "sequence"
     labels = ", ".join(f"{plain(name)}: {count:,}" for name, count in manifest.label_counts.items())
     yield (
         f"Dataset {code(manifest.name)}: {manifest.num_rows:,} rows, {count_text(manifest.num_tokens)} tokens, "
-        f"{manifest.lengths.mean:.0f} a row on average and {manifest.lengths.max:,} at most."
+        f"{manifest.lengths.mean:.0f} in a row's {longest} on average and {manifest.lengths.max:,} at most."
         + (f" Rows by label: {labels}." if labels else "")
     )
     split = facts.exported.recipe["data"]["split"]
@@ -167,6 +168,9 @@ def _training(facts: ModelFacts) -> Iterator[str]:
         + (f" ({plain(', '.join(devices))})" if devices else "")
         + f", {device_hours_text(held_s)} of device time in all."
     )
+    if run.parent is not None:
+        whose = "these very weights are its" if facts.commit.is_inherited else "the steps up to there were its"
+        yield f"A fork of {code(str(run.parent))}: {whose}, and so are their device time and their audit."
 
 
 def _evaluation(facts: ModelFacts) -> Iterator[str]:
@@ -188,12 +192,17 @@ def _evaluation(facts: ModelFacts) -> Iterator[str]:
 
 def _audit(facts: ModelFacts) -> Iterator[str]:
     audit = facts.audit
+    whole = (
+        f"what was learned behind {plain(audit.forked_from)}"
+        if audit and audit.forked_from
+        else "the run as a whole"
+    )
     if audit is None:
         command = code(f"assay audit {facts.run.run_id}")
         yield f"None on record: whether each row was learned once is not proved ({command})."
         return
     yield (
-        f"**{audit.verdict}** of the run as a whole: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
+        f"**{audit.verdict}** of {whole}: {audit.rows_learned:,} of {audit.rows_expected:,} rows "
         f"learned once, {audit.rows_quarantined:,} quarantined, in {audit.epochs} epochs."
     )
     for line in (*audit.problems, *audit.missing[:10], *audit.repeated[:10]):

@@ -109,6 +109,14 @@ def model_text(run: CampaignRun) -> str:
     return "not looked at" if run.warnings is None else " ".join(run.warnings) or "no warning"
 
 
+def models_text(runs: Sequence[CampaignRun]) -> str:
+    """What the numbers of several runs warn of; "no warning" only where none of them does."""
+    said = dict.fromkeys(map(model_text, runs))
+    if len(said) > 1:
+        said.pop("no warning", None)
+    return " ".join(said)
+
+
 def memo_tiles(memo: Memo) -> list[Tile]:
     """How large, how sure, how much: of the first candidate; then of the campaign."""
     if not memo.decisions:

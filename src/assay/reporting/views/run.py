@@ -117,6 +117,8 @@ class CommitView(View):
     """It was found torn or changed, and is never used again."""
     quarantine_reason: str
     """What was found; empty where it is intact."""
+    is_retired: bool
+    """Its files were deleted for later ones, as the recipe's retention says: nothing can go on from it."""
     is_evaluated: bool
     """The flags are of all that it predicts; else of its training, and of *one score* where rows were asked."""
     flags: tuple[WarningView, ...]
@@ -335,6 +337,7 @@ def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[Co
     """The commits of a run's log, with what became of each, and what spoke against its model then."""
     damaged = {entry.folder: entry.reason for entry in entries if isinstance(entry, CommitQuarantined)}
     evaluated = {each.step for each in numbers.evaluations}
+    retired = {folder for entry in entries if isinstance(entry, Commit) for folder in entry.retires}
     return tuple(
         CommitView.of(
             entry,
@@ -342,6 +345,7 @@ def commit_views(entries: Sequence[LogEntry], numbers: ModelNumbers) -> tuple[Co
             num_bytes=sum(file.num_bytes for file in entry.files),
             is_quarantined=entry.folder in damaged,
             quarantine_reason=damaged.get(entry.folder, ""),
+            is_retired=entry.folder in retired,
             is_evaluated=entry.step in evaluated,
             flags=_warning_views(numbers.warnings_at(entry.step)),
         )

@@ -241,10 +241,14 @@ def _learned(run: RunView) -> str:
     assert audit is not None
     skipped = audit.rows_quarantined
     rest = f"; {skipped:,} rows lie in damaged row groups and were set aside" if skipped else ""
+    rows = count_text(audit.rows_learned)
+    if audit.forked_from:
+        behind = f"behind {audit.forked_from}, whose own audit tells of the rows before"
+        return f"Each of {rows} rows was learned exactly once {behind}{rest}."
     if audit.epochs == 1:
-        return f"Each of {count_text(audit.rows_learned)} rows was learned exactly once{rest}."
-    share = count_text(audit.rows_learned / max(audit.epochs, 1))
-    return f"Each of {share} rows was learned exactly once in each of {audit.epochs} epochs{rest}."
+        return f"Each of {rows} rows was learned exactly once{rest}."
+    due = f"In {audit.epochs} epochs, the last perhaps in part, {rows} rows were due"
+    return f"{due}, and each was learned exactly once{rest}."
 
 
 def _survived(run: RunView) -> str:

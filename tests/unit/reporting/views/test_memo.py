@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from assay.cli.campaign import print_decisions
+from assay.records.campaign import CampaignRun
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
 from assay.reporting.views.memo import (
@@ -14,6 +15,7 @@ from assay.reporting.views.memo import (
     mark_of,
     memo_tiles,
     memo_verdict,
+    models_text,
     record_paths,
 )
 
@@ -179,3 +181,16 @@ def test_a_memo_that_is_mailed_takes_its_records_along(memo, decision):
     assert {link[1:] for link in links if link.startswith("#")} <= anchors
     assert {anchor_of(path) for path in records} <= anchors
     assert "](" not in memo_markdown(made).replace("](#", "")
+
+
+def test_no_warning_is_said_of_several_runs_only_where_none_is_warned_of():
+    quiet, warned, older = (
+        CampaignRun(
+            arm="a", seed=0, run_id="r", recipe_sha256="", weights_digest="", audit_verdict="pass",
+            num_attempts=1, device_s=1.0, warnings=warnings,
+        )
+        for warnings in ((), ("its loss is 3.",), None)
+    )  # fmt: skip
+    assert models_text([quiet, quiet]) == "no warning"
+    assert models_text([quiet, warned]) == models_text([warned, warned]) == "its loss is 3."
+    assert models_text([older, quiet]) == "not looked at"
