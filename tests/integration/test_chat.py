@@ -1,5 +1,6 @@
 """`assay chat`: a run's commit and a folder answer, as plain transformers does with the same words."""
 
+import json
 import os
 import pty
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -77,6 +79,34 @@ def test_a_commit_and_its_exported_folder_answer_as_transformers_does(conversati
     assert conversation.say("5 plus 1").text == said_by_transformers(folder, turns)
     conversation.begin_again()
     assert conversation.say("3 plus 4").text == expected
+
+
+def test_a_suite_asks_by_the_template_that_the_model_was_taught(conversations, home, tmp_path):
+    trained_model(home, recipe(conversations, SFT))
+    folder = exported(home, "sft", tmp_path / "model").folder
+    asked = ["3 plus 4", "5 plus 1", "2 plus 2"]
+    right = [said_by_transformers(folder, [{"role": "user", "content": text}]) for text in asked]
+    items = [
+        {"messages": [{"role": "user", "content": text}], "answer": answer}
+        for text, answer in zip(asked, right, strict=True)
+    ]
+    items += [{"prompt": text, "answer": answer} for text, answer in zip(asked, right, strict=True)]
+    (tmp_path / "items.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    same = {"type": "string_check", "operation": "eq", "reference": "{{ item.answer }}"}
+    benchmark = {
+        "type": "generation", "name": "same", "items": "items.jsonl", "sampling": {"max_tokens": 20},
+        "grader": {**same, "input": "{{ sample.output_text }}"},
+    }  # fmt: skip
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump({"name": "sums", "benchmarks": [benchmark]}))
+    suite = str(tmp_path / "suite.yaml")
+    for command in (
+        ["run", str(folder), "--suite", suite, "--run-id", "other"],
+        ["work", "sft", "--suite", suite],
+    ):
+        found = CliRunner().invoke(cli, ["eval", *command, "--json"])
+        assert found.exit_code == 0, found.output
+        results = [json.loads(line) for line in found.stdout.splitlines()]
+        assert results and all(each["score"]["value"] == 1.0 for each in results), results
 
 
 def refused(found: Result, words: str) -> None:

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from assay.training.generation.local_model import LocalModel
 
 
+SUITE_DAY = date(2026, 1, 1)
+"""Today, for a chat template that asks, where a suite asks: no answer hangs on the day of the question."""
+
+
 def scorers_of_commit(
     suite: Suite, suite_path: str, run: Run, commit: Commit, store: ObjectStore
 ) -> Iterator[Scorer]:
@@ -89,11 +93,12 @@ def language_model(
     *,
     tokenizer: Path | None = None,
     cure: str = _NEEDS_TOKENIZER,
-    chat_day: date | None = None,
+    chat_day: date = SUITE_DAY,
 ) -> "LocalModel":
     """A commit's model with the tokenizer of its dataset; `cure`: what to do where there is none.
 
-    `chat_day` asks for the chat template, too, and is what one that asks takes for today.
+    Conversations are written by the dataset's chat template, where it has one; `chat_day` is what a template
+    that asks takes for today.
     """
     from assay.data.dataset.tokens import end_tokens, load_tokenizer, tokenizer_of
     from assay.training.generation.local_model import LocalModel
@@ -103,7 +108,7 @@ def language_model(
     assert isinstance(model, CausalNetwork), type(model)
     dataset = Dataset.open(Path(recipe_of(run).data.dataset))
     path = tokenizer_of(dataset.folder, dataset.manifest, tokenizer, cure).path
-    has_template = chat_day is not None and dataset.manifest.chat_template_sha256 is not None
+    has_template = dataset.manifest.chat_template_sha256 is not None
     return LocalModel(
         causal_model(model.network, load_tokenizer(path)),
         name=f"weights {commit.weights_digest[:12]}",
@@ -160,14 +165,14 @@ def _scorer_of_model(
     )
 
 
-def _template(tokenizer: str | Path, day: date | None) -> "ChatTemplate | None":
+def _template(tokenizer: str | Path, day: date) -> "ChatTemplate | None":
     from assay.data.dataset.formats.template import template_beside
     from assay.data.dataset.tokens import special_tokens, tokenizer_settings
 
     return template_beside(tokenizer, special_tokens(tokenizer_settings(tokenizer)), day)
 
 
-def local_model(folder: str, *, chat_day: date | None = None) -> "tuple[LocalModel, str]":
+def local_model(folder: str, *, chat_day: date = SUITE_DAY) -> "tuple[LocalModel, str]":
     """The model in a checkpoint folder, and the digest of its weights; `chat_day` as in `language_model`."""
     from assay.training.checkpoint.saver import weights_digest
     from assay.training.generation.local_model import LocalModel
@@ -176,7 +181,7 @@ def local_model(folder: str, *, chat_day: date | None = None) -> "tuple[LocalMod
 
     model = load_causal(folder)
     digest = weights_digest(model.network.state_dict())
-    template = _template(checkpoint_path(folder), chat_day) if chat_day is not None else None
+    template = _template(checkpoint_path(folder), chat_day)
     return LocalModel(model, name=f"weights {digest[:12]}", template=template), digest
 
 
