@@ -16,6 +16,7 @@ def startup(assay: PlantedAssay, *arguments: str) -> dict[str, Any]:
     return json.loads(assay.run("triage", "startup", *arguments, "--json").stdout)
 
 
+@pytest.mark.slow
 def test_three_seconds_more_of_imports_are_named_and_all_seconds_are_accounted_for(
     planted_assay: PlantedAssay,
 ) -> None:
