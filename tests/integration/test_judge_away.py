@@ -1,5 +1,6 @@
 """A judge that goes away while real ranks learn from what it pays: for a moment, and for good."""
 
+import re
 import threading
 import time
 from pathlib import Path
@@ -72,7 +73,8 @@ def test_who_is_gone_for_good_ends_the_run_and_once_back_is_asked_about_what_has
         run = judged_run(judge, tmp_path, monkeypatch)
         assert resumed("--workers", "2") == 1
         said = capsys.readouterr().err
-        assert "step 3: " in said and "model_grader_server_error" in said, said
+        # Where its going takes a moment, so few answers of the third step are missing that the fourth ends it.
+        assert re.search("step [34]: ", said) and "model_grader_server_error" in said, said
         assert "Once the judge answers again, go on with assay train --resume" in said, said
         assert "Traceback" not in said
         assert max(commit.step for commit in CommitLog(open_store(run.store_url)).commits()) == 2

@@ -80,13 +80,15 @@ def declare(
     """
     recipe, known_good = (recipe, None) if recipe else known_good_recipe(beside / config.recipe)
     record = _declaration(config, beside, clock, recipe, known_good)
+    given = config.model_dump(mode="json")
+    may_change = {key: given[key] for key in sorted(MAY_CHANGE)}
     folder = home.campaigns / config.name
     store = open_store(str(folder))
     if not store.put_if_absent(CAMPAIGN_FILE, record.to_json().encode()):
         record, config = _as_declared(home, record, config)
         require_suites_as_declared(record, config)
     places = {"folder": str(folder), "beside": record.beside, "dataset": _dataset(record)}
-    settings = {"places": places, **config.model_dump(mode="json", include=set(MAY_CHANGE))}
+    settings = {"places": places, **may_change}
     store.put(SETTINGS_FILE, canonical_json(settings).encode())
     return OpenCampaign(home, record, config, known_good)
 
