@@ -187,6 +187,22 @@ def test_show_gives_a_program_every_documented_key(home: Path, capsys: pytest.Ca
     assert seconds == {"startup": 15, "data": 2 * 10 + 20, "compute": 4 * (2 * 10 + 20), "lost": 2 * 25}
 
 
+def test_show_says_of_which_steps_commits_are_kept(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Home.from_environment().open_ledger() as ledger:
+        recorded_run(ledger, home)
+        first, second, third = (commit(step, attempt=1) for step in (5, 10, 15))
+        entries = [first, second, third.model_copy(update={"retires": (first.folder,)})]
+        ledger.record_log_entries("tiny-1", dict(enumerate(entries)))
+    assert call("show", "tiny-1") == 0
+    assert "3, the last of step 15 (1.5 MB); kept are those of steps 10, 15" in capsys.readouterr().out
+    assert call("show", "tiny-1", "--json") == 0
+    assert [each["is_retired"] for each in json.loads(capsys.readouterr().out)["commits"]] == [
+        True,
+        False,
+        False,
+    ]
+
+
 KILLED = Failure(
     failure_kind="killed_by_signal", run_id="tiny-1", attempt=1, rank=1, host="node-7", device="cuda:3",
     phase="data", step=15, signature="SIGKILL", text="SIGKILL",
