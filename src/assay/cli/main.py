@@ -35,7 +35,7 @@ _COMMANDS = {
     "decide": ("assay.cli.decide", "Scale, narrow or stop: judge a campaign again, write its memo."),
     "evidence": ("assay.cli.evidence", "What a comparison could find; which small scale tells the truth."),
     "scaling": ("assay.cli.scaling", "Fit loss over scale, predict larger runs; compare learning speed."),
-    "triage": ("assay.cli.triage", "Why attempts fail, over a whole fleet, and whether the fix worked."),
+    "triage": ("assay.cli.triage.group", "Why attempts fail, over a whole fleet, and whether the fix worked."),
     "report": ("assay.cli.report", "One self-contained HTML page about a run."),
 }
 

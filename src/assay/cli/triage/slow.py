@@ -1,0 +1,111 @@
+"""`assay triage slow`, `skew`, `startup`: what became slower, who lags, and the time before the first step."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from assay.base.errors import ConfigError
+from assay.cli.given import RUN, SOURCE_PATH, found_ledger, given_home
+from assay.cli.triage.given import JSON, SOURCES, names_in
+
+if TYPE_CHECKING:
+    from assay.triage.slow.series import MeasuredSeries, SeriesNames
+
+
+@click.command()
+@SOURCES
+@click.option("--value", metavar="COL", help="What was measured; of the ledger's runs, seconds per step.")
+@click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601; else rows are in order.")
+@click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
+@click.option("--phases", metavar="A,B,...", help="Columns that the value is made of.")
+@click.option("--least", default=0.005, show_default=True, help="The least change, as a share of the level.")
+@JSON
+def slow(
+    sources: tuple[Path, ...],
+    value: str | None,
+    at: str | None,
+    factors: str | None,
+    phases: str | None,
+    least: float,
+    as_json: bool,
+) -> None:
+    """Find lasting changes in step time or another value, the phase that grew, and the factor at fault.
+
+    A factor is to blame where it changed alone, or where runs cross: this code elsewhere, other code here.
+    A SOURCE is any table that 'triage failures' reads; without one, it is the runs of the ledger."""
+    from assay.cli.screens.triage import print_slow_changes
+    from assay.triage.slow.explain import explain_changes
+    from assay.triage.slow.series import SeriesNames
+
+    names = SeriesNames(value, at, names_in(factors), names_in(phases))
+    found = explain_changes(_series(sources, names), least=least)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_slow_changes(found)
+
+
+@click.command()
+@click.argument("sources", nargs=-1, type=SOURCE_PATH, metavar="SOURCE...", required=True)
+@click.option("--value", metavar="COL", required=True, help="A duration of a rank's own work.")
+@click.option("--place", metavar="A,B,...", required=True, help="Where it was: stage, worker.")
+@click.option("--work", metavar="C,D,...", required=True, help="What it was: step, micro-batch.")
+@click.option("--kind", metavar="COL", help="Of which kind: forward, backward; each is looked at by itself.")
+@JSON
+def skew(sources: tuple[Path, ...], value: str, place: str, work: str, kind: str | None, as_json: bool) -> None:
+    """Say whether the durations of one run differ by place (a slow worker) or by work (uneven batches).
+
+    A collective makes all ranks wait for the slowest: give durations of compute only."""
+    from assay.cli.screens.triage import print_skew
+    from assay.triage.attempts.sources import read_tables
+    from assay.triage.skew import durations_of, split_skew
+
+    where, table, digests = read_tables(list(sources))
+    durations = durations_of(
+        where, table, digests, value=value, place=names_in(place) or (), work=names_in(work) or (), kind=kind
+    )
+    found = split_skew(durations)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_skew(found)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=RUN, metavar="[RUN]...")
+@click.option("--against", type=RUN, metavar="RUN", help="A run that began faster: says which part grew.")
+@JSON
+def startup(runs: tuple[str, ...], against: str | None, as_json: bool) -> None:
+    """Say where the time goes before the first step of RUNs, of all on record unless some are named.
+
+    It counts from the command that asked, or from the death of the attempt before, until the first step has
+    ended; each second is in one part, or is said to be in none."""
+    from assay.cli.screens.triage import print_startup
+    from assay.launch.run import existing_run
+    from assay.triage.startup import startup_of
+
+    home = given_home()
+    chosen = [existing_run(home, run_id) for run_id in runs] or [run for run in home.runs() if not run.is_drill]
+    if not chosen:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+    found = startup_of(chosen, None if against is None else existing_run(home, against))
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        print_startup(found)
+
+
+def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries":
+    if sources:
+        from assay.triage.slow.series import read_series
+
+        return read_series(sources, names)
+    home = given_home()
+    ledger = found_ledger(home)
+    if ledger is None:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right? Or give a SOURCE.")
+    from assay.triage.slow.ledger import ledger_series
+
+    with ledger:
+        return ledger_series(ledger, names)
