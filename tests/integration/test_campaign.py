@@ -368,7 +368,7 @@ def test_the_power_of_each_look_is_said_before_anything_runs(
     for look in (3, 6):
         assert f"look at {look} seeds: scales a gain of " in said.out
     assert "warning: the look at 3 seeds cannot decide: of the candidates that are worth having it " in said.err
-    assert "warning: the campaign cannot answer: " in said.err and "The cheapest cure, for 50%: " in said.err
+    assert "warning: the campaign lacks power: " in said.err and "The cheapest cure, for 50%: " in said.err
     assert not (tmp_path / "home" / "campaigns").exists()
 
 
@@ -404,7 +404,7 @@ def test_what_a_guardrail_can_see_is_said_before_anything_runs(
     assert code == 0, err
     assert "  guardrail english, margin 5 points, on " in out and "of candidates that do no harm" in out
     assert "  safety right, at most 0.1%: " in out
-    assert "warning: guardrail 'english' cannot pass: by the last look it would pass " in err
+    assert "warning: guardrail 'english' lacks power: by the last look it would pass " in err
     assert "For 80%: a margin of " in err and "items instead of" in err
     assert (
         "warning: safety benchmark 'right' cannot pass: " in err

@@ -107,7 +107,7 @@ def _timeless(value: Any) -> Any:
     if isinstance(value, list):
         return [_timeless(each) for each in value]
     if isinstance(value, str):
-        value = re.sub(r"; \d+ deaths? of a rank survived", "", value)
+        value = re.sub(r"; \d+ restarts? survived", "", value)
         return re.sub(r"[\d.]+ (s|min|h)( [\d.]+ (?:s|min))?( of device time| after it is begun)", r"\3", value)
     return value
 

@@ -232,5 +232,7 @@ def print_decisions(decisions: "Sequence[Decision]", *, as_json: bool) -> None:
         for gate in decision.gates:
             click.echo(f"  gate {gate.gate}: {gate_text(gate)}")
             for clause in gate.clauses:
-                mark = click.style(mark_of(gate, clause), fg=TONE_STYLES[clause_tone(gate, clause)])
+                mark = click.style(
+                    mark_of(decision, gate, clause), fg=TONE_STYLES[clause_tone(decision, gate, clause)]
+                )
                 click.echo(f"    {mark} {clause.name:<22} {clause.seen}  ({clause.asks}): {clause.reason}")

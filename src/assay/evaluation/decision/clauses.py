@@ -237,7 +237,7 @@ def audit_clause(facts: Facts) -> Clause:
     failed = next((run for run in facts.runs if run.audit_verdict != "pass"), None)
     num_proved = sum(run.audit_verdict == "pass" for run in facts.runs)
     killed = sum(run.num_attempts - 1 for run in facts.runs)
-    survived = f"; {number_of(killed, 'death')} of a rank survived" if killed else ""
+    survived = f"; {number_of(killed, 'restart')} survived" if killed else ""
     return Clause(
         name="drill: audit",
         type="drill",

@@ -71,8 +71,8 @@ RuleName = Literal[
     "uneven split",
     "telling column",
     "look cannot decide",
-    "campaign cannot answer",
-    "guardrail cannot pass",
+    "campaign lacks power",
+    "guardrail lacks power",
     "clusters differ",
     "several changes",
 ]
@@ -220,11 +220,11 @@ RULES: Mapping[str, Rule] = {
         "are worth having (by `rule.prior_sd`), and on more than it would scale",
         "leave it out of `looks`, or take it with more seeds",
     ),
-    "campaign cannot answer": Rule(
+    "campaign lacks power": Rule(
         f"by its last look a campaign would scale less than {LEAST_FOUND:.0%} of them",
         "more seeds, or more items: the warning says how many",
     ),
-    "guardrail cannot pass": Rule(
+    "guardrail lacks power": Rule(
         f"by a campaign's last look, candidates that do no harm would pass its guardrails less than "
         f"{LEAST_FOUND:.0%} of the time; or a safety benchmark has too few items to bound its rate with no "
         "failure among them",

@@ -163,10 +163,10 @@ def _of_looks(config: CampaignConfig, noise: PairedNoise, looks: list[LookPower]
     ]
     if looks[-1].scales < LEAST_FOUND:
         said = (
-            "the campaign cannot answer: of the candidates that are worth having its last look would scale "
+            "the campaign lacks power: of the candidates that are worth having its last look would scale "
             f"{chance_text(looks[-1].scales)}. {_cure_text(config, noise)}"
         )
-        warnings.append(Warned("campaign cannot answer", said))
+        warnings.append(Warned("campaign lacks power", said))
     return warnings
 
 
@@ -174,15 +174,15 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
     """Guardrails that would refuse what does no harm, alone or together, and safety that nothing could show."""
     known = [each for each in guardrails if each.noise is not None]
     texts = [
-        f"guardrail '{each.rule.benchmark}' cannot pass: by the last look it would pass "
-        f"{chance_text(each.passes)} of the candidates that do no harm, so few or none could be scaled. "
+        f"guardrail '{each.rule.benchmark}' lacks power: by the last look it would pass "
+        f"{chance_text(each.passes)} of the candidates that do no harm, so most could not be scaled. "
         f"{_guardrail_cure(each, num_seeds)}"
         for each in known
         if each.passes < LEAST_FOUND
     ]
     if not texts and (together := math.prod(each.passes for each in known)) < LEAST_FOUND:
         texts = [
-            f"the {len(known)} guardrails cannot pass together: all of them would pass "
+            f"the {len(known)} guardrails lack power together: all of them would pass "
             f"{chance_text(together)} of the candidates that do no harm. More items, more seeds, or wider "
             "margins."
         ]
@@ -194,7 +194,7 @@ def _of_guards(guardrails: list[GuardrailPower], safety: list[SafetyPower], num_
         for each in safety
         if each.draws is not None and each.least_bound > each.rule.max_rate
     ]
-    return [Warned("guardrail cannot pass", text) for text in texts]
+    return [Warned("guardrail lacks power", text) for text in texts]
 
 
 def _guardrail_cure(each: GuardrailPower, num_seeds: int) -> str:

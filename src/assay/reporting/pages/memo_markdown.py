@@ -74,7 +74,7 @@ def _clauses(decision: Decision, gate: GateResult) -> Table:
 
     return Table.of(
         gate.clauses,
-        ("", lambda clause: view.mark_of(gate, clause)),
+        ("", lambda clause: view.mark_of(decision, gate, clause)),
         ("clause", lambda clause: plain(clause.name)),
         ("asks", lambda clause: plain(clause.asks)),
         ("seen", seen),

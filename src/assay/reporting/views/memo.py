@@ -227,18 +227,20 @@ def gate_text(gate: GateResult) -> str:
     return {"pass": f"met, so {gate.then}", "fail": "not met", "undecided": "not met so far"}[gate.verdict]
 
 
-def clause_tone(gate: GateResult, clause: Clause) -> Tone:
-    """A stop condition that holds is bad news; one that does not is none."""
+def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
+    """A stop condition that holds is bad news; one that does not is none, nor is what was not asked."""
+    if clause.name in decision.not_asked:
+        return "open"
     if gate.then != "scale" and clause.verdict != "undecided":
         return "bad" if clause.verdict == "pass" else "good"
     return {"pass": "good", "fail": "bad", "undecided": "open"}[clause.verdict]  # type: ignore[return-value]
 
 
-def mark_of(gate: GateResult, clause: Clause) -> str:
-    """A tick, a cross or a circle; where a condition means stop, one that is not met is nothing to tick off."""
-    if gate.then != "scale" and clause.verdict == "fail":
+def mark_of(decision: Decision, gate: GateResult, clause: Clause) -> str:
+    """✓ holds, ✕ does not, ○ is open; a dash for what was not asked, or is a reason to stop that is none."""
+    if clause.name in decision.not_asked or (gate.then != "scale" and clause.verdict == "fail"):
         return "–"
-    return SIGNS[clause_tone(gate, clause)]
+    return {"pass": SIGNS["good"], "fail": SIGNS["bad"], "undecided": SIGNS["open"]}[clause.verdict]
 
 
 def gain_by_seed(decision: Decision) -> list[float]:

@@ -11,6 +11,7 @@ from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
 from assay.reporting.views.memo import (
     anchor_of,
+    clause_tone,
     gate_text,
     mark_of,
     memo_tiles,
@@ -135,8 +136,22 @@ def test_a_guardrail_has_the_same_mark_and_words_on_the_terminal_as_in_the_memo(
         assert f"**Gate {gate.gate}: {gate_text(gate)}.**" in text
         for clause in gate.clauses:
             (line,) = (line for line in shown.splitlines() if f" {clause.name} " in line)
-            assert line.strip().startswith(mark_of(gate, clause))
+            assert line.strip().startswith(mark_of(made, gate, clause))
             assert clause.reason in line
+
+
+def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_ticked(decision):
+    made = decision("yes", "scale")
+    gate = made.gates[0]
+    clause = gate.clauses[0].model_copy(update={"verdict": "fail"})
+    asked = made.model_copy(update={"not_asked": ()})
+    unasked = made.model_copy(update={"not_asked": (clause.name,)})
+    assert (mark_of(asked, gate, clause), mark_of(unasked, gate, clause)) == ("✕", "–")
+    assert clause_tone(unasked, gate, clause) == "open"
+    stop = gate.model_copy(update={"gate": "stop", "then": "stop"})
+    holds = clause.model_copy(update={"verdict": "pass"})
+    assert (mark_of(asked, stop, holds), clause_tone(asked, stop, holds)) == ("✓", "bad")
+    assert mark_of(asked, stop, clause) == "–"
 
 
 def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
