@@ -259,7 +259,8 @@ def _agree_on(found: "Proposal", sources: tuple[Path, ...], out: Path, options: 
             f"{line}\n"
         )
     click.echo(f"Proposed, from the first rows:\n\n  {line}\n", err=True)
-    click.confirm("Build the dataset so?", abort=True, default=True, err=True)
+    if not click.confirm("Build the dataset so?", default=True, err=True):
+        raise ConfigError("nothing was built. Run the line above with what you want changed, --label, say.")
 
 
 @data.command()

@@ -377,6 +377,7 @@ def test_rows_that_teach_nothing_stop_the_build_or_are_left_out(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("format", "row", "config", "says"),
     [
+        ("chat", {"input": CHAT, "chosen": "a", "rejected": "b"}, {}, "no row has 'messages'.*--format pairs"),
         ("chat", {"conversations": CHAT}, {}, "no row has 'messages'.*meant 'conversations' to be 'messages'"),
         ("pairs", {"prompt": "a", "chosen": "b", "reject": "c"}, {}, "'rejected'.*meant 'reject'"),
         ("chat", {"messages": CHAT}, {"chat_template": None}, "comes with no chat template.*chatml"),

@@ -352,6 +352,19 @@ def test_fields_are_proposed_from_their_names_and_values(tmp_path: Path) -> None
     assert propose([tmp_path / "b.jsonl"], AskedFields()).is_guessed
 
 
+def test_a_column_of_yes_and_no_is_asked_before_what_rows_are_about(tmp_path: Path) -> None:
+    def label_of(**columns: list) -> str | None:
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        texts = [{"text": f"a ticket that says {number}"} | row for number, row in enumerate(rows)]
+        return propose([write_csv(tmp_path / "t.csv", texts)], AskedFields()).label
+
+    topics, answers = ["bill", "login", "other"] * 20, ["yes", "no", "no"] * 20
+    assert label_of(category=topics, escalated=answers) == "escalated"
+    assert label_of(category=topics) == "category"
+    assert label_of(category=topics, escalated=answers, paid=["1", "0", "1"] * 20) == "category"
+    assert label_of(sentiment=["good", "bad", "fair"] * 20, escalated=answers) == "sentiment"
+
+
 def test_a_category_that_is_nearly_always_the_same_is_proposed_as_no_label(tmp_path: Path) -> None:
     rows = [
         {"body": f"row {n}", "prio": "extra" if n == 7 else "usual", "kind": "abc"[n % 3]} for n in range(60)

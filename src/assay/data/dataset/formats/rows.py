@@ -228,9 +228,11 @@ def check_format_fields(format: Format, fields: Iterable[str], where: str) -> No
     nearest = max(ways, key=lambda way: len(roots & set(way)))
     missing = next(name for name in nearest if name not in roots)
     wanted = "; or ".join(", ".join(way) for way in ways)
+    others = [name for name in FIELDS if name != format and any(map(roots.issuperset, FIELDS[name]))]
+    said = f" They are rows of --format {others[0]}." if others else _meant(missing, there)
     raise ConfigError(
         f"{where}: no row has '{missing}'. Rows of the format '{format}' have {wanted}; these have: "
-        f"{', '.join(there)}.{_meant(missing, there)}"
+        f"{', '.join(there)}.{said}"
     )
 
 

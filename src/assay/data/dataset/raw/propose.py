@@ -29,10 +29,10 @@ _TEXT_NAMES = (
     "description",
     "prompt",
 )
-_LABEL_NAMES = (
-    "labels", "class", "category", "target", "sentiment", "rating", "stars", "score", "grade", "y", "topic",
-    "folder",
-)  # fmt: skip
+_LABEL_NAMES = ("labels", "class", "target", "sentiment", "rating", "stars", "score", "grade", "y")
+_YES_NO = ({"yes", "no"}, {"true", "false"}, {"0", "1"}, {"0.0", "1.0"}, {"y", "n"}, {"t", "f"})
+_CATEGORY_NAMES = ("category", "topic", "folder")
+"""What rows are about: learned where no other column asks a question."""
 _TIME_NAMES = ("created_at", "timestamp", "time", "date", "datetime", "created", "published", "when")
 _GROUP_NAMES = (
     "group", "author", "user", "user_id", "document_id", "doc_id", "conversation_id", "session_id", "thread_id",
@@ -158,7 +158,8 @@ def likely_text(columns: Mapping[str, Sequence[Any]]) -> str | None:
 def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> str | None:
     if LABEL in columns and text != LABEL:
         return LABEL
-    for name in _LABEL_NAMES:
+    asked = [name for name, values in columns.items() if name not in _GROUP_NAMES and _is_yes_or_no(values)]
+    for name in (*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES):
         values = columns.get(name)
         if values and name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1:
             return name
@@ -194,6 +195,10 @@ def _is_category(values: Sequence[Any], num_rows: int) -> bool:
     if all(_is_number(value) for value in values):
         return True
     return max(map(len, values)) <= _LONG and len(set(values)) <= max(2, _FEW_SHARE * num_rows)
+
+
+def _is_yes_or_no(values: Sequence[Any]) -> bool:
+    return {str(value).strip().lower() for value in values} in _YES_NO
 
 
 def _largest_share(values: Sequence[Any]) -> float:
