@@ -40,7 +40,7 @@ def _lines(memo: Memo) -> Iterator[str]:
     yield (
         f"The campaign cost {device_time_text(memo.spent_s())}{f' ({plain(memo.cost)})' if memo.cost else ''}; "
         f"{device_time_text(memo.budget_s)} were agreed. "
-        "Candidates share the baseline's runs."
+        f"{plain(view.cost_note(memo))}"
     )
     for decision in memo.decisions:
         yield from _candidate(decision)

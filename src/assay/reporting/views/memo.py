@@ -359,9 +359,20 @@ def _gain_tile(decision: Decision) -> Tile:
     return Tile(f"gain of {decision.candidate}", value, f"{unit}{interval}")
 
 
+def cost_note(memo: Memo) -> str:
+    """What the costs of the memo are of: of a pipeline, not of the stages that answer nothing."""
+    if any(STAGE in each.patch for each in memo.decisions):
+        return (
+            f"That is of the stages that are compared; 'assay show {memo.campaign}' has each stage's cost."
+        )
+    return "Candidates share the baseline's runs."
+
+
 def _cost_tile(memo: Memo) -> Tile:
     # The tile's name says the rest.
     spent, agreed = (
         device_time_text(each).removesuffix(" of device time") for each in (memo.spent_s(), memo.budget_s)
     )
-    return Tile("device time so far", spent, f"of {agreed} agreed" + (f"; {memo.cost}" if memo.cost else ""))
+    compared = "; of the stages compared" if any(STAGE in each.patch for each in memo.decisions) else ""
+    cost = f"; {memo.cost}" if memo.cost else ""
+    return Tile("device time so far", spent, f"of {agreed} agreed{cost}{compared}")

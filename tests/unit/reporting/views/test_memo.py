@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from assay.cli.campaign import print_decisions
+from assay.evaluation.decision.candidate import STAGE
 from assay.records.campaign import CampaignRun
 from assay.reporting.pages.memo_markdown import memo_markdown
 from assay.reporting.pages.memo_page import render_memo_page
@@ -152,6 +153,14 @@ def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_ticke
     holds = clause.model_copy(update={"verdict": "pass"})
     assert (mark_of(asked, stop, holds), clause_tone(asked, stop, holds)) == ("✓", "bad")
     assert mark_of(asked, stop, clause) == "–"
+
+
+def test_the_memo_of_a_pipeline_says_of_which_stages_its_costs_are(memo, decision):
+    stage = decision("dpo", "scale").model_copy(update={"patch": {STAGE: "dpo"}})
+    assert "assay show" in memo_markdown(memo(stage)) and "of the stages compared" in render_memo_page(
+        memo(stage)
+    )
+    assert "Candidates share the baseline" in memo_markdown(memo(decision("a", "scale")))
 
 
 def test_a_stop_gate_that_is_not_met_does_not_read_as_a_failure(decision):
