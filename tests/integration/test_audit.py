@@ -258,7 +258,7 @@ def test_a_quick_audit_says_what_a_deeper_one_has_found(finished, capfd: pytest.
     assert f"'assay audit {run.run_id} --deep' names them" in called("show", run.run_id)[1]
 
 
-def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch) -> None:
+def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finished, monkeypatch, capsys) -> None:
     run, log, dataset = finished
     monkeypatch.setenv("ASSAY_LEDGER", "sqlite:////nowhere/ledger.db")
     (Path(run.run_dir) / AUDIT_FILE).mkdir()  # as good as a read-only folder, for root too
@@ -274,6 +274,11 @@ def test_an_audit_needs_neither_data_nor_ledger_nor_a_folder_to_write_to(finishe
     report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert (report.verdict, report.problems) == ("incomplete", ())
     assert any("which rows were learned" in line for line in report.not_checked)
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", run.run_id])
+    shown = capsys.readouterr().out
+    assert ended.value.code == 3
+    assert f"{report.rows_learned:,} rows learned by the receipts; how many were due is not known" in shown
     flip(Path(run.run_dir) / log.commits()[-1].folder / "__0_0.distcp")
     report, _, _ = audited_run(home, run.run_id, check_shards=True, weights="last")
     assert report.verdict == "fail"

@@ -10,7 +10,7 @@ from assay.base.units import number_of
 from assay.cli.given import RUN, given_home
 
 if TYPE_CHECKING:
-    from assay.records.audit import WeightsDepth
+    from assay.records.audit import AuditReport, WeightsDepth
 
 
 @click.command()
@@ -41,8 +41,7 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
         colour = {"pass": "green", "fail": "red", "incomplete": "yellow"}[verdict]
         stands = "" if verdict == report.verdict else f" of what was looked at; {verdict.upper()} on record"
         click.secho(f"{report.verdict.upper()}{stands}  {report.run_id}", fg=colour, bold=True)
-        epochs = number_of(report.epochs, "epoch")
-        click.echo(f"  {report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}")
+        click.echo(f"  {_rows_text(report)}")
         if report.rows_quarantined:
             click.echo(f"  {number_of(report.rows_quarantined, 'row')} quarantined: their bytes are damaged")
         if report.prompts is not None:
@@ -64,6 +63,13 @@ def audit(run_id: str, quick: bool, deep: bool, as_json: bool) -> None:
     if unkept:
         click.echo(f"the report is not on record: {unkept}", err=True)
     sys.exit({"pass": 0, "fail": 1, "incomplete": 3}[verdict])
+
+
+def _rows_text(report: "AuditReport") -> str:
+    if not report.rows_expected and report.rows_learned:
+        return f"{report.rows_learned:,} rows learned by the receipts; how many were due is not known"
+    epochs = number_of(report.epochs, "epoch")
+    return f"{report.rows_learned:,} of {report.rows_expected:,} rows learned, in {epochs}"
 
 
 def _weights(quick: bool, deep: bool) -> "WeightsDepth":

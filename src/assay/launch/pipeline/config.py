@@ -154,7 +154,9 @@ class PipelineConfig(FrozenConfig):
             raise ValueError(f"compare: {lack[0]}. Give {lack[1]}")
         if absent := [each for each in self.compare.stages if each not in names]:
             raise ValueError(f"compare.stages names '{absent[0]}'; the stages are {', '.join(names)}")
-        if len(self.compared()) < 2:
+        begun = [StageCommit.named(each.from_).stage for each in self.stages if each.from_ is not None]
+        # A name that is no stage's is refused where the file is read, with its line.
+        if set(begun) <= set(names) and len(self.compared()) < 2:
             raise ValueError(
                 "compare: there is one stage to compare. Name two or more as compare.stages, the baseline first"
             )

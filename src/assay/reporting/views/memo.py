@@ -362,9 +362,7 @@ def _gain_tile(decision: Decision) -> Tile:
 def cost_note(memo: Memo) -> str:
     """What the costs of the memo are of: of a pipeline, not of the stages that answer nothing."""
     if any(STAGE in each.patch for each in memo.decisions):
-        return (
-            f"That is of the stages that are compared; 'assay show {memo.campaign}' has each stage's cost."
-        )
+        return f"That is of the stages that are compared; 'assay show {memo.campaign}' has each stage's cost."
     return "Candidates share the baseline's runs."
 
 

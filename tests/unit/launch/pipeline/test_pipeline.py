@@ -137,6 +137,8 @@ def test_stages_are_compared_along_the_line_to_the_last_over_seeds_and_within_a_
         read_pipeline(written(tmp_path, STAGES, **{**whole, "compare": {**compare, "stages": ["base", "sft"]}}))
     with pytest.raises(ConfigError, match="one stage to compare"):
         read_pipeline(written(tmp_path, STAGES[:1], **whole))
+    with pytest.raises(ConfigError, match="stage 'grpo' names 'dpoo'"):
+        read_pipeline(written(tmp_path, with_stage(2, **{"from": "dpoo"}), **whole))
     with pytest.raises(ConfigError, match="asked for by the rule"):
         other = {**compare, "rule": {"primary": ["else"], "least_effect": 0.1}}
         read_pipeline(written(tmp_path, STAGES, **{**whole, "compare": other}))
