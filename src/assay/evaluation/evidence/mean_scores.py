@@ -36,6 +36,9 @@ from assay.records.evaluation import (
     ScoreSlice,
 )
 
+_PAID_AS_SHARES = ("share", "rewards")
+"""Units of scores that often are 0 or 1 in every row."""
+
 
 def mean_estimate(values: Float64[np.ndarray, "row"], clusters: Clusters | None = None) -> Estimate:
     """The mean with Student's interval; without one for a single row or cluster."""
@@ -134,8 +137,14 @@ def compare_score_slices(
 
 
 def _estimate(scores: Float64[np.ndarray, "row"], metric: Metric, clusters: Clusters | None) -> Estimate:
-    is_share = metric.unit == "share" and bool(np.isin(scores, (0.0, 1.0)).all())
-    return share_estimate(scores, clusters) if is_share else mean_estimate(scores, clusters)
+    if metric.unit not in _PAID_AS_SHARES:
+        return mean_estimate(scores, clusters)
+    if np.isin(scores, (0.0, 1.0)).all():
+        return share_estimate(scores, clusters)
+    found = mean_estimate(scores, clusters)
+    if metric.unit != "share" or found.low is None or found.high is None:
+        return found
+    return found.model_copy(update={"low": max(found.low, 0.0), "high": min(found.high, 1.0)})
 
 
 def _paired(differences: Float64[np.ndarray, "row"], clusters: Clusters | None) -> Estimate:

@@ -69,6 +69,17 @@ def test_the_interval_of_a_mean_is_students():
     assert (found.value, found.low, found.high) == pytest.approx((values.mean(), wanted.low, wanted.high))
 
 
+@pytest.mark.parametrize("unit", ["share", "rewards"])
+def test_the_interval_of_what_is_a_share_holds_no_impossible_share(tmp_path, unit):
+    metric = Metric(name="score", unit=unit, higher_is_better=True)
+    found = evaluated(tmp_path / "r", np.array([0.0] + [1.0] * 19), metric).overall.measured[0].estimate
+    assert found is not None and found.low is not None and found.high is not None
+    assert 0.0 < found.low < found.value < found.high < 1.0, "Wilson's"
+    mixed = evaluated(tmp_path / "s", np.array([0.25] + [1.0] * 19), metric).overall.measured[0].estimate
+    assert mixed is not None and mixed.high is not None
+    assert (mixed.high > 1.0) == (unit == "rewards"), "a grader may pay more than 1"
+
+
 def test_one_row_has_no_interval():
     assert mean_estimate(np.array([2.0])).low is None
 
