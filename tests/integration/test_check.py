@@ -216,6 +216,8 @@ def test_sharded_weights_that_do_not_fit_gathered_are_refused_before_a_run_is_ma
     (recipe := tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     numbers = checked(LoadedConfig(tree, {}))[0].method.num_parameters()
     assert numbers is not None
+    assert run("train", recipe, "--check", "--check-seconds", "0") == 0
+    assert "of prompts; each has 4 answers beside" in capfd.readouterr().out
     needed = 4 * numbers * 2 + 4 * numbers * 4
     monkeypatch.setattr("assay.launch.preview.machine_bytes", lambda: needed - 1)
     assert run("train", recipe, "--parallel", "fsdp2", "--workers", "2") == 2

@@ -190,6 +190,18 @@ def build(
     _print(manifest, out, as_json=as_json)
     if not as_json:
         print_build(manifest, out)
+        _print_vocabulary(config.tokenizer, out)
+
+
+def _print_vocabulary(asked: str, out: Path) -> None:
+    """Few texts have no more pieces that come twice."""
+    from assay.data.dataset.tokens import load_tokenizer, new_vocabulary
+
+    size = new_vocabulary(asked)
+    if size is not None and (found := load_tokenizer(out).get_vocab_size()) < size:
+        click.echo(
+            f"  the new tokenizer has {found:,} tokens, not {size:,}: these texts have no more that repeat"
+        )
 
 
 def _as_asked(given: "AskedFields") -> "Proposal":

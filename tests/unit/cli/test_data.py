@@ -272,6 +272,21 @@ def test_a_class_that_reads_as_if_the_label_were_not_known_is_named(corpus: Path
     assert "label 'N/A' (10 rows) is learned as a class" in built and "label 'good' (" not in built
 
 
+@pytest.mark.parametrize(
+    ("texts", "is_said"), [(["a b"] * 40, True), ([f"word{n} {n}" for n in range(400)], False)]
+)
+def test_a_new_tokenizer_that_has_fewer_tokens_than_asked_is_told(
+    tmp_path: Path, monkeypatch, capsys, texts: list[str], is_said: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.csv").write_text("text,label\n" + "".join(f"{text},{n % 2}\n" for n, text in enumerate(texts)))
+    code, built, _ = run(
+        capsys, "data", "build", "own.csv", "--tokenizer", "new:300", "--out", "own", "--workers", "1"
+    )
+    assert code == 0
+    assert ("tokens, not 300: these texts have no more" in built) == is_said
+
+
 def test_classes_that_are_spelled_in_two_ways_and_rare_ones_are_named(corpus: Path, capsys) -> None:
     labels = ["tensor"] * 12 + ["Tensor "] * 11 + ["plot"] * 11 + ["odd"]
     Path("own.csv").write_text("text,label\n" + "".join(f"say {n},{each}\n" for n, each in enumerate(labels)))

@@ -30,7 +30,8 @@ def check_lines(
     frozen = f" are trained; {found.frozen:,} are not (below adapters, a reference)" if found.frozen else ""
     yield f"parameters   {parameters}{frozen}"
     a_step = count_text(found.num_tokens / found.num_steps)
-    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step"
+    answered = f", of prompts; each has {found.answers} answers beside" if found.answers else ""
+    yield f"tokens       {count_text(found.num_tokens)}, {a_step} a step{answered}"
     yield f"commits      {_commits(found, trainer)}"
     on_the_way = f"every {trainer.evaluate_every:,} steps and " if trainer.evaluate_every else ""
     yield f"evaluations  {on_the_way}at the end: {found.num_evaluations:,}"
