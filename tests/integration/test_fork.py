@@ -66,6 +66,8 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
     assert (audit["verdict"], audit["rows_learned"], audit["rows_expected"]) == ("pass", 320, 320)
     assert audit["forked_from"] == f"{parent.run_id}@5"
     assert any(f"up to step 5: run '{parent.run_id}'" in each for each in audit["not_checked"])
+    assert assay("diff", parent.run_id, "fork") == 0
+    assert f"{parent.run_id}@5" in capfd.readouterr().out.partition("environment")[2].partition("data:")[0]
     assert assay("show", "fork") == 0
     assert f"{parent.run_id}@5, with trainer.max_steps 10 → 15" in capfd.readouterr().out
     assert assay("replay", "fork", "--step", 5) == 2
@@ -78,11 +80,13 @@ def test_a_fork_learns_what_was_to_come_and_its_audit_says_from_where(parent: Ru
         assert f"A fork of `parent@5`: {whose}" in card and "of what was learned behind parent@5" in card
 
 
-def test_a_fork_stands_by_itself_once_its_parent_is_gone(parent: Run) -> None:
+def test_a_fork_stands_by_itself_once_its_parent_is_gone(parent: Run, capfd) -> None:
     weights = last(parent.run_id).weights_digest
     assert assay("train", "--from", f"{parent.run_id}@5", "--run-id", "a") == 0
     shutil.rmtree(parent.run_dir)
+    capfd.readouterr()
     assert assay("audit", "a") == 0
+    assert "it is not here any more, so nothing proves them" in capfd.readouterr().out
     assert assay("train", "--from", "a@5", "--run-id", "b") == 0
     assert last("b").weights_digest == weights
 

@@ -88,9 +88,11 @@ def audit_run(
     commits = effective_commits(log)
     problems, not_checked, strays = check_files(run, log, commits, weights)
     if run.parent is not None:
+        parent_id, is_there = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
+        where = f"'assay audit {parent_id}'" if is_there else "it is not here any more, so nothing proves them"
         not_checked.append(
-            f"which rows were learned up to step {run.parent.step}: run '{run.parent.run_id}' learned them, "
-            f"before this one was forked from it ('assay audit {run.parent.run_id}')"
+            f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before this "
+            f"one was forked from it ({where})"
         )
     problems += _problems_of_lineage(run, commits)
     receipts = _read_receipts(commits, log, problems)

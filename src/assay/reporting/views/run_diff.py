@@ -57,7 +57,7 @@ class RunDiffView(View):
     dataset: Annotated[DatasetDiff, AsWritten] | None
     """What differs; null where nothing does, or one of them is not here."""
     environment: tuple[DifferenceView, ...]
-    """Code, PyTorch, devices, hosts and workers, as far as the records have them."""
+    """Code, PyTorch, devices, hosts, workers and the run forked from, as far as the records have them."""
     weights_equal: bool
     """Whether the weights of their last commits are equal, bit for bit."""
     first_other_step: int | None
@@ -112,9 +112,10 @@ def _environment(run: RunView, ledger: Ledger) -> dict[str, Any]:
         "instructions": [each.instructions for each in processors],
         "hosts": [host for each in attempts for host in each.hosts],
         "workers": [str(each.world_size) for each in attempts],
+        "forked from": [str(run.parent)] if run.parent else [],
         "store": [run.store_url.partition("://")[0] if "://" in run.store_url else "folder"],
     }
-    return {name: ", ".join(dict.fromkeys(values)) for name, values in found.items()}
+    return {name: ", ".join(dict.fromkeys(values)) or None for name, values in found.items()}
 
 
 def _dataset_diff(before: RunView, after: RunView) -> DatasetDiff | None:
