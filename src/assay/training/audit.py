@@ -91,8 +91,8 @@ def audit_run(
         parent_id, is_there = run.parent.run_id, Path(run.run_dir).with_name(run.parent.run_id).is_dir()
         where = f"'assay audit {parent_id}'" if is_there else "it is not here any more, so nothing proves them"
         not_checked.append(
-            f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before this "
-            f"one was forked from it ({where})"
+            f"which rows were learned up to step {run.parent.step}: run '{parent_id}' learned them, before "
+            f"this one was forked from it ({where})"
         )
     problems += _problems_of_lineage(run, commits)
     receipts = _read_receipts(commits, log, problems)
