@@ -83,6 +83,7 @@ NOTHING_THERE = (
     "decide no",
     "evidence proxy no.csv",
     "triage ci no.xml",
+    "triage guard no.json",
     "triage failures no.csv",
     "triage fixed no.csv --since 0",
     "triage startup no-run",

@@ -117,7 +117,7 @@ def run(
         result = run_campaign(
             opened,
             ledger,
-            place=Workplace(launcher, arms_at_once),
+            place=Workplace(launcher, arms_at_once, host=place.host()),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     written = write_memo(opened, stopped_by=result.stopped_by)

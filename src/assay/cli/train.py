@@ -201,6 +201,8 @@ def train(
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
         return
+    if place.on != "allocation" and not place.launched:
+        _heed_guards(home, run, workers, place)
     if plan.faults:
         check_plan(plan, world_size=workers, num_steps=planned_steps(run))
     if resume is None and not place.dry_run:
@@ -216,6 +218,14 @@ def train(
         return
     train_it = _train_on_allocation if place.on == "allocation" else _train_here
     train_it(home, run, workers, policy, as_json=as_json)
+
+
+def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) -> None:
+    """On an allocation the scheduler was told before."""
+    from assay.launch.places.guards import heed_guards
+
+    for warning in heed_guards(home, run, world_size=workers, host=place.host()):
+        click.secho(f"warning: {warning}. 'assay triage guard' lists all.", err=True, fg="yellow")
 
 
 def _has_finished(run: "Run") -> bool:

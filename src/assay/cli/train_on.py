@@ -2,6 +2,7 @@
 
 import functools
 import os
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,10 @@ class PlaceOptions:
             from assay.launch.places.slurm_allocation import Allocation
 
             Allocation.from_environment(os.environ)
+
+    def host(self) -> str | None:
+        """The machine that trains; None where Slurm chooses one."""
+        return None if self.on == "slurm" else socket.gethostname()
 
     def slurm_config(self) -> "SlurmConfig":
         """Checked."""

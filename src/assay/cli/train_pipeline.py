@@ -53,7 +53,7 @@ def train_pipeline(
             opened,
             ledger,
             # A cluster queues; this machine has its cores once.
-            place=Workplace(launcher, config.seeds if place.on == "slurm" else 1),
+            place=Workplace(launcher, config.seeds if place.on == "slurm" else 1, host=place.host()),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     print_pipeline(config.name, as_json=as_json)

@@ -22,6 +22,7 @@ from assay.launch.bookkeeping import rebuild_run, writer_of
 from assay.launch.campaign.arms import Arms
 from assay.launch.drive import drive, evaluate_run
 from assay.launch.places.background import launched_here
+from assay.launch.places.guards import heed_guards
 from assay.launch.places.launcher import Launcher, LaunchState
 from assay.launch.places.launches import last_launch, state_of
 from assay.launch.ranks.supervisor import RestartPolicy, Watcher
@@ -89,6 +90,8 @@ class Workplace(NamedTuple):
     clock: Clock = SystemClock()
     state_of: Callable[[Launch], LaunchState] = state_of
     poll_s: float = 0.5
+    host: str | None = None
+    """Where they are trained; None where a scheduler chooses."""
 
 
 class ArmRun(NamedTuple):
@@ -181,6 +184,7 @@ class Training:
         refuse_links(Path(each.run.run_dir))
         settle(each.run, self._ledger)
         num_before = len(saved_attempts(Path(each.run.run_dir)))
+        heed_guards(self._arms.home, each.run, world_size=self._arms.workers, host=self._place.host)
         launch = self._place.launcher.start(each.run, world_size=self._arms.workers)
         self._ledger.record_run(each.run)
         self._ledger.record_launch(launch)

@@ -20,6 +20,7 @@ from pydantic import PositiveInt, field_validator
 from assay.base.config import FrozenConfig
 from assay.base.errors import ConfigError, TrainingError
 from assay.base.names import shell_line
+from assay.launch.places.guards import hosts_left_out
 from assay.launch.places.launcher import LaunchState, resume_command
 from assay.launch.ranks.node_link import link_key
 from assay.records.launch import Launch
@@ -85,11 +86,13 @@ def job_script(
     config.check_world_size(world_size)
     command = resume_command(run, world_size=world_size, options=("--on", "allocation", *options))
     threads = recipe_of(run).trainer.threads_per_rank
+    guarded = hosts_left_out(home, run, world_size=world_size)
     directives = [
         f"--job-name={_job_name(run)}",
         f"--comment={run.run_dir}",
         *([f"--partition={config.partition}"] if config.partition else []),
         *([f"--time={config.time}"] if config.time else []),
+        *([f"--exclude={','.join(guarded)}"] if guarded else []),
         f"--nodes={config.nodes}",
         "--ntasks-per-node=1",
         f"--cpus-per-task={world_size // config.nodes * threads}",

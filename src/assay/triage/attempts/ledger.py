@@ -5,6 +5,7 @@ if few values are shared by many. What an older assay did not write down is no v
 were preempted, or that a drill hurt on purpose, say nothing of failure."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 from assay.base.config import dotted_leaves
@@ -21,32 +22,38 @@ MOST_KEYS = 12
 """Recipe keys that are looked at, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
+RECIPE = "recipe."
+"""What stands before a recipe's key as a factor."""
 
 
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
     """All attempts that are over."""
-    columns, _ = ledger_columns(ledger)
+    columns, _ = ledger_columns(ledger, names.factors or ())
     return built([("the ledger", columns)], names, {"ledger": sha256_of_json(columns.table.to_pylist())})
 
 
-def ledger_columns(ledger: Ledger) -> tuple[Columns, list[Attempt]]:
-    """A row for each attempt that is over, and the attempts themselves, in one order."""
+def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, list[Attempt]]:
+    """A row for each attempt that is over, and the attempts themselves, in one order; with the recipe's keys
+    that tell runs apart, and those among the factors that were asked for."""
     runs = {run.run_id: run for run in ledger.runs() if not run.is_drill}
     attempts = [each for each in ledger.attempts() if each.run_id in runs and each.outcome in OVER]
     if not attempts:
         raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
-    recipes = {run_id: _recipe_texts(run) for run_id, run in runs.items()}
-    keys = _telling_keys([recipes[attempt.run_id] for attempt in attempts])
+    recipes = {run_id: recipe_texts(run) for run_id, run in runs.items()}
+    telling = _telling_keys([recipes[attempt.run_id] for attempt in attempts])
+    there = {key for recipe in recipes.values() for key in recipe}
+    keys = list(dict.fromkeys([*telling, *(name.removeprefix(RECIPE) for name in asked)]))
+    keys = [key for key in keys if key in there]
     units = {run_id: sha256_of_json(recipe) for run_id, recipe in recipes.items()}
     rows = [
         {
             **_row(attempt, runs[attempt.run_id]),
             "unit": units[attempt.run_id],
-            **{f"recipe.{key}": recipes[attempt.run_id].get(key) for key in keys},
+            **{f"{RECIPE}{key}": recipes[attempt.run_id].get(key) for key in keys},
         }
         for attempt in attempts
     ]
-    factors = ("host", "device", "code", "dataset", "world_size", *(f"recipe.{key}" for key in keys))
+    factors = ("host", "device", "code", "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys))
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
@@ -67,8 +74,8 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
     }
 
 
-def _recipe_texts(run: Run) -> dict[str, str | None]:
-    """Dotted key -> its value as text."""
+def recipe_texts(run: Run) -> dict[str, str | None]:
+    """Dotted key -> its value as text, but for what makes runs of one recipe differ."""
     leaves: dict[str, Any] = dict(dotted_leaves(run.recipe))
     return {key: str(value) for key, value in leaves.items() if key.split(".")[-1] not in NOT_OF_THE_UNIT}
 

@@ -159,7 +159,8 @@ def _label_field(columns: Mapping[str, list[Any]], text: str, num_rows: int) -> 
     if LABEL in columns and text != LABEL:
         return LABEL
     asked = [name for name, values in columns.items() if name not in _GROUP_NAMES and _is_yes_or_no(values)]
-    for name in (*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES):
+    names: list[str] = [*_LABEL_NAMES, *(asked if len(asked) == 1 else ()), *_CATEGORY_NAMES]
+    for name in names:
         values = columns.get(name)
         if values and name != text and _is_category(values, num_rows) and len(set(map(str, values))) > 1:
             return name

@@ -1,0 +1,114 @@
+"""A diagnosis becomes a guard: what runs land on it, which hosts a scheduler is to leave out, when it lapses.
+
+What is known of a run before it begins are the factors that the ledger has of attempts: code, dataset, number
+of workers, the recipe's keys, and the host where no scheduler chooses it. A guard of anything else would keep
+nothing, and is refused. Evidence that it was mended is that of `triage fixed`, from the moment on at which it
+was accepted; a run that is refused is none, so a guard that refuses is lifted by hand.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from assay.base.errors import ConfigError
+from assay.records.failure_causes import FailureDiagnosis
+from assay.records.fix_check import FixCheck
+from assay.records.guard import Guard, GuardStanding
+from assay.records.run import Run
+from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.build import ColumnNames
+from assay.triage.attempts.ledger import RECIPE, ledger_attempts, recipe_texts
+from assay.triage.attempts.select import with_values
+from assay.triage.failures.fixed import check_fix
+
+HOST, DEVICE = "host", "device"
+OF_A_RUN = (HOST, DEVICE, "code", "dataset", "world_size")
+
+
+def guard_of(
+    diagnosis: FailureDiagnosis,
+    number: int,
+    *,
+    name: str | None,
+    is_refusing: bool,
+    accepted_s: float,
+    accepted_by: str,
+) -> Guard:
+    """The guard of the cause of that number, from 1; `ConfigError` where it could keep no run of assay."""
+    if not 1 <= number <= len(diagnosis.causes):
+        there = f"causes 1 to {len(diagnosis.causes)}" if diagnosis.causes else "no cause"
+        raise ConfigError(f"--cause {number}: the diagnosis ('{diagnosis.verdict}') names {there}.")
+    cause = diagnosis.causes[number - 1]
+    if not cause.is_confirmed:
+        raise ConfigError(
+            f"--cause {number}: {_text(cause.factors)} is suspected only (p = {cause.p_value:.2g}); a guard "
+            f"stands on what is confirmed. To find out: {cause.next}"
+        )
+    unknown = [each for each in cause.factors if each not in OF_A_RUN and not each.startswith(RECIPE)]
+    if unknown:
+        raise ConfigError(
+            f"'{unknown[0]}' is nothing that assay knows of a run before it begins: {', '.join(OF_A_RUN)}, "
+            f"{RECIPE}KEY. Diagnose assay's own attempts ('assay triage failures --json'), or rename columns."
+        )
+    return Guard(
+        name=name or _text(cause.factors).replace("/", "_"),
+        factors=cause.factors,
+        is_refusing=is_refusing,
+        accepted_s=accepted_s,
+        accepted_by=accepted_by,
+        rate=cause.rate,
+        elsewhere_rate=cause.elsewhere_rate,
+        diagnosis_sha256=diagnosis.digest(),
+    )
+
+
+def factors_known_before(run: Run, *, world_size: int, host: str | None) -> dict[str, str]:
+    """Factor -> value of a run that is to begin; without a host where a scheduler will choose it."""
+    known = {
+        **({} if host is None else {HOST: host}),
+        "code": run.code_version,
+        "dataset": run.dataset_fingerprint[:12],
+        "world_size": str(world_size),
+    }
+    return known | {f"{RECIPE}{key}": text for key, text in recipe_texts(run).items() if text is not None}
+
+
+def lands_on(guard: Guard, known: Mapping[str, str]) -> bool:
+    """Whether all that the guard names is so."""
+    return all(known.get(name) == value for name, value in _places(guard).items())
+
+
+def hosts_to_leave_out(guards: Sequence[Guard], known: Mapping[str, str]) -> list[str]:
+    """The hosts on which such a run would land on a guard, whose other factors hold already."""
+    found = (_places(guard).get(HOST) for guard in guards if lands_on(guard, {**known, **_host_of(guard)}))
+    return sorted({host for host in found if host is not None})
+
+
+def standing_of(guard: Guard, ledger: Ledger | None) -> GuardStanding:
+    """With the evidence of the ledger's attempts on it."""
+    since = None if ledger is None else _evidence(guard, ledger)
+    return GuardStanding(guard=guard, has_lapsed=since is not None and since.verdict == "fixed", since=since)
+
+
+def _evidence(guard: Guard, ledger: Ledger) -> FixCheck | None:
+    try:
+        table = ledger_attempts(ledger, ColumnNames(factors=tuple(guard.factors)))
+        on_it = with_values(table, list(guard.factors.items()))
+    except ConfigError:  # no attempt is over, or none was on it
+        return None
+    return check_fix(on_it, guard.accepted_s)
+
+
+def _places(guard: Guard) -> dict[str, str]:
+    """Its factors; a device is where its host is, for nobody chooses one of a host's."""
+    return {
+        HOST if name == DEVICE else name: value.partition("/")[0] if name == DEVICE else value
+        for name, value in guard.factors.items()
+    }
+
+
+def _host_of(guard: Guard) -> dict[str, str]:
+    host = _places(guard).get(HOST)
+    return {} if host is None else {HOST: host}
+
+
+def _text(factors: Mapping[str, str]) -> str:
+    return "+".join(f"{name}={value}" for name, value in factors.items())
