@@ -1,20 +1,79 @@
-"""The group of `assay triage`."""
+"""The group of `assay triage`; without a command, what to look at first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from assay.cli.given import CommandGroup
+from assay.base.clock import SystemClock
+from assay.base.errors import ConfigError
+from assay.cli.given import SOURCE_PATH, CommandGroup, found_ledger, given_home
 from assay.cli.triage.ci import ci
 from assay.cli.triage.data import data
 from assay.cli.triage.failures import failures, fixed
+from assay.cli.triage.given import JSON
 from assay.cli.triage.guard import guard
 from assay.cli.triage.slow import skew, slow, startup
 from assay.cli.triage.symptoms import hang, symptoms
 
+if TYPE_CHECKING:
+    from assay.triage.findings import Fleet
 
-@click.group(cls=CommandGroup)
-def triage() -> None:
+MOST_STARTS = 100
+"""Runs whose starts are read for a page, the newest."""
+
+
+@click.group(cls=CommandGroup, invoke_without_command=True)
+@click.option("--page", type=click.Path(dir_okay=False, path_type=Path), help="Write it as one HTML page.")
+@click.option(
+    "--junit", multiple=True, type=SOURCE_PATH, help="With --page: results of CI, as 'triage ci' reads them."
+)
+@JSON
+@click.pass_context
+def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
     """Say why attempts fail, over all runs or any table, what their logs name, what became slower or hangs,
-    which data changed, where startup and CI lose time, whether a fix worked; keep runs from what is broken."""
+    which data changed, where startup and CI lose time, whether a fix worked; keep runs from what is broken.
+
+    Without a command: what to look at first, over all runs on record, by device-hours lost a week."""
+    if context.invoked_subcommand is not None:
+        if page is not None or as_json:
+            raise ConfigError(f"--page and --json go behind '{context.invoked_subcommand}', where it has them.")
+        return
+    if junit and page is None:
+        raise ConfigError("--junit is shown on a page: add --page FILE.")
+    from assay.cli.screens.findings import print_findings
+    from assay.triage.findings import look_at
+
+    home = given_home()
+    ledger = found_ledger(home)
+    if ledger is None:
+        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
+    with ledger:
+        fleet = look_at(ledger)
+    if page is not None:
+        _write_page(fleet, page, junit)
+    if as_json:
+        click.echo(fleet.findings.to_json())
+    else:
+        print_findings(fleet.findings)
+
+
+def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
+    from assay.reporting.pages.render import render_document, write_file
+    from assay.reporting.pages.triage_page import triage_document
+    from assay.triage.ci.recorded import read_recorded
+    from assay.triage.ci.report import report_of
+    from assay.triage.startup import startup_of
+
+    ci_report = report_of(read_recorded(junit, commit=None, path=None), None) if junit else None
+    newest = sorted(given_home().runs(), key=lambda run: -run.created_s)
+    try:
+        startup = startup_of([run for run in newest if not run.is_drill][:MOST_STARTS], None)
+    except ConfigError:  # none of them reached a step
+        startup = None
+    document = triage_document(fleet, startup, ci_report, made_s=SystemClock().now_s())
+    write_file(page, render_document(document))
+    click.echo(f"page: {page}", err=True)
 
 
 for command in (failures, symptoms, fixed, guard, slow, skew, hang, startup, data, ci):

@@ -222,8 +222,8 @@ class Ledger:
         parse = partial(record_of_kind, ENTRY_CLASSES.values())
         return self._records(parse, tables.log_entries, run_id)
 
-    def phase_seconds(self, run_id: str) -> list[PhaseSeconds]:
-        """What a run cost, by attempt and rank."""
+    def phase_seconds(self, run_id: str | None = None) -> list[PhaseSeconds]:
+        """What a run cost, or all of them, by attempt and rank."""
         table = tables.phase_seconds
         return self._records(PhaseSeconds.from_json, table, run_id)
 

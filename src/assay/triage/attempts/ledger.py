@@ -53,11 +53,24 @@ def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, 
         }
         for attempt in attempts
     ]
-    factors = ("host", "device", "code", "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys))
+    devices = ("device",) if _devices_tell(attempts) else ()
+    factors = ("host", *devices, "code", "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys))
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
     return columns, attempts
+
+
+def _devices_tell(attempts: Sequence[Attempt]) -> bool:
+    """Whether some host's devices were not always used together; else they are another name for the host."""
+    sets: dict[str, set[frozenset[str]]] = defaultdict(set)
+    for attempt in attempts:
+        of_host: dict[str, set[str]] = defaultdict(set)
+        for host, device in zip(attempt.hosts, attempt.devices, strict=False):
+            of_host[host].add(device)
+        for host, devices in of_host.items():
+            sets[host].add(frozenset(devices))
+    return any(len(found) > 1 for found in sets.values())
 
 
 def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:

@@ -21,6 +21,11 @@ NEAR = 10
 """Measurements on either side that say what changed there."""
 MOST_SHARED = 0.5
 """The share of the values before and after, where a factor changed."""
+MOSTLY = 0.8
+"""The share of one value on a side from which on it is that side's."""
+BY_CHANCE_P, NUM_SHUFFLED = 0.002, 2_000
+"""A factor of many values (hosts of a pool) shares few of them between twenty measurements whatever happens: it
+changed there if shuffling those measurements seldom parts its values as well."""
 NARROW = 1.0 / 3.0
 """Standard error of an effect, at most, as a share of the change."""
 SURE_Z = 2.576
@@ -52,22 +57,41 @@ def changed_factors(factors: Mapping[str, Sequence[str]], change: LevelChange) -
     """Those whose values close to the change are mostly others after than before."""
     found = []
     for name, cells in factors.items():
-        before = _shares(cells[max(change.begins, change.first - NEAR) : change.first])
-        after = _shares(cells[change.first : min(change.ends, change.first + NEAR)])
-        if sum(min(share, after.get(value, 0.0)) for value, share in before.items()) >= MOST_SHARED:
+        before = cells[max(change.begins, change.first - NEAR) : change.first]
+        after = cells[change.first : min(change.ends, change.first + NEAR)]
+        if not _is_other(before, after):
             continue
-        side = {value: int(after.get(value, 0.0) > before.get(value, 0.0)) for value in {**before, **after}}
+        shares, later = _shares(before), _shares(after)
+        side = {value: int(later.get(value, 0.0) > shares.get(value, 0.0)) for value in {**shares, **later}}
         is_after = np.array([side.get(cell, -1) for cell in cells], np.int64)
-        found.append(
-            ChangedFactor(
-                name, max(before, key=before.__getitem__), max(after, key=after.__getitem__), is_after
-            )
-        )
+        was, now = max(shares, key=shares.__getitem__), max(later, key=later.__getitem__)
+        found.append(ChangedFactor(name, was, now, is_after))
     return found
 
 
 def _shares(cells: Sequence[str]) -> dict[str, float]:
     return {value: count / len(cells) for value, count in Counter(cells).items()}
+
+
+def _is_other(before: Sequence[str], after: Sequence[str]) -> bool:
+    """Whether the values of two sides are mostly others, and not by the chance of few measurements."""
+    shares, later = _shares(before), _shares(after)
+    shared = sum(min(share, later.get(value, 0.0)) for value, share in shares.items())
+    if shared >= MOST_SHARED:
+        return False
+    mostly = MOSTLY if min(len(before), len(after)) >= NEAR else 1.0
+    is_one_each = min(max(shares.values()), max(later.values())) >= mostly
+    return is_one_each or _is_parted(before, after, shared)
+
+
+def _is_parted(before: Sequence[str], after: Sequence[str], shared: float) -> bool:
+    """Whether the sides share less than the same cells nearly ever would if their order meant nothing."""
+    _, codes = np.unique(np.asarray([*before, *after]), return_inverse=True)
+    shuffled = np.random.default_rng(0).permuted(np.tile(codes, (NUM_SHUFFLED, 1)), axis=1)
+    is_value = shuffled[:, :, None] == np.arange(codes.max() + 1)
+    here, there = is_value[:, : len(before)].mean(axis=1), is_value[:, len(before) :].mean(axis=1)
+    as_parted = int((np.minimum(here, there).sum(axis=1) <= shared + 1e-9).sum())
+    return (1 + as_parted) / (1 + NUM_SHUFFLED) <= BY_CHANCE_P
 
 
 def crossed_effects(

@@ -17,12 +17,7 @@ def ledger_series(ledger: Ledger, names: SeriesNames) -> MeasuredSeries:
     """One measurement for each attempt that made steps: rank 0's seconds per committed step, and each phase's
     share of them. Work that was rolled back is no step."""
     columns, attempts = ledger_columns(ledger)
-    phases = {
-        (each.run_id, each.attempt): each
-        for run_id in dict.fromkeys(attempt.run_id for attempt in attempts)
-        for each in ledger.phase_seconds(run_id)
-        if each.rank == 0
-    }
+    phases = {(each.run_id, each.attempt): each for each in ledger.phase_seconds() if each.rank == 0}
     rows = [_step_seconds(each, phases.get((each.run_id, each.attempt))) for each in attempts]
     if not any(rows):
         raise ConfigError("no run on record made a step whose time is known. Give a SOURCE with --value.")

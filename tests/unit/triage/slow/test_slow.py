@@ -41,6 +41,31 @@ def test_nobody_is_blamed_where_runs_do_not_cross(number):
         assert [each.verdict for each in fleet(rng, crossed=False).changes] == ["unidentifiable"]
 
 
+@pytest.mark.parametrize("number", [40, *slow(400)])
+def test_a_factor_of_many_values_is_not_blamed_for_what_it_did_not_do(number):
+    """Twenty runs on a pool of sixteen hosts share few hosts before and after a change, whatever made it."""
+    rng, blamed = np.random.default_rng(0), 0
+    for _ in range(number):
+        before, after = rng.integers(8, 60, 2)
+        values = np.exp(rng.normal(0, 0.01, before + after))
+        values[before:] *= 1.2
+        pools = {
+            f"pool of {size}": rng.integers(size, size=len(values)).astype(str).tolist()
+            for size in (2, 4, 16, 64)
+        }
+        blamed += any(each.verdict != "unexplained" for each in explained(values, **pools).changes)
+    assert blamed <= 0.05 * number
+
+
+def test_a_factor_whose_several_values_all_became_others_is_to_blame():
+    rng = np.random.default_rng(0)
+    values = np.exp(rng.normal(0, 0.01, 80))
+    values[40:] *= 1.2
+    hosts = [f"old{rng.integers(4)}" for _ in range(40)] + [f"new{rng.integers(4)}" for _ in range(40)]
+    (change,) = explained(values, host=hosts, user=[f"u{rng.integers(30)}" for _ in range(80)]).changes
+    assert (change.verdict, [*change.assigned]) == ("assigned", ["host"])
+
+
 def test_a_change_without_a_factor_is_unexplained_and_noise_is_none():
     rng = np.random.default_rng(0)
     values = np.exp(rng.normal(0, 0.01, 80))

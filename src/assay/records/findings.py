@@ -1,0 +1,41 @@
+"""What to look at first: what costs device time over all runs, from every question that triage asks."""
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt
+
+from assay.records.record import Record
+
+
+class Finding(Record):
+    """One thing that costs device time."""
+
+    about: Literal["failures", "slower", "spent"]
+    """`failures`: attempts that fail for a reason; `slower`: steps take longer than they did; `spent`: device
+    time that no step was made of."""
+    what: str
+    """In a sentence."""
+    is_confirmed: bool
+    """Whether the record shows it; else it is the next to suspect."""
+    device_hours_a_week: NonNegativeFloat | None
+    """What it costs; None where that is not on record."""
+    next: str
+    """The command, or the deed, that comes next."""
+
+
+class TriageFindings(Record):
+    """All findings: confirmed before suspected, the dearest first."""
+
+    runs: NonNegativeInt
+    """Without drills."""
+    attempts: NonNegativeInt
+    """That are over, and were not preempted."""
+    failures: NonNegativeInt
+    """Those among them that failed."""
+    days: NonNegativeFloat
+    """From the first attempt's start to the last one's end, at least one."""
+    device_hours: NonNegativeFloat
+    """Held by all attempts, as `assay goodput` counts them."""
+    findings: tuple[Finding, ...]
+    not_looked_at: dict[str, str]
+    """Question -> why it could not be asked of this record."""

@@ -1,0 +1,189 @@
+"""What to look at first: every question of triage that the ledger can answer, by device-hours lost a week.
+
+    failures   of each cause, what its failed attempts held beyond what the rate elsewhere would have cost
+    slower     of each lasting rise of step time, the share of what was held since that it added
+    spent      device time by phase: started, made again, stood still, waited for rows, committed
+
+A cause is confirmed where the scan is sure of it, a rise where it is assigned to a factor; what a phase took is
+measured. Parts overlap (work that is made again after a failure is lost, and is the failure's), so they are no
+sum.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from assay.base.clock import utc_text
+from assay.base.errors import ConfigError, DataError
+from assay.base.units import percent_text
+from assay.records.failure_causes import FailureCause, FailureDiagnosis
+from assay.records.findings import Finding, TriageFindings
+from assay.records.phase import Phase
+from assay.records.run import Attempt, PhaseSeconds
+from assay.records.slow_changes import SlowChange, SlowChanges
+from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.build import ColumnNames
+from assay.triage.attempts.ledger import ledger_attempts
+from assay.triage.attempts.table import AttemptTable
+from assay.triage.failures.diagnose import diagnose
+from assay.triage.slow.explain import explain_changes
+from assay.triage.slow.ledger import ledger_series
+from assay.triage.slow.series import MeasuredSeries, SeriesNames
+
+HOUR_S, DAY_S = 3_600.0, 86_400.0
+DAYS_A_WEEK = 7.0
+LEAST_SHARE = 0.01
+"""Of the device time held, below which a phase is nothing to look at."""
+LEAST_RISE = 0.005
+
+SPENT: dict[Phase, tuple[str, str]] = {
+    "lost": ("was made again after interruptions", "assay goodput"),
+    "stalled": ("stood still in hangs", "assay goodput"),
+    "startup": ("went before the first steps", "assay triage startup"),
+    "data": ("waited for rows", "assay data show DATASET, and loader.threads of the recipe"),
+    "checkpoint": ("was spent on commits", "trainer.commit_every: auto ('assay goodput' says how often pays)"),
+    "idle": ("was held with nothing to do", "assay goodput"),
+}
+"""Phase -> what it is, and what comes next."""
+
+Answer = TypeVar("Answer")
+
+
+class Fleet(NamedTuple):
+    """The findings, and the answers that they come from; None where a question could not be asked."""
+
+    findings: TriageFindings
+    table: AttemptTable | None
+    diagnosis: FailureDiagnosis | None
+    series: MeasuredSeries | None
+    changes: SlowChanges | None
+    spent_s: dict[Phase, float]
+
+
+def look_at(ledger: Ledger) -> Fleet:
+    """All runs on record; `ConfigError` where no attempt is over."""
+    runs = {run.run_id for run in ledger.runs() if not run.is_drill}
+    ended = [each for each in ledger.attempts() if each.run_id in runs and each.ended_s is not None]
+    if not ended:
+        raise ConfigError("the ledger has no attempt that is over. 'assay runs' lists what it has.")
+    not_looked_at: dict[str, str] = {}
+    table = _asked("failures", not_looked_at, lambda: ledger_attempts(ledger, ColumnNames()))
+    series = _asked("slower", not_looked_at, lambda: ledger_series(ledger, SeriesNames()))
+    diagnosis = changes = None
+    if table is not None:
+        diagnosis = diagnose(table, window=None, baseline=None, rng=np.random.default_rng(0))
+    if series is not None:
+        changes = explain_changes(series, least=LEAST_RISE)
+    spent_s = _by_phase([each for each in ledger.phase_seconds() if each.run_id in runs])
+    days = max(
+        1.0, (max(each.ended_s or 0.0 for each in ended) - min(each.started_s for each in ended)) / DAY_S
+    )
+    found = [*_of_failures(table, diagnosis), *_of_rises(changes, ended), *_of_phases(spent_s)]
+    findings = TriageFindings(
+        runs=len(runs),
+        attempts=0 if table is None else table.num_rows,
+        failures=0 if table is None else int(table.failures.sum()),
+        days=days,
+        device_hours=sum(spent_s.values()) / HOUR_S,
+        findings=tuple(_ranked(found, weeks=days / DAYS_A_WEEK)),
+        not_looked_at=not_looked_at,
+    )
+    return Fleet(findings, table, diagnosis, series, changes, spent_s)
+
+
+def _asked(question: str, refused: dict[str, str], ask: Callable[[], Answer]) -> Answer | None:
+    try:
+        return ask()
+    except (ConfigError, DataError) as error:
+        refused[question] = str(error)
+        return None
+
+
+def _ranked(found: Sequence[Finding], *, weeks: float) -> list[Finding]:
+    """Confirmed before suspected, the dearest first; hours of all the time become those of a week."""
+    weekly = [
+        each
+        if each.device_hours_a_week is None
+        else each.model_copy(update={"device_hours_a_week": each.device_hours_a_week / weeks})
+        for each in found
+    ]
+    return sorted(weekly, key=lambda each: (not each.is_confirmed, -(each.device_hours_a_week or 0.0)))
+
+
+def _of_failures(table: AttemptTable | None, diagnosis: FailureDiagnosis | None) -> Iterator[Finding]:
+    if table is None or diagnosis is None or not table.failures.sum():
+        return
+    for cause in diagnosis.causes:
+        yield Finding(
+            about="failures",
+            what=_cause_text(cause),
+            is_confirmed=cause.is_confirmed and not cause.is_inseparable,
+            device_hours_a_week=cause.lost_device_hours,
+            next=cause.next,
+        )
+    if not diagnosis.causes:
+        hours = None if table.device_hours is None else float(table.device_hours[table.failures > 0].sum())
+        share = percent_text(diagnosis.rate)
+        yield Finding(
+            about="failures",
+            what=f"{share} of {diagnosis.attempts:,} attempts failed; {diagnosis.because}",
+            is_confirmed=True,
+            device_hours_a_week=hours,
+            next="assay triage symptoms: what they say",
+        )
+
+
+def _cause_text(cause: FailureCause) -> str:
+    factors = " + ".join(f"{name}={value}" for name, value in cause.factors.items())
+    tied = f"; not told apart from {len(cause.ties)} others" if cause.is_inseparable else ""
+    return (
+        f"{factors}: {percent_text(cause.rate)} of {cause.attempts:,} attempts failed, elsewhere "
+        f"{percent_text(cause.elsewhere_rate)}{tied}"
+    )
+
+
+def _of_rises(changes: SlowChanges | None, ended: Sequence[Attempt]) -> Iterator[Finding]:
+    for change in () if changes is None else changes.changes:
+        if change.ratio is not None and change.ratio > 1.0:
+            since_s = float(change.at)
+            held_s = sum(_held_s(each) for each in ended if each.started_s >= since_s)
+            yield Finding(
+                about="slower",
+                what=_rise_text(change, since_s),
+                is_confirmed=change.verdict == "assigned",
+                device_hours_a_week=held_s / HOUR_S * (1.0 - 1.0 / change.ratio),
+                next=change.next,
+            )
+
+
+def _rise_text(change: SlowChange, since_s: float) -> str:
+    phase = "" if change.phase is None else f", most of it in '{change.phase}'"
+    due = ", due to " + " and ".join(change.assigned) if change.assigned else f"; {change.verdict}"
+    assert change.ratio is not None
+    return f"steps take {percent_text(change.ratio - 1.0)} longer since {utc_text(since_s)}{phase}{due}"
+
+
+def _of_phases(spent_s: dict[Phase, float]) -> Iterator[Finding]:
+    held_s = sum(spent_s.values())
+    for phase, (what, following) in SPENT.items():
+        if spent_s.get(phase, 0.0) > LEAST_SHARE * held_s:
+            yield Finding(
+                about="spent",
+                what=f"{percent_text(spent_s[phase] / held_s)} of all device time {what}",
+                is_confirmed=True,
+                device_hours_a_week=spent_s[phase] / HOUR_S,
+                next=following,
+            )
+
+
+def _by_phase(seconds: Sequence[PhaseSeconds]) -> dict[Phase, float]:
+    spent_s: dict[Phase, float] = {}
+    for each in seconds:
+        for phase, spent in each.seconds.items():
+            spent_s[phase] = spent_s.get(phase, 0.0) + spent
+    return spent_s
+
+
+def _held_s(attempt: Attempt) -> float:
+    return ((attempt.ended_s or attempt.started_s) - attempt.started_s) * attempt.world_size

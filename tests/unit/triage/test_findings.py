@@ -1,0 +1,149 @@
+"""What to look at first: what was planted in a fleet is found, with what it cost, the dearest first."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from assay.base.errors import ConfigError
+from assay.cli.main import main
+from assay.records.findings import Finding
+from assay.reporting.pages.render import render_document
+from assay.reporting.pages.triage_page import triage_document
+from assay.store.home import Home
+from assay.triage.findings import Fleet, look_at
+from fleet_ledger import recorded_fleet
+
+NUM_RUNS, RISE_AT = 400, 240
+DAYS = (399 + (100 * 1.3 + 50) / 3600) / 24
+
+
+def looked_at(home: Home) -> Fleet:
+    with home.open_ledger() as ledger:
+        return look_at(ledger)
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """Host n05 fails in 60%; from one version on steps take 30% longer; starting takes 50 s of each run."""
+    home = Home.at(tmp_path_factory.mktemp("planted"))
+    recorded_fleet(
+        home,
+        num_runs=NUM_RUNS,
+        fails=lambda _, host: 0.6 if host == "n05" else 0.03,
+        step_s=lambda run: 1.3 if run >= RISE_AT else 1.0,
+        version_of=lambda run: "0.1+b" if run >= RISE_AT else "0.1+a",
+        hosts=8,
+    )
+    return home
+
+
+def one(found: tuple[Finding, ...], about: str) -> Finding:
+    (it,) = (each for each in found if each.about == about)
+    return it
+
+
+def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted: Home) -> None:
+    fleet = looked_at(planted)
+    found = fleet.findings.findings
+    assert fleet.findings.days == pytest.approx(DAYS, rel=0.01)
+    hours = [each.device_hours_a_week or 0.0 for each in found]
+    assert hours == sorted(hours, reverse=True) and all(each.is_confirmed for each in found)
+
+    spent, slower, failures = (one(found, about) for about in ("spent", "slower", "failures"))
+    weeks = DAYS / 7
+    assert spent.device_hours_a_week == pytest.approx(NUM_RUNS * 8 * 50 / 3600 / weeks, rel=0.01)
+    assert "before the first steps" in spent.what and spent.next == "assay triage startup"
+    # 0.3 of 1.3 of what those attempts held; their starts did not grow, so it is a little less.
+    steps = (NUM_RUNS - RISE_AT) * 8 * 100 * 0.3 / 3600 / weeks
+    assert steps < (slower.device_hours_a_week or 0.0) < 1.5 * steps
+    assert slower.what.startswith(("steps take 30", "steps take 29")) and "due to code" in slower.what
+    assert failures.what.startswith("host=n05: ") and "elsewhere" in failures.what
+
+
+def test_where_nothing_is_planted_what_stands_out_is_what_time_was_spent_on(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_fleet(home, num_runs=150, fails=lambda *_: 0.0)
+    fleet = looked_at(home)
+    assert [each.about for each in fleet.findings.findings] == ["spent"]
+    assert (fleet.findings.attempts, fleet.findings.failures) == (150, 0)
+
+
+def test_failures_that_share_nothing_are_told_without_a_cause(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_fleet(home, num_runs=150, fails=lambda *_: 0.1)
+    found = one(looked_at(home).findings.findings, "failures")
+    assert "of 150 attempts failed; " in found.what and found.next.startswith("assay triage symptoms")
+
+
+def test_a_rise_without_a_factor_is_suspected_and_stands_behind_what_is_confirmed(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_fleet(home, num_runs=200, fails=lambda *_: 0.0, step_s=lambda run: 3.0 if run >= 100 else 1.0)
+    *confirmed, last = looked_at(home).findings.findings
+    assert (last.about, last.is_confirmed) == ("slower", False) and "unexplained" in last.what
+    assert all(each.is_confirmed for each in confirmed)
+    assert (last.device_hours_a_week or 0.0) > max(each.device_hours_a_week or 0.0 for each in confirmed)
+
+
+def test_a_host_and_all_of_its_devices_are_one(planted: Home) -> None:
+    diagnosis = looked_at(planted).diagnosis
+    assert diagnosis is not None
+    (cause,) = diagnosis.causes
+    assert cause.factors == {"host": "n05"} and not cause.is_inseparable
+
+
+def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
+    fleet = looked_at(planted)
+    page = render_document(triage_document(fleet, None, None, made_s=0.0))
+    for each in fleet.findings.findings:
+        assert each.what.split(":")[0].replace("'", "&#39;") in page
+    for title in ("Failures over time", "What failed attempts have in common", "What steps take"):
+        assert title in page
+    assert "src=" not in page and not re.search(r"href=.https?:|url\(", page)
+    assert page.count("<svg") >= 6, "each figure for a desk and for a telephone"
+
+
+def test_what_a_factor_is_called_stays_text(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    version = "<script>alert(1)</script>"
+    recorded_fleet(
+        home,
+        num_runs=200,
+        fails=lambda run, _: 0.8 if run % 5 == 0 else 0.02,
+        version_of=lambda run: version if run % 5 == 0 else "0.1",
+    )
+    fleet = looked_at(home)
+    assert version in one(fleet.findings.findings, "failures").what
+    assert "<script>alert" not in render_document(triage_document(fleet, None, None, made_s=0.0))
+
+
+def test_the_command_prints_json_and_a_page_and_says_where_nothing_is(
+    planted: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def assay(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments])
+        return int(ended.value.code or 0)
+
+    monkeypatch.setenv("ASSAY_HOME", str(planted.folder))
+    assert assay("triage", "--json", "--page", str(tmp_path / "page.html")) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {each["about"] for each in found["findings"]} == {"spent", "slower", "failures"}
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
+    assert assay("triage") == 0
+    assert f"1. {found['findings'][0]['device_hours_a_week']:,.1f} device-h a week" in capsys.readouterr().out
+    assert assay("triage", "--json", "failures") == 2
+    assert "behind 'failures'" in capsys.readouterr().err
+    assert assay("triage", "--junit", str(tmp_path)) == 2
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "nothing"))
+    assert assay("triage") == 2
+    assert "there are no runs in" in capsys.readouterr().err
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_ledger_of_which_no_attempt_is_over_is_said(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    home.open_ledger().close()
+    with pytest.raises(ConfigError, match="no attempt that is over"):
+        looked_at(home)
