@@ -180,7 +180,7 @@ def _actual(program: Program, activity: str, runs: list[RunActual], noted: Actua
         ended=last,
         expected_end=None if is_over or noted is None else noted.expected_end,
         device_hours=sum(run.device_hours for run in runs),
-        device_hours_to_come=0.0 if is_over or noted is None else noted.device_hours_to_come,
+        device_hours_to_come=None if is_over or noted is None else noted.device_hours_to_come,
         runs=tuple(runs),
     )
 

@@ -69,7 +69,7 @@ class Begun(NamedTuple):
     @property
     def is_noted(self) -> bool:
         """Whether what it spent is known, and not only what was planned by now."""
-        return bool(self.actual.runs or self.actual.device_hours)
+        return bool(self.actual.runs) or self.actual.device_hours is not None
 
     def spent_on_open_runs(self) -> float:
         """What was spent, without those runs that are known to be over."""
@@ -97,9 +97,9 @@ def _begun(program: Program, planned: Planned, actual: Actual, now_h: int) -> Be
         runs = tuple(_moved_runs(planned, start_h, end_h))
     hours = {"start_h": start_h, "end_h": end_h, "runs": tuple(run.run for run in runs)}
     spent = actual.device_hours
-    if actual.runs and not spent:
+    if spent is None and actual.runs:
         spent = sum(run.device_hours for run in actual.runs)
-    elif not spent:
+    elif spent is None:
         spent = min(planned.device_hours(), sum(run.run.devices * run.held_h(now_h) for run in runs))
     found = Begun(
         planned.model_copy(update=hours), actual, runs, float(spent), 0.0, float(planned.device_hours())
@@ -108,8 +108,9 @@ def _begun(program: Program, planned: Planned, actual: Actual, now_h: int) -> Be
         found = found._replace(planned_open=float(sum(run.planned(now_h) for run in found.open_runs())))
     if actual.ended is not None:
         return found
-    left = found.planned_open - found.spent_on_open_runs()
-    return found._replace(to_come=actual.device_hours_to_come or max(0.0, left))
+    if actual.device_hours_to_come is not None:
+        return found._replace(to_come=actual.device_hours_to_come)
+    return found._replace(to_come=max(0.0, found.planned_open - found.spent_on_open_runs()))
 
 
 def _end_h(program: Program, planned: Planned, actual: Actual, start_h: int, now_h: int) -> int:

@@ -38,8 +38,11 @@ def given(kind: str) -> dict[str, Any] | None:
         return read_program(CHECKOUT / "programs" / "helpfulness.yaml").program.model_dump(mode="json")
     if kind == "progress":
         ended = {"started": "week 1", "ended": "week 2"}
+        goes_on = {
+            "started": "week 2", "expected_end": "week 4", "device_hours": 2.5, "device_hours_to_come": 0,
+        }  # fmt: skip
         return {
-            "now": "week 3", "activities": {"a": ended, "b": {"started": "week 2", "expected_end": "week 4"}},
+            "now": "week 3", "activities": {"a": ended, "b": goes_on},
             "events": {"e": "week 1 day 2"},
         }  # fmt: skip
     if kind == "drill_report":

@@ -115,7 +115,9 @@ def _misfits_of(program: Program, name: str, actual: Actual, now: str | None) ->
 
 def _sums_that_differ(name: str, actual: Actual) -> Iterator[ProgramMistake]:
     held = sum(run.device_hours for run in actual.runs)
-    if actual.runs and actual.device_hours and abs(held - actual.device_hours) > 1e-6 * max(held, 1.0):
+    if not actual.runs or actual.device_hours is None:
+        return
+    if abs(held - actual.device_hours) > 1e-6 * max(held, 1.0):
         text = f"{actual.device_hours:g}, and its runs sum to {held:g}. Leave one of the two out."
         yield ProgramMistake(f"activities.{name}.device_hours", text)
 

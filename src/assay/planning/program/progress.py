@@ -1,6 +1,6 @@
 """What really happened so far: where re-planning starts from."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt, field_validator, model_validator
 
@@ -44,11 +44,11 @@ class Actual(FrozenConfig):
     """When what goes on is expected to end; None: as long after its start as was planned, or where that is
     past, after a twentieth more of the time that it has taken."""
 
-    device_hours: NonNegativeFloat = 0.0
-    """Spent so far; 0 where nobody noted it: then what was planned until now counts."""
+    device_hours: NonNegativeFloat | None = None
+    """Spent so far; None where nobody noted it: then what was planned until now counts."""
 
-    device_hours_to_come: NonNegativeFloat = 0.0
-    """What runs that go on will still spend; 0: what was planned, less what is spent."""
+    device_hours_to_come: NonNegativeFloat | None = None
+    """What runs that go on will still spend, 0 for nothing; None: what was planned, less what is spent."""
 
     runs: tuple[RunActual, ...] = ()
     """Each run by itself, where the ledger knows them; in the order in which they began."""
@@ -60,8 +60,25 @@ class Actual(FrozenConfig):
         return self
 
 
+def _zeros_that_said_nothing(tree: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 wrote hours that nobody had noted as 0."""
+    hours = ("device_hours", "device_hours_to_come")
+    activities = tree.get("activities")
+    if not isinstance(activities, dict):
+        return tree  # said by whoever validates it
+    said = {
+        name: {key: value for key, value in actual.items() if value or key not in hours}
+        if isinstance(actual, dict)
+        else actual
+        for name, actual in activities.items()
+    }
+    return {**tree, "activities": said}
+
+
 class Progress(Record):
     """The state of a running program."""
+
+    upgrades: ClassVar = (_zeros_that_said_nothing,)
 
     now: Moment
     activities: dict[str, Actual] = Field(default_factory=dict)

@@ -386,7 +386,7 @@ def _device_hours(
     # Luck that hangs on no note, where somebody says what is to come: so more of it is more in every world.
     reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
     of_what_is_left = np.asarray(np.mean(luck or [np.ones(num_worlds)], axis=0) * reached)
-    if each.actual.device_hours_to_come:
+    if each.actual.device_hours_to_come is not None:
         return np.asarray(each.spent + each.to_come * of_what_is_left)
     of_all = of_what_is_left
     if each.actual.expected_end is None and before + expected > 0:

@@ -243,7 +243,7 @@ def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
         over = sum(run.ended is not None for run in actual.runs)
         failed = sum(run.num_failed for run in actual.runs)
         parts.append(
-            f"{over} of {number_of(len(actual.runs), 'run')} over, {actual.device_hours:,.4g} device-hours"
+            f"{over} of {number_of(len(actual.runs), 'run')} over, {found.begun[name].spent:,.4g} device-hours"
         )
         parts += [f"{number_of(failed, 'attempt')} failed"] if failed else []
     if name in found.progress.verdicts:
@@ -327,7 +327,7 @@ def _costs(found: ProgramForecast) -> Iterator[Block]:
             ("attempts", lambda line: str(sum(run.num_attempts for run in line[1].runs))),
             ("failed", lambda line: str(sum(run.num_failed for run in line[1].runs))),
             ("planned", lambda line: f"{planned.get(line[0], 0):,}"),
-            ("held", lambda line: f"{line[1].device_hours:,.4g}"),
+            ("held", lambda line: f"{found.begun[line[0]].spent:,.4g}"),
             ("of it rolled back", lambda line: f"{sum(run.device_hours_lost for run in line[1].runs):,.3g}"),
         )
 

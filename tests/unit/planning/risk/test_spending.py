@@ -1,6 +1,7 @@
 """What is spent and what is left: re-planning, forecast and burn-down say the same of the same notes, and notes
 move the forecast the way they should."""
 
+import json
 import random
 
 import numpy as np
@@ -81,7 +82,7 @@ def random_notes(program: Program, plan: Plan, seed: int) -> Progress:
             entry["ended"] = moment(rng.randint(start, now))
         else:
             entry |= {"expected_end": moment(now + rng.randint(1, 200))} if rng.random() < 0.4 else {}
-            entry |= {"device_hours_to_come": rng.randint(1, 300)} if hours and rng.random() < 0.4 else {}
+            entry |= {"device_hours_to_come": rng.randint(0, 300)} if hours and rng.random() < 0.4 else {}
         if hours and rng.random() < 0.3:
             entry["runs"] = [
                 {
@@ -93,7 +94,7 @@ def random_notes(program: Program, plan: Plan, seed: int) -> Progress:
                 for index in range(rng.randint(1, len(item.runs) + 1))
             ]
         elif rng.random() < 0.5:
-            entry["device_hours"] = rng.randint(1, 400)
+            entry["device_hours"] = rng.randint(0, 400)
         told[item.name] = entry
     return Progress.model_validate({"now": moment(now), "activities": told})
 
@@ -177,7 +178,7 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
     plan = planned(program)
     progress = random_notes(program, plan, seed)
     told = {name: each for name, each in progress.activities.items() if each.ended is None and not each.runs}
-    told = {name: each for name, each in told.items() if getattr(each, what)}
+    told = {name: each for name, each in told.items() if getattr(each, what) is not None}
     assume(told)
     name, each = sorted(told.items())[0]
     before = getattr(each, what)
@@ -235,6 +236,40 @@ def test_what_is_noted_of_a_running_activity_moves_the_forecast(small: Program) 
     assert told(**at_end).outcome.device_hours[0] == 240, "the same work, later"
 
 
+def test_nothing_noted_as_spent_or_to_come_is_nothing_and_what_is_not_noted_is_as_planned(
+    small: Program,
+) -> None:
+    program = small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None})
+    plan = planned(program)
+    start = plan.item("runs").start_h
+    moments = {"started": program.calendar.date_of(start).isoformat()}
+    now = program.calendar.date_of(start + 5).isoformat()
+
+    def told(**noted: float) -> ProgramForecast:
+        progress = Progress.model_validate({"now": now, "activities": {"runs": moments | noted}})
+        again = Progress.from_json(progress.to_json(), source="as written")
+        assert again == progress
+        return played(program, plan, again, worlds=64)
+
+    none_to_come = told(device_hours=100, device_hours_to_come=0)
+    assert none_to_come.to_come == 0 and none_to_come.begun["runs"].is_noted
+    assert set(none_to_come.begun_device_hours["runs"]) == {100.0}
+    none_spent = told(device_hours=0)
+    assert (none_spent.spent, none_spent.to_come, none_spent.begun["runs"].is_noted) == (0, 320, True)
+    nothing_noted = told()
+    assert nothing_noted.spent > 0 and not nothing_noted.begun["runs"].is_noted
+    assert nothing_noted.begun_device_hours["runs"].std() > 0
+
+
+def test_a_zero_of_the_first_version_of_notes_was_not_said() -> None:
+    actual = {"started": "week 1", "device_hours": 0.0, "device_hours_to_come": 0.0}
+    tree = {"kind": "progress", "version": 1, "now": "week 2", "activities": {"a": actual}}
+    found = Progress.from_json(json.dumps(tree), source="then").activities["a"]
+    assert (found.device_hours, found.device_hours_to_come) == (None, None)
+    found = Progress.from_json(json.dumps(tree | {"version": 2}), source="now").activities["a"]
+    assert (found.device_hours, found.device_hours_to_come) == (0.0, 0.0)
+
+
 STARTED = {"started": "2027-01-04"}
 OVER = {"runs": STARTED | {"ended": "2027-01-07"}}
 RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
@@ -256,6 +291,7 @@ RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
             r"runs.runs.0: goes on, and 'runs' has ended",
         ),
         ({"runs": STARTED | {"device_hours": 9, "runs": [RUN]}}, {}, "device_hours: 9, and its runs sum to 5"),
+        ({"runs": STARTED | {"device_hours": 0, "runs": [RUN]}}, {}, "device_hours: 0, and its runs sum to 5"),
         ({"runs": STARTED | {"runs": [RUN | {"ended": "2027-02-01"}]}}, {}, "2027-02-01 lies after now"),
         ({}, {"gate": ["pass"]}, "verdicts.gate: 'runs', which it judges, is not over"),
         ({"runs": STARTED}, {"gate": ["pass"]}, "'runs', which it judges, is not over"),
