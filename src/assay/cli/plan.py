@@ -107,7 +107,11 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
 @click.option("--out", type=OUT_FILE, help="Write the plan (JSON) here, for export, review and re-planning.")
 @click.option("--prices", is_flag=True, help="Also solve with a little more of each limit: what is it worth?")
 @click.option("--option", "options", multiple=True, help="Apply one of the program's options; may be repeated.")
-@click.option("--progress", type=FILE, help="What happened so far (YAML); needs --earlier.")
+@click.option(
+    "--progress",
+    type=FILE,
+    help="What happened so far (YAML); needs --earlier. What its runs held is read from the ledger.",
+)
 @click.option("--earlier", type=FILE, help="The plan that is under way; changed as little as possible.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan's record.")
 @_seconds
@@ -258,6 +262,8 @@ def _solved(
 ) -> "_Solved":
     from assay.base.names import meant
     from assay.cli.screens.plan import conflict_error
+    from assay.launch.program_standing import known_progress
+    from assay.planning.actuals import clock_of
     from assay.planning.begun import begun
     from assay.planning.conflict import find_conflict
     from assay.planning.program.file import read_program, read_progress
@@ -275,7 +281,9 @@ def _solved(
     program = file.program.with_options(options)
     try:
         if progress is not None and earlier is not None:
-            told = read_progress(progress, program)
+            noted, clock = read_progress(progress, program), clock_of(program)
+            now_s = clock.start_s + clock.hour_s * program.calendar.hour_of(noted.now)
+            told = known_progress(given_home(), program, noted, clock=clock, now_s=now_s).progress
             before, known = _read_plan(earlier), as_known(program, told)
             again = replan(program, before, told, effort=effort)
             rest = partial(earliest_rest, before=before, progress=told, effort=effort)

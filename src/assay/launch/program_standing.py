@@ -10,6 +10,8 @@ from assay.launch.rebuild import fold_in_missed
 from assay.planning.actuals import ProgramClock, Spend, clock_of, progress_of
 from assay.planning.program.file import read_program, read_progress
 from assay.planning.program.offer import Offer
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress
 from assay.planning.risk.forecast import ProgramForecast, forecast
 from assay.planning.risk.offer import baseline_of, offered_program
 from assay.reporting.pages.plan_folder import read_offer
@@ -47,16 +49,40 @@ def program_standing(
     now_s = clock.now_s()
     if told is not None:
         now_s = time.start_s + time.hour_s * subject.calendar.hour_of(told.now)
-    with home.open_ledger() as ledger:
-        if problems := fold_in_missed(home, ledger):  # what is spent would be too little
-            raise StoreError("; ".join(problems))
-        progress, spends = progress_of(subject, ledger, clock=time, now_s=now_s, notes=told)
-    decisions = gate_decisions(home, subject)
+    known = known_progress(home, subject, told, clock=time, now_s=now_s)
     found = forecast(
         subject,
         offered,
-        with_decisions(progress, decisions),
+        known.progress,
         baseline=baseline_of(offered.plan),
-        gain=gain_points(decisions),
+        gain=gain_points(known.decisions),
     )
-    return ProgramStanding(found, offered, spends, decisions)
+    return ProgramStanding(found, offered, known.spends, known.decisions)
+
+
+class KnownProgress(NamedTuple):
+    """All that is known of a running program."""
+
+    progress: Progress
+    """The notes, with what the ledger knows of runs and with the verdicts that campaigns gave."""
+    spends: list[Spend]
+    """What its runs held, by the ledger."""
+    decisions: list[GateDecision]
+    """That gates took over."""
+
+
+def known_progress(
+    home: Home, program: Program, notes: Progress | None, *, clock: ProgramClock, now_s: float
+) -> KnownProgress:
+    """What has happened by `now_s`, seconds since the epoch: the notes, the ledger, the gates' decisions.
+
+    Raises `StoreError` where the ledger lacks something, `ConfigError` where a run fits two activities.
+    """
+    progress, spends = notes or Progress(now=clock.moment(program, now_s)), list[Spend]()
+    if (ledger := home.find_ledger()) is not None:
+        with ledger:
+            if problems := fold_in_missed(home, ledger):  # what is spent would be too little
+                raise StoreError("; ".join(problems))
+            progress, spends = progress_of(program, ledger, clock=clock, now_s=now_s, notes=progress)
+    decisions = gate_decisions(home, program)
+    return KnownProgress(with_decisions(progress, decisions), spends, decisions)

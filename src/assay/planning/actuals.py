@@ -36,6 +36,10 @@ class ProgramClock(NamedTuple):
         """Hours since the program's start."""
         return (at_s - self.start_s) / self.hour_s
 
+    def moment(self, program: Program, at_s: float) -> str:
+        """As the program's calendar writes it, in whole hours."""
+        return program.calendar.date_of(round(self.hour(at_s))).isoformat()
+
 
 def clock_of(program: Program, *, hour_s: float = 3600.0) -> ProgramClock:
     """The program's calendar, read in local time."""
@@ -52,28 +56,29 @@ class Spend(NamedTuple):
 
 
 def progress_of(
-    program: Program, ledger: Ledger, *, clock: ProgramClock, now_s: float, notes: Progress | None = None
+    program: Program, ledger: Ledger, *, clock: ProgramClock, now_s: float, notes: Progress
 ) -> tuple[Progress, list[Spend]]:
     """The program's state now, and what its runs spent when.
 
     `notes` tell of people's work, gates and events; of runs, the ledger knows better what was, and they what is
-    expected. Raises `ConfigError` where a run fits two activities.
+    expected. Of what it knows, only what had happened by `now_s` counts. Raises `ConfigError` where a run fits
+    two activities.
     """
-    now = _moment(program, round(clock.hour(now_s)))
-    notes = notes or Progress(now=now)
+    now = clock.moment(program, now_s)
     told, spends = dict(notes.activities), list[Spend]()
     for activity, ids in run_ids_by_activity(program, ledger).items():
         runs: list[RunActual] = []
-        for run_id, attempts in ((run_id, ledger.attempts(run_id)) for run_id in ids):
-            phases = ledger.phase_seconds(run_id)
+        for run_id in ids:
+            attempts, phases = _by_then(ledger.attempts(run_id), ledger.phase_seconds(run_id), now_s=now_s)
+            if not attempts:
+                continue
             held = list(held_spans(attempts, phases, now_s=now_s))
             spends += [
                 Spend(activity, clock.hour(start_s), clock.hour(until_s), spent_s / clock.hour_s)
                 for start_s, until_s, spent_s in held
             ]
-            if attempts:
-                held_s = sum(spent_s for _, _, spent_s in held)
-                runs.append(_run(program, run_id, attempts, phases, held_s, clock))
+            held_s = sum(spent_s for _, _, spent_s in held)
+            runs.append(_run(program, run_id, attempts, phases, held_s, clock))
         if runs:
             told[activity] = _actual(program, activity, runs, told.get(activity))
     progress = notes.model_copy(update={"now": now, "activities": told})
@@ -128,8 +133,8 @@ def _run(
     ended_s = attempts[-1].ended_s if is_over else None
     return RunActual(
         run_id=run_id,
-        started=_moment(program, round(clock.hour(attempts[0].started_s))),
-        ended=None if ended_s is None else _moment(program, round(clock.hour(ended_s))),
+        started=clock.moment(program, attempts[0].started_s),
+        ended=None if ended_s is None else clock.moment(program, ended_s),
         device_hours=held_s / clock.hour_s,
         device_hours_lost=sum(each.seconds.get("lost", 0.0) for each in phases) / clock.hour_s,
         device_hours_by_phase=_by_phase(phases, held_s, clock),
@@ -150,6 +155,21 @@ def _by_phase(phases: Sequence[PhaseSeconds], held_s: float, clock: ProgramClock
     if unreported_s > clock.hour_s * 1e-6:
         seconds["unreported"] = unreported_s
     return {phase: spent_s / clock.hour_s for phase, spent_s in seconds.items()}
+
+
+def _by_then(
+    attempts: Sequence[Attempt], phases: Sequence[PhaseSeconds], *, now_s: float
+) -> tuple[list[Attempt], list[PhaseSeconds]]:
+    """What was to be seen then: of an attempt that ended later, only that it was running."""
+    begun = [each for each in attempts if each.started_s <= now_s]
+    seen = [
+        each.model_copy(update={"ended_s": None, "outcome": "running"})
+        if each.ended_s is not None and each.ended_s > now_s
+        else each
+        for each in begun
+    ]
+    told = {each.attempt for each, then in zip(begun, seen, strict=True) if each.outcome == then.outcome}
+    return seen, [each for each in phases if each.attempt in told]
 
 
 def held_spans(
@@ -183,7 +203,3 @@ def _actual(program: Program, activity: str, runs: list[RunActual], noted: Actua
         device_hours_to_come=None if is_over or noted is None else noted.device_hours_to_come,
         runs=tuple(runs),
     )
-
-
-def _moment(program: Program, hour: int) -> str:
-    return program.calendar.date_of(hour).isoformat()

@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from click.testing import CliRunner, Result
 
 from assay.base.errors import ConfigError, StoreError
 from assay.cli.main import cli
+from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.store.home import Home
 
 
 @pytest.fixture
@@ -114,6 +117,66 @@ def test_replanning_begins_with_what_happened(program: Path, tmp_path: Path) -> 
     progress.write_text("now: week 2 day 2\nactivities:\n  prepare: {start: week 1}\n")
     with pytest.raises(ConfigError, match=r"(?s)progress\.yaml:3: activities\.prepare\.start: no such key"):
         run("solve", str(program), "--progress", str(progress), "--earlier", str(plan))
+
+
+def record(run_id: str, *, started: str, ended: str, devices: int) -> None:
+    """A run that succeeded goes into the ledger of the home."""
+    begin_s, end_s = (datetime.fromisoformat(moment).timestamp() for moment in (started, ended))
+    with Home.from_environment().open_ledger() as ledger:
+        ledger.record_run(
+            Run(
+                run_id=run_id,
+                created_s=begin_s,
+                recipe={},
+                recipe_sha256="",
+                dataset_fingerprint="",
+                code_version="",
+                run_dir="",
+                store_url="",
+            )
+        )
+        ledger.record_attempt(
+            Attempt(
+                run_id=run_id,
+                attempt=1,
+                world_size=devices,
+                start_step=0,
+                started_s=begin_s,
+                ended_s=end_s,
+                outcome="succeeded",
+            )
+        )
+        for rank in range(devices):
+            held_s = end_s - begin_s
+            ledger.record_phase_seconds(
+                PhaseSeconds(run_id=run_id, attempt=1, rank=rank, held_s=held_s, seconds={"compute": held_s})
+            )
+
+
+def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, folder, notes = tmp_path / "home", tmp_path / "offer", tmp_path / "notes.yaml"
+    monkeypatch.setenv("ASSAY_HOME", str(home))
+    run("offer", str(program), "--quick", "--worlds", "100", "--out", str(folder))
+    notes.write_text(
+        "now: 2027-03-09\nactivities:\n  prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}\n"
+        "events: {new_data: 2027-03-08}\n"
+    )
+    earlier = ("--earlier", str(folder / "plan.json"))
+
+    def said() -> tuple[str, str]:
+        status = json.loads(run("status", str(program), str(folder), "--notes", str(notes), "--json").stdout)
+        solved = run("solve", str(program), "--progress", str(notes), *earlier).stdout
+        words = f"({status['spent_device_hours']:,.4g} spent; to come of what has begun: "
+        return f"{words}{status['to_come_device_hours']:,.4g})", " ".join(solved.split())
+
+    told, solved = said()
+    assert told == "(0 spent; to come of what has begun: 0)" and told in solved
+    assert not (home / "ledger.db").exists(), "who only asks makes nothing"
+    record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
+    told, solved = said()
+    assert told.startswith("(160 spent; ") and told in solved
 
 
 def test_a_plan_of_an_older_program_is_exported_with_a_warning(program: Path, tmp_path: Path) -> None:

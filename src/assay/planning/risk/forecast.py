@@ -363,36 +363,56 @@ def _device_hours(
     outcome: Outcome,
     now_h: float,
 ) -> Array:
-    """What an activity that has begun spends in each world, from its start to its end."""
-    num_worlds = len(outcome.device_hours)
+    """What an activity that has begun spends in each world, from its start to its end.
+
+    What is stated to be to come and what was planned for the time that is left have the same luck, which hangs
+    on no hours that are noted: so to state what would be taken anyway changes nothing, and more is never less.
+    """
     if each.actual.ended is not None:
-        return np.full(num_worlds, each.spent)
-    # What the open runs hold from now on: as drawn; as it came, for a stop may end them before.
-    drawn, came, expected = np.zeros(num_worlds), np.zeros(num_worlds), 0.0
-    luck, before = list[Array](), 0.0
+        return np.full(len(outcome.device_hours), each.spent)
+    luck = _luck_of_what_is_left(each, indices, facts, left, outcome, now_h)
+    if each.actual.device_hours_to_come is not None:
+        return np.asarray(each.spent + each.to_come * luck)
+    on_open, by_now = each.spent_on_open_runs(), _planned_by_now(each, now_h)
+    total = by_now + (each.planned_open - by_now) * luck
+    return np.asarray(each.spent - on_open + np.maximum(on_open, total))
+
+
+def _planned_by_now(each: Begun, now_h: float) -> float:
+    """Device-hours of its open runs for which the time has passed; overdue, a twentieth more is to come."""
+    held = float(sum(run.run.devices * run.held_h(int(now_h)) for run in each.open_runs()))
+    return held if held < each.planned_open else each.planned_open / OVERDUE
+
+
+def _luck_of_what_is_left(
+    each: Begun,
+    indices: Sequence[int],
+    facts: dict[int, _Fact],
+    left: dict[int, Array],
+    outcome: Outcome,
+    now_h: float,
+) -> Array:
+    """Per world: (what its open runs hold from now on) / (what they are expected to), by a mean over the runs
+    that does not hang on when they are noted to end; less where a stop ends them before."""
+    num_worlds, items = len(outcome.device_hours), outcome.simulated.items
+    drawn, came, luck, expected = np.zeros(num_worlds), np.zeros(num_worlds), np.zeros(num_worlds), 0.0
     places = [*indices, *(-1 for _ in each.runs[len(indices) :])]
     for index, run in zip(places, each.runs, strict=False):
         if run.told is not None and run.told.ended is not None:
             continue
-        devices, hours = run.run.devices, run.left_h(int(now_h))
-        before += devices * run.held_h(int(now_h))
-        expected += devices * hours
+        devices, hours = run.run.devices, float(run.left_h(int(now_h)))
         if index not in left:
             drawn, came = drawn + devices * hours, came + devices * hours
-            continue
-        luck.append(left[index] / max(hours, 1e-9))
-        drawn = drawn + devices * left[index]
-        came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - facts[index].start_h))
-    # Luck that hangs on no note, where somebody says what is to come: so more of it is more in every world.
+            weight, own = devices * hours, np.ones(num_worlds)
+        else:
+            fact = facts[index]
+            drawn = drawn + devices * left[index]
+            came = came + devices * np.maximum(0.0, outcome.replay.held_h[index] - (now_h - fact.start_h))
+            planned_h = max(1.0, items[index].planned_h - fact.held_h) if fact.is_stated else hours
+            weight, own = devices * planned_h, left[index] / max(hours, 1e-9)
+        luck, expected = luck + weight * own, expected + weight
     reached = np.divide(came, drawn, out=np.ones(num_worlds), where=drawn > 0).clip(0.0, 1.0)
-    of_what_is_left = np.asarray(np.mean(luck or [np.ones(num_worlds)], axis=0) * reached)
-    if each.actual.device_hours_to_come is not None:
-        return np.asarray(each.spent + each.to_come * of_what_is_left)
-    of_all = of_what_is_left
-    if each.actual.expected_end is None and before + expected > 0:
-        of_all = (before + came) / (before + expected)
-    on_open = each.spent_on_open_runs()
-    return np.asarray(each.spent - on_open + np.maximum(on_open, each.planned_open * of_all))
+    return np.asarray((luck / expected if expected else 1.0) * reached)
 
 
 def _device_hours_ahead(outcome: Outcome, facts: dict[int, _Fact]) -> Array:

@@ -89,7 +89,20 @@ def test_a_run_of_two_activities_is_refused(small, ledger):
     record(ledger, "runs-a", 60, 64)
     greedy = small.changed({"activities.extra.runs.ids": "r*"})
     with pytest.raises(ConfigError, match=r"'runs-a' belongs to 'runs' .* and 'extra' \(r\*\)"):
-        progress_of(greedy, ledger, clock=CLOCK, now_s=at(80))
+        progress_of(greedy, ledger, clock=CLOCK, now_s=at(80), notes=NOTES)
+
+
+def test_of_what_the_ledger_knows_only_what_had_happened_by_then_counts(small, ledger):
+    """Notes of Monday, read on Wednesday."""
+    record(ledger, "runs-a", 60, 72)
+    record(ledger, "runs-b", 60, 66)
+    record(ledger, "runs-c", 75, 80)
+    ledger.record_run(ledger.run("runs-c").model_copy(update={"run_id": "runs-that-no-attempt-has-begun"}))
+    progress, spends = progress_of(small, ledger, clock=CLOCK, now_s=at(70), notes=NOTES)
+    actual = progress.activities["runs"]
+    assert {run.run_id: run.device_hours for run in actual.runs} == pytest.approx({"runs-a": 80, "runs-b": 48})
+    assert {run.run_id: run.ended is None for run in actual.runs} == {"runs-a": True, "runs-b": False}
+    assert sum(spend.device_hours for spend in spends) == pytest.approx(128)
 
 
 def played(offered, ledger, now_h, *, gain=None, **changes):

@@ -193,6 +193,47 @@ def test_more_spent_more_to_come_or_a_later_end_is_never_a_better_forecast(
         assert now.device_hours.mean() > was.device_hours.mean()
 
 
+@given(SEEDS, SEEDS, st.floats(0.0, 1.4), st.booleans(), st.sampled_from([0, 30]))
+@settings(max_examples=25, deadline=None)
+def test_to_state_what_would_be_taken_anyway_changes_no_forecast(
+    which: int, seed: int, share: float, by_runs: bool, late_h: int
+) -> None:
+    """Hours that follow from the time since the start, or from runs that are known; and the same, stated."""
+    program = ample(random_program(which))
+    plan = planned(program)
+    item = random.Random(seed).choice([item for item in plan.items if item.runs] or [None])
+    assume(item is not None)
+    now_h = item.start_h + 1 + int(share * (item.end_h - item.start_h))
+
+    def moment(hour: int) -> str:
+        return program.calendar.date_of(hour).isoformat()
+
+    told: dict[str, object] = {"started": moment(item.start_h)}
+    if late_h:
+        told["expected_end"] = moment(max(now_h, item.end_h) + late_h)
+    if by_runs:
+        told["runs"] = [
+            {
+                "run_id": f"{index}",
+                "started": moment(run.holds[0][0] + 3 * index),
+                "device_hours": run.devices * (now_h - run.holds[0][0] - 3 * index),
+            }
+            for index, run in enumerate(item.runs)
+            if run.holds[0][0] + 3 * index < now_h
+        ]
+
+    def told_of(**stated: float) -> ProgramForecast:
+        notes = {"now": moment(now_h), "activities": {item.name: told | stated}}
+        return played(program, plan, Progress.model_validate(notes))
+
+    before = told_of()
+    after = told_of(device_hours=before.spent, device_hours_to_come=before.to_come)
+    assert (after.spent, after.to_come) == (before.spent, before.to_come)
+    if before.to_come:
+        np.testing.assert_allclose(after.outcome.device_hours, before.outcome.device_hours)
+    np.testing.assert_array_equal(after.outcome.decision_h, before.outcome.decision_h)
+
+
 def test_what_waited_for_devices_has_not_held_them(small: Program) -> None:
     """Long overdue, noted to have spent little: its work is what was planned, not all hours since its start."""
     program = calm(small.changed({"gates": {}, "activities.memo.after": ["runs"], "activities.extra": None}))
