@@ -6,6 +6,7 @@ gates.G.evidence.campaign --> runs/campaigns/NAME/decisions --> scale: pass | na
 from pathlib import Path
 from typing import NamedTuple
 
+from assay.base.errors import ConfigError
 from assay.launch.campaign.folder import find_campaign
 from assay.launch.campaign.memo import newest_decisions
 from assay.planning.program.program import Program
@@ -55,10 +56,15 @@ def gain_points(decisions: list[GateDecision]) -> Estimate | None:
 
 
 def with_decisions(progress: Progress, decisions: list[GateDecision]) -> Progress:
-    """Notes with the verdicts that campaigns gave; a verdict that is noted by hand gives way to them."""
+    """Notes with the verdicts that campaigns gave; `ConfigError` where another is noted by hand."""
     verdicts = dict(progress.verdicts)
     for each in decisions:
         looks = verdicts.get(each.gate, ())
+        if looks and looks[-1] not in ("again", each.verdict):
+            raise ConfigError(
+                f"verdicts.{each.gate}: '{looks[-1]}' is noted, and its campaign '{each.decision.campaign}' "
+                f"decided '{each.verdict}' ({each.path}). Leave the note out: the campaign's holds."
+            )
         before = tuple(said for said in looks[:-1] if said == "again")
         verdicts[each.gate] = (*before, each.verdict)
     return progress.model_copy(update={"verdicts": verdicts})

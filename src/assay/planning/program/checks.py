@@ -139,12 +139,15 @@ def _looks_that_are_not_there(
     key, looks = f"verdicts.{name}", 1 + (gate.again.at_most if gate.again else 0)
     if not said:
         yield ProgramMistake(key, "says nothing. Leave it out until the gate has been held.")
-    if gate.again is None and "again" in said:
-        yield ProgramMistake(key, "'again', and the gate repeats nothing (it has no 'again').")
+    elif any(verdict != "again" for verdict in said[:-1]):
+        text = f"{', then '.join(said)}: it is held once more only after 'again'. Note the one that holds."
+        yield ProgramMistake(key, text)
+    elif gate.again is None and "again" in said:
+        text = "'again', and the gate repeats nothing (it has no 'again'). Note pass, narrow or stop."
+        yield ProgramMistake(key, text)
     elif len(said) > looks:
-        yield ProgramMistake(key, f"{len(said)} verdicts; the gate may be held {looks} times.")
-    if any(verdict != "again" for verdict in said[:-1]):
-        yield ProgramMistake(key, f"{', then '.join(said)}: it is held once more only after 'again'.")
+        text = f"{len(said)} verdicts; the gate may be held {looks} times. Leave out those that were not said."
+        yield ProgramMistake(key, text)
 
 
 def _not_over(

@@ -18,7 +18,8 @@ from assay.base.names import meant
 from assay.base.nested_models import models_in
 from assay.base.value_text import kind_text, message_of
 from assay.planning.program.campaign_rule import with_campaigns
-from assay.planning.program.checks import ProgramMistake, misfits, problems_of, short_budgets
+from assay.planning.program.checks import ProgramMistake, problems_of, short_budgets
+from assay.planning.program.gate_notes import mistakes_in_notes
 from assay.planning.program.program import Program
 from assay.planning.program.progress import Progress
 from assay.planning.program.readable import readable
@@ -65,8 +66,9 @@ def read_program(path: Path, *, may_be_short: bool = False) -> ProgramFile:
 
 
 def read_progress(path: Path, program: Program) -> Progress:
-    """Read what happened so far; what the program does not hold, or lies after `now`, is said with its line."""
-    progress, _ = _read(path, Progress, lambda told, unread: misfits(program, told, unread))
+    """Read what happened so far; what the program does not hold, lies after `now`, or contradicts another note,
+    is said with its line."""
+    progress, _ = _read(path, Progress, lambda told, unread: mistakes_in_notes(program, told, unread))
     return progress
 
 

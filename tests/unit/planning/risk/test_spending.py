@@ -13,6 +13,7 @@ from assay.base.errors import ConfigError
 from assay.planning.begun import begun
 from assay.planning.heuristic import first_schedule
 from assay.planning.problem import compile_problem
+from assay.planning.program.file import read_progress
 from assay.planning.program.offer import Offer, Safety, Spread
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -312,7 +313,10 @@ def test_a_zero_of_the_first_version_of_notes_was_not_said() -> None:
 
 
 STARTED = {"started": "2027-01-04"}
-OVER = {"runs": STARTED | {"ended": "2027-01-07"}}
+OVER = {"runs": STARTED | {"ended": "2027-01-06"}}
+HELD = OVER | {"gate": {"started": "2027-01-06T09:00", "ended": "2027-01-06T13:00"}}
+GOING = OVER | {"gate": {"started": "2027-01-06T09:00"}}
+LATER, EARLIER = {"started": "2027-01-07"}, {"started": "2027-01-06T10:00"}
 RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
 
 
@@ -334,18 +338,34 @@ RUN = {"run_id": "a", "started": "2027-01-04", "device_hours": 5}
         ({"runs": STARTED | {"device_hours": 9, "runs": [RUN]}}, {}, "device_hours: 9, and its runs sum to 5"),
         ({"runs": STARTED | {"device_hours": 0, "runs": [RUN]}}, {}, "device_hours: 0, and its runs sum to 5"),
         ({"runs": STARTED | {"runs": [RUN | {"ended": "2027-02-01"}]}}, {}, "2027-02-01 lies after now"),
+        (OVER, {"gate": ["pass"]}, "verdicts.gate: 'pass', and when the gate was held is not noted"),
+        (GOING, {"gate": ["pass"]}, "verdicts.gate: 'pass', and the gate is not over (activities.gate.ended)"),
+        (HELD, {}, "activities.gate.ended: over since 2027-01-06T13:00, and what it said is not noted"),
+        (
+            OVER | {"extra": LATER},
+            {},
+            "extra.started: began 2027-01-07, and 'gate', the gate for",
+        ),
+        (
+            GOING | {"memo": LATER},
+            {},
+            "memo.started: began 2027-01-07, and 'gate', the gate for",
+        ),
+        (HELD | {"extra": EARLIER}, {"gate": ["pass"]}, "waits, was over 2027-01-06T13:00 only"),
+        (HELD | {"extra": LATER}, {"gate": ["stop"]}, "waits, said 'stop' (verdicts.gate)"),
+        (HELD | {"extra": LATER}, {"gate": ["narrow"]}, "waits, said 'narrow' (verdicts.gate)"),
+        (HELD | {"extra": LATER}, {"gate": ["again"]}, "waits, said 'again' (verdicts.gate)"),
+        (HELD, {"gate": ["stop", "pass"]}, "stop, then pass: it is held once more only after 'again'"),
         ({}, {"gate": ["pass"]}, "verdicts.gate: 'runs', which it judges, is not over"),
         ({"runs": STARTED}, {"gate": ["pass"]}, "'runs', which it judges, is not over"),
-        (OVER, {"gate": ["pass", "pass"]}, "it is held once more only after 'again'"),
-        (OVER, {"gate": ["again"] * 3}, "3 verdicts; the gate may be held 2 times"),
-        (OVER, {"gate": []}, "says nothing"),
+        (HELD, {"gate": ["pass", "pass"]}, "it is held once more only after 'again'"),
+        (HELD, {"gate": ["again"] * 3}, "3 verdicts; the gate may be held 2 times"),
+        (HELD, {"gate": []}, "verdicts.gate: says nothing"),
     ],
 )
 def test_notes_that_do_not_fit_get_one_error_each(
     small: Program, activities, verdicts, said: str, tmp_path
 ) -> None:
-    from assay.planning.program.file import read_progress
-
     progress = Progress.model_validate({"now": "2027-01-08", "activities": activities, "verdicts": verdicts})
     path = tmp_path / "notes.yaml"
     path.write_text(progress.model_dump_json(exclude={"kind", "version"}, exclude_defaults=True))
@@ -353,6 +373,33 @@ def test_notes_that_do_not_fit_get_one_error_each(
         read_progress(path, small)
     assert said in str(raised.value)
     assert str(raised.value).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("activities", "verdicts"),
+    [
+        (OVER, {}),
+        (GOING, {}),
+        (GOING, {"gate": ["again"]}),
+        (HELD, {"gate": ["again"]}),
+        (HELD | {"extra": LATER, "memo": LATER}, {"gate": ["pass"]}),
+        (HELD | {"memo": LATER}, {"gate": ["narrow"]}),
+        (HELD | {"memo": LATER}, {"gate": ["stop"]}),
+        (HELD | {"memo": LATER}, {"gate": ["again", "pass"]}),
+    ],
+)
+def test_notes_on_a_gate_that_go_together_are_read(small: Program, activities, verdicts, tmp_path) -> None:
+    progress = Progress.model_validate({"now": "2027-01-08", "activities": activities, "verdicts": verdicts})
+    path = tmp_path / "notes.yaml"
+    path.write_text(progress.model_dump_json(exclude={"kind", "version"}, exclude_defaults=True))
+    assert read_progress(path, small) == progress
+
+
+def test_a_gate_that_its_campaign_decides_is_over_without_a_noted_verdict(small: Program, tmp_path) -> None:
+    program = small.changed({"gates.gate.evidence.campaign": "wins"})
+    path = tmp_path / "notes.yaml"
+    path.write_text(json.dumps({"now": "2027-01-08", "activities": HELD}))
+    assert not read_progress(path, program).verdicts
 
 
 def test_runs_noted_of_peoples_work_are_refused_by_the_forecast_too(small: Program) -> None:

@@ -1,0 +1,94 @@
+"""Notes on gates that contradict one another: a forecast made from them would be one of no program.
+
+    a verdict          has a meeting that is over, in the notes' `activities`
+    a meeting's end    has a verdict; a gate whose campaign decides has that campaign's
+    what waits for it  begins once the meeting is over, and it has let it begin
+
+Each contradiction is said once, with its cure. What a gate judges, and how often it may be held, is asked by
+`checks.misfits`.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from assay.planning.program.checks import ProgramMistake, misfits
+from assay.planning.program.program import Program
+from assay.planning.program.progress import Progress
+from assay.planning.program.readable import is_touched
+from assay.planning.program.work import Node, Verdict
+
+
+def mistakes_in_notes(program: Program, progress: Progress, unread: Sequence[str]) -> list[ProgramMistake]:
+    """All that is wrong with notes that people wrote; nothing is said of what hangs on the keys in `unread`."""
+    found = list(misfits(program, progress, unread))
+    gates = {each.key.partition(".")[2] for each in found if each.key.startswith("verdicts.")}
+    found += _of_gates(program, progress, unread, leave_out=gates)
+    gates |= {each.key.split(".")[1] for each in found}
+    return found + list(_begun_too_early(program, progress, unread, leave_out=gates))
+
+
+def _of_gates(
+    program: Program, progress: Progress, unread: Sequence[str], *, leave_out: Collection[str]
+) -> Iterator[ProgramMistake]:
+    for name in program.gates:
+        if name in leave_out or _is_touched(name, unread):
+            continue
+        said, held = progress.verdicts.get(name, ()), progress.activities.get(name)
+        ended = held.ended if held is not None else None
+        if said and held is None:
+            text = f"'{said[-1]}', and when the gate was held is not noted (activities.{name})"
+            cure = f"Add to 'activities' '{name}: {{started: ..., ended: ...}}', or leave the verdict out."
+            yield ProgramMistake(f"verdicts.{name}", f"{text}. {cure}")
+        elif said and ended is None and said[-1] != "again":
+            text = f"'{said[-1]}', and the gate is not over (activities.{name}.ended)"
+            yield ProgramMistake(f"verdicts.{name}", f"{text}. Say when it ended, or leave the verdict out.")
+        elif ended is not None and not said and not _decided_elsewhere(program, name):
+            text = f"over since {ended}, and what it said is not noted (verdicts.{name})"
+            cure = f"Add to 'verdicts' '{name}: pass', or narrow, again or stop; or leave its end out."
+            yield ProgramMistake(f"activities.{name}.ended", f"{text}. {cure}")
+
+
+def _begun_too_early(
+    program: Program, progress: Progress, unread: Sequence[str], *, leave_out: Collection[str]
+) -> Iterator[ProgramMistake]:
+    nodes = program.nodes()
+    for name, actual in progress.activities.items():
+        if name not in nodes or _is_touched(name, unread):
+            continue
+        for dependency in nodes[name].after:
+            gate, is_plain = dependency.name, dependency.of == "end" and dependency.lag_hours >= 0
+            if gate not in program.gates or not is_plain or gate in leave_out or _is_touched(gate, unread):
+                continue
+            if why := _why_not_yet(program, progress, nodes[name], gate, actual.started):
+                text = f"began {actual.started}, and {why}. Correct one of the two."
+                yield ProgramMistake(f"activities.{name}.started", text)
+                break
+
+
+def _why_not_yet(program: Program, progress: Progress, node: Node, gate: str, started: str) -> str:
+    """Why what waits for a gate cannot have begun then; empty where it can."""
+    hour_of, held = program.calendar.hour_of, progress.activities.get(gate)
+    if held is None:
+        return f"'{gate}', the gate for which it waits, has not been held (activities.{gate}, verdicts.{gate})"
+    if held.ended is None:
+        return f"'{gate}', the gate for which it waits, is not over (activities.{gate}.ended)"
+    if hour_of(started) < hour_of(held.ended):
+        return f"'{gate}', the gate for which it waits, was over {held.ended} only (activities.{gate}.ended)"
+    said = progress.verdicts.get(gate, ())[-1:]
+    if said and not _lets_begin(program, gate, said[0], node.name):
+        return f"'{gate}', the gate for which it waits, said '{said[0]}' (verdicts.{gate})"
+    return ""
+
+
+def _lets_begin(program: Program, gate: str, said: Verdict, name: str) -> bool:
+    if said == "stop":
+        return name in program.gates[gate].stop_goes_to
+    return said == "pass" or (said == "narrow" and name not in program.gates[gate].narrow.drops)
+
+
+def _decided_elsewhere(program: Program, gate: str) -> bool:
+    evidence = program.gates[gate].evidence
+    return evidence is not None and bool(evidence.campaign)
+
+
+def _is_touched(name: str, unread: Sequence[str]) -> bool:
+    return any(is_touched(f"{section}.{name}", unread) for section in ("activities", "verdicts"))
