@@ -99,7 +99,8 @@ def check(program: Path, fast: bool, seconds: float, workers: int) -> None:
         read_program(program)  # raises: what the runs need, and which need most
     if conflict is not None:
         raise conflict_error(file.place, conflict)
-    click.secho(f"all limits can hold, the decision by {file.program.decision.by} among them", fg="green")
+    by = file.program.calendar.deadline_text(file.program.decision.by)
+    click.secho(f"all limits can hold, the decision by the {by} among them", fg="green")
 
 
 @plan.command()

@@ -141,7 +141,8 @@ def risk(
     if as_json:
         click.echo(safety.model_dump_json())
         return
-    click.echo(f"when nothing happens: day {plan.decision_day()}, {plan.device_hours:,} device-hours")
+    calm = subject.calendar.day_text(plan.decision_h)
+    click.echo(f"when nothing happens: {calm}; {plan.device_hours:,} device-hours")
     print_safety(subject, safety, given_home().settings().planned_price())
     click.echo(f"  {'failure rates':<14} {_rates_text(subject, rates)}")
     if tornado:
@@ -228,7 +229,9 @@ def _standing(
 def print_forecast(program: "Program", found: "ForecastView", price: "HourPrice | None") -> None:
     """Where it stands and will end; the alarms."""
     moment = program.calendar.date_of(program.calendar.hour_of(found.now))
+    today = program.calendar.day_of(program.calendar.hour_of(found.now), begins=True)
     spent = f"spent: {found.spent_device_hours:,.4g} device-hours by {moment:%a %d %b %Y %H:%M}"
+    spent += f" (day {today})" if today > 0 else " (before day 1)"
     if price is not None:
         spent += f", {price.of(found.spent_device_hours)}"
     click.echo(f"{spent}; to come of what has begun: {found.to_come_device_hours:,.4g}")
@@ -255,20 +258,22 @@ def print_offer(program: "Program", found: "Offer", price: "HourPrice | None") -
 
 def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None") -> None:
     """The distribution of date, hours and verdict; what the hours cost, where a price is set."""
-    day, hours = safety.decision_day, safety.device_hours
+    from assay.reporting.pages.plan_documents import deadline_text, spread_texts
+
+    day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
-        "on time": f"{percent_text(safety.p_on_time)} by the {program.decision.by} "
+        "on time": f"{percent_text(safety.p_on_time)} by the {deadline_text(program)} "
         f"({safety.num_programs:,} worlds)",
         "over budget": f"{percent_text(safety.p_over_budget)} of worlds spend {budget}",
-        "decision": f"day {day.p50:.0f}; 80% of worlds: day {day.p10:.0f} to {day.p90:.0f}",
+        "decision": f"{day.p50}; 80% of worlds: {day.p10} to {day.p90}",
         "device-hours": f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
     if price is not None:
         low, middle, high = (price.of(each) for each in (hours.p10, hours.p50, hours.p90))
         cases["cost"] = f"{middle}; 80%: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
-        cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(safety, verdict)}"
+        cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(program, safety, verdict)}"
     for name, value in cases.items():
         click.echo(f"  {name:<14} {value}")
 
@@ -288,9 +293,11 @@ def _rates_text(program: "Program", rates: "FailureRates | None") -> str:
     return f"as the program states: {program.noise.interrupts_per_device_hour:.2g} interrupts per device-hour"
 
 
-def _given_text(safety: "Safety", verdict: str) -> str:
-    given = safety.given.get(verdict)
-    return f"; on average day {given.decision_day:.0f}, {given.device_hours:,.0f} device-hours" if given else ""
+def _given_text(program: "Program", safety: "Safety", verdict: str) -> str:
+    if (given := safety.given.get(verdict)) is None:
+        return ""
+    day = program.calendar.day_text(24 * given.decision_day)
+    return f"; on average {day}, and {given.device_hours:,.0f} device-hours"
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:

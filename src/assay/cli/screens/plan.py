@@ -136,7 +136,8 @@ def print_plan(
     console.print(
         Text.assemble(
             (f"decision on day {plan.decision_day()}", "bold red" if late else "bold green"),
-            f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} {program.decision.by}; "
+            f" ({_day(program, plan.decision_h)}), {'after' if late else 'by'} the "
+            f"{program.calendar.deadline_text(program.decision.by)}; "
             f"{hours}; {peak}",
         )
     )
@@ -236,10 +237,11 @@ def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
             table.add_row(each.answer.title, Text("none", style="red"), "", "", "", "", "")
             continue
         day, saved = safety.decision_day, each.device_hours_saved
+        day_of = each.answer.program.calendar.day_of
         table.add_row(
             each.answer.title,
-            f"day {day.p50:.0f}",
-            f"{day.p10:.0f} to {day.p90:.0f}",
+            f"day {day_of(24 * day.p50)}",
+            f"{day_of(24 * day.p10)} to {day_of(24 * day.p90)}",
             percent_text(safety.p_on_time),
             percent_text(safety.p_over_budget),
             " / ".join(percent_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),

@@ -102,6 +102,24 @@ class Calendar(FrozenConfig):
         """The moment `hour` hours after the start."""
         return datetime.combine(self.start, time()) + timedelta(hours=hour)
 
+    def day_of(self, hour: float, *, begins: bool = False) -> int:
+        """The day, counted from 1, on which what ends at this hour ends: at midnight that of before; where
+        something `begins`, or now is, then the day that begins at midnight."""
+        days = round(hour / HOURS_PER_DAY, 6)  # a mean of midnights is one
+        return math.floor(days) + 1 if begins else max(1, math.ceil(days))
+
+    def day_text(self, hour: float, *, begins: bool = False) -> str:
+        """`day 37, 9 Feb`: likewise, with its date; `1 Jan, before day 1`."""
+        day = self.day_of(hour, begins=begins)
+        on = self.start + timedelta(days=day - 1)
+        date_text = f"{on.day} {on:%b}"
+        return f"day {day}, {date_text}" if day > 0 else f"{date_text}, before day 1"
+
+    def deadline_text(self, moment: str) -> str:
+        """`end of week 8 (day 56, 28 Feb)`: a moment by which something must be over, with its last day."""
+        last = self.day_text(self.hour_of(moment))
+        return f"{moment} ({last})" if moment.startswith("end of") else f"{moment} (end of {last})"
+
     def works_on(self, day: date) -> bool:
         """Whether people work on that day."""
         return WEEKDAYS[day.weekday()] in self.working_days and day not in self.holidays

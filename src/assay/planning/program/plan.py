@@ -103,7 +103,7 @@ class Plan(Record):
 
     def decision_day(self) -> int:
         """The day, counted from 1, on which the decision stands."""
-        return -(-self.decision_h // 24)
+        return -(-self.decision_h // 24)  # as Calendar.day_of
 
     def is_proved(self) -> bool:
         """Whether it is the best possible on every aim."""

@@ -449,7 +449,8 @@ def _alarms(found: ProgramForecast, offer: Offer) -> list[Alarm]:
 def _promise_alarms(found: ProgramForecast, offer: Offer) -> Iterator[Alarm]:
     on_time, over = found.outcome.p_on_time(), found.outcome.p_over_budget()
     if on_time < offer.promised_on_time:
-        by, promised = found.program.decision.by, percent_text(offer.promised_on_time)
+        by = found.program.calendar.deadline_text(found.program.decision.by)
+        promised = percent_text(offer.promised_on_time)
         text = f"A decision by the {by} has become {percent_text(on_time)} likely; promised was {promised}."
         yield Alarm("act", "date", text)
     if over > offer.promised_over_budget:

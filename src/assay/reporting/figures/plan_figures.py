@@ -74,7 +74,7 @@ def _bookings(program: Program, x: Scale, bottom: float) -> str:
 
 def _deadline(program: Program, x: Scale, bottom: float) -> str:
     at = x(program.calendar.hour_of(program.decision.by))
-    told = title(f"decide by {program.decision.by}")
+    told = title(f"decide by the {program.calendar.deadline_text(program.decision.by)}")
     return tag("line", told, x1=at, x2=at, y1=HEAD - 6, y2=bottom, class_="limit")
 
 

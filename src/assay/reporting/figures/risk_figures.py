@@ -1,12 +1,13 @@
 """What could happen, drawn: the chance of a date and of a cost, what drives them, and how the budget burns
 down."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from assay.base.units import percent_text
+from assay.planning.program.calendar import Calendar
 from assay.planning.risk.drivers import Driver
 from assay.planning.risk.network import Array
 from assay.reporting.figures.figure import Figure, Table, figure, legend_of
@@ -32,13 +33,14 @@ def chance_figure(
     limit_text: str,
     x_label: str,
     promised: float,
+    value_text: Callable[[float], str] = lambda value: f"{value:,.0f}",
 ) -> Figure:
     """P(at most x) over x for each lot, with the limit and the share that was promised to keep it."""
     shares = (0.1, 0.25, 0.5, 0.75, 0.9)
     rows = [
         (
             lot.name,
-            *(f"{value:,.0f}" for value in np.quantile(lot.values, shares)),
+            *(value_text(float(value)) for value in np.quantile(lot.values, shares)),
             percent_text(float((lot.values <= limit).mean())),
         )
         for lot in lots
@@ -140,6 +142,7 @@ class BurnDown(NamedTuple):
     middle: Sequence[float]
     high: Sequence[float]
     budget: float
+    calendar: Calendar
 
 
 def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
@@ -154,8 +157,7 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
         forecast = "—"
         if at is not None and day > today:
             forecast = f"{burn.middle[at]:,.0f} [{burn.low[at]:,.0f}, {burn.high[at]:,.0f}]"
-        name = f"{day:.3g} (today)" if day == today else f"{day:.0f}"
-        return (name, planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
+        return (_burn_day(burn, day), planned, f"{done[day]:,.0f}" if is_known else "—", forecast)
 
     return figure(
         lambda width: _burn_chart(burn, width=width),
@@ -163,10 +165,17 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
         caption=caption,
         legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
         table=Table(
-            ("day", "planned", "actual", "forecast [P10, P90]"),
+            ("", "planned", "actual", "forecast [P10, P90]"),
             [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
         ),
     )
+
+
+def _burn_day(burn: BurnDown, day: float) -> str:
+    """The moment so many days after the start: the end of a day, or today, which is not over."""
+    if day == burn.ahead[0]:
+        return f"today, {burn.calendar.day_text(24 * day, begins=True)}"
+    return f"end of {burn.calendar.day_text(24 * day)}" if day else "at the start"
 
 
 def _burn_chart(burn: BurnDown, *, width: int) -> str:
@@ -175,7 +184,7 @@ def _burn_chart(burn: BurnDown, *, width: int) -> str:
     area = chart(
         width,
         300,
-        Axis("day", (0.0, len(burn.planned) - 1.0), number_text),
+        Axis("end of day", (0.0, len(burn.planned) - 1.0), number_text),
         Axis("device-hours left", (lowest, burn.budget * 1.04), number_text),
     )
     return area.drawing(

@@ -5,10 +5,11 @@ gates for those who must say stop, RACI for everybody who wonders whom to ask.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from assay.base.units import number_of, percent_text
 from assay.planning.explain import critical_chain
-from assay.planning.program.offer import Offer, Safety
+from assay.planning.program.offer import Offer, Safety, Spread
 from assay.planning.program.plan import Planned
 from assay.planning.program.program import Program
 from assay.planning.program.risk import StopCondition
@@ -83,7 +84,7 @@ def stage_gates(dossier: Dossier) -> Document:
         tiles=[
             Tile(
                 program.gates[item.name].title.split(":")[0],
-                day_text(program, item.end_h),
+                program.calendar.day_text(item.end_h),
                 _shares(dossier, item.name),
             )
             for item in gates
@@ -137,23 +138,36 @@ def made_text(program: Program) -> str:
     return f"{program.name} · {first.day} {first:%B %Y} to {last.day} {last:%B %Y}"
 
 
-def day_text(program: Program, hour: float) -> str:
-    """`day 37, 9 Feb`: the day in which this hour ends."""
-    moment = program.calendar.date_of(max(0, round(hour) - 1))
-    return f"day {-(-round(hour) // 24)}, {moment.day} {moment:%b}"
+def deadline_text(program: Program) -> str:
+    """`end of week 8 (day 56, 28 Feb)`: by when the decision must stand."""
+    return program.calendar.deadline_text(program.decision.by)
+
+
+class SpreadTexts(NamedTuple):
+    """The days of a distribution, with their dates."""
+
+    p10: str
+    p50: str
+    p90: str
+
+
+def spread_texts(program: Program, days: Spread) -> SpreadTexts:
+    """From days since the program's start."""
+    return SpreadTexts(*(program.calendar.day_text(24 * each) for each in (days.p10, days.p50, days.p90)))
 
 
 def offer_verdict(program: Program, offer: Offer) -> Verdict:
     """Whether the plan keeps its promises, and what the calm optimum would have done."""
     safety, calm = offer.safety, offer.calm_safety
     sentence = (
-        f"The decision stands by the {program.decision.by} in {percent_text(safety.p_on_time)} of "
+        f"The decision stands by the {deadline_text(program)} in {percent_text(safety.p_on_time)} of "
         f"{safety.num_programs:,} simulated worlds, and the budget is broken in "
         f"{percent_text(safety.p_over_budget)}. "
     )
     if offer.moves:
         sentence += (
-            f"The optimum of the full scope, day {offer.calm_plan.decision_day()} when nothing happens, would "
+            f"The optimum of the full scope, {program.calendar.day_text(offer.calm_plan.decision_h)} when "
+            "nothing happens, would "
             f"be in time in {percent_text(calm.p_on_time)} and over budget in "
             f"{percent_text(calm.p_over_budget)}; it would end with 'scale' in "
             f"{percent_text(calm.verdicts['scale'])}, this plan does in "
@@ -191,20 +205,19 @@ def broken_promises(offer: Offer) -> list[str]:
 
 def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> list[Tile]:
     """Date, hours, and the chances of both; what the hours cost, where that is known."""
-    day, hours = safety.decision_day, safety.device_hours
-    last = program.calendar.hour_of(program.decision.by) / 24
+    day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     return [
         Tile(
             "decision by its date",
             percent_text(safety.p_on_time),
-            f"by the {program.decision.by}, day {last:.0f}",
+            f"by the {deadline_text(program)}",
         ),
         Tile(
             "over budget",
             percent_text(safety.p_over_budget),
             f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
-        Tile("decision", f"day {day.p50:.0f}", f"80%: day {day.p10:.0f} to {day.p90:.0f}"),
+        Tile("decision", day.p50, f"80%: {day.p10} to {day.p90}"),
         Tile(
             "device-hours",
             f"{hours.p50:,.0f}",
@@ -234,15 +247,16 @@ def _what_breaks(dossier: Dossier) -> Iterator[DocumentSection]:
 def date_figure(dossier: Dossier) -> Figure:
     """The chance of a decision by each day."""
     program, offer = dossier.offered.program, dossier.offered.offer
-    deadline = program.calendar.hour_of(program.decision.by) / 24
+    last_h = program.calendar.hour_of(program.decision.by)
     return chance_figure(
         [Lot(name, outcome.decision_h / 24) for name, outcome in _played(dossier)],
         title="The date",
         caption="How many simulated worlds have decided by a day; the dashed line is the date, the dotted one "
         f"the {percent_text(offer.promised_on_time)} that were asked for. Early ones were stopped at a gate.",
-        limit=deadline,
-        limit_text=f"day {deadline:.0f}",
+        limit=last_h / 24,
+        limit_text=program.calendar.day_text(last_h),
         x_label="day of the decision",
+        value_text=lambda days: program.calendar.day_text(24 * days),
         promised=offer.promised_on_time,
     )
 
@@ -333,10 +347,6 @@ def _chosen(offer: Offer) -> Iterator[Block]:
 def _activities(program: Program, offer: Offer) -> TitledTable:
     nodes = program.nodes()
 
-    def begins(item: Planned) -> str:
-        moment = program.calendar.date_of(item.start_h)
-        return f"{moment.day} {moment:%b}"
-
     def held(item: Planned) -> str:
         if item.runs:
             return f"{number_of(len(item.runs), 'run')} x {number_of(item.runs[0].devices, 'device')}"
@@ -347,8 +357,8 @@ def _activities(program: Program, offer: Offer) -> TitledTable:
         "",
         offer.plan.items,
         ("activity", lambda item: nodes[item.name].title),
-        ("begins", begins),
-        ("ends", lambda item: day_text(program, item.end_h)),
+        ("begins", lambda item: program.calendar.day_text(item.start_h, begins=True)),
+        ("ends", lambda item: program.calendar.day_text(item.end_h)),
         ("held", held),
         ("device-hours", lambda item: f"{item.device_hours():,}" if item.runs else "—"),
         ("responsible", lambda item: program.title_of(program.owners_of(item.name).responsible)),
@@ -372,7 +382,7 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
         "must tell.",
         dossier.ladder,
         ("rung", lambda rung: rung.title),
-        ("ends", lambda rung: f"day {rung.end_day:.0f}"),
+        ("ends", lambda rung: program.calendar.day_text(24 * rung.end_day)),
         ("seeds", lambda rung: str(rung.num_seeds)),
         ("error (points)", lambda rung: f"{rung.standard_error:.2f}"),
         ("device-hours", lambda rung: f"{rung.device_hours:,.0f}"),
@@ -446,7 +456,7 @@ def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
     saved = each.device_hours_saved
     return (
         title,
-        f"day {plan.decision_day()}",
+        each.answer.program.calendar.day_text(plan.decision_h),
         f"{plan.device_hours:,}",
         percent_text(each.safety.p_on_time),
         percent_text(each.safety.p_over_budget),
@@ -503,7 +513,8 @@ def _gate(dossier: Dossier, item: Planned) -> Iterator[Block]:
     judged = [nodes[each.name].title for each in gate.after if each.name in nodes]
     yield Listing(
         [
-            f"Held on {day_text(program, item.end_h)}; {program.title_of(owners.accountable)} answers for it.",
+            f"Held on {program.calendar.day_text(item.end_h)}; "
+            f"{program.title_of(owners.accountable)} answers for it.",
             f"Judges: {', '.join(judged)}.",
             *_thresholds(dossier, item.name, gate),
         ]

@@ -26,7 +26,7 @@ from assay.records.decision import Decision
 from assay.reporting.figures.figure import Table
 from assay.reporting.figures.risk_figures import BurnDown, burn_down_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Listing, Passage, TitledTable
-from assay.reporting.pages.plan_documents import cost_note, day_text, judged_text, made_text
+from assay.reporting.pages.plan_documents import cost_note, deadline_text, judged_text, made_text
 from assay.reporting.views.verdict import Tile, Verdict
 from assay.store.settings import HourPrice
 
@@ -67,7 +67,7 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
     return Document(
         name="review",
         title=f"Review: {program.title}",
-        kind=f"review, {program.decision.review or 'after the decision'}",
+        kind=f"review, {_review_text(program)}",
         made=made_text(program),
         verdict=_recommendation(found),
         tiles=_review_tiles(found, offer),
@@ -79,6 +79,12 @@ def review(found: ProgramForecast, offer: Offer, decisions: Sequence[tuple[Decis
         ],
         foot=FOOT,
     )
+
+
+def _review_text(program: Program) -> str:
+    if (review := program.decision.review) is None:
+        return "after the decision"
+    return f"{review} ({program.calendar.day_text(program.calendar.hour_of(review), begins=True)})"
 
 
 def recommended(program: Program, progress: Progress) -> str | None:
@@ -99,7 +105,8 @@ def _today(found: ProgramForecast) -> str:
     day = f"{moment.day} {moment:%B %Y}"
     if found.now_h < 0:
         return f"{day}, before its first day"
-    return f"{day}, day {found.now_h / 24 + 1:.0f}, week {int(found.now_h // 168) + 1}"
+    today = found.program.calendar.day_of(found.now_h, begins=True)
+    return f"{day}, day {today}, week {int(found.now_h // 168) + 1}"
 
 
 def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
@@ -107,7 +114,7 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     on_time, over = outcome.p_on_time(), outcome.p_over_budget()
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     sentence = (
-        f"A decision by the {program.decision.by} is {percent_text(on_time)} likely (promised: "
+        f"A decision by the {deadline_text(program)} is {percent_text(on_time)} likely (promised: "
         f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are expected, "
         f"{low:,.0f} to {high:,.0f} in four of five cases, of {program.budget.device_hours:,.0f}."
     )
@@ -120,13 +127,13 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
 
 def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     program, outcome = found.program, found.outcome
-    days = outcome.decision_days(0.1, 0.5, 0.9)
+    days = [program.calendar.day_text(24 * day) for day in outcome.decision_days(0.1, 0.5, 0.9)]
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     budget = program.budget.device_hours
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
-        Tile("decision", f"day {days[1]:.0f}", f"80%: day {days[0]:.0f} to {days[2]:.0f}"),
-        Tile("on time", percent_text(outcome.p_on_time()), f"by the {program.decision.by}"),
+        Tile("decision", days[1], f"80%: {days[0]} to {days[2]}"),
+        Tile("on time", percent_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
         Tile(
             "spent",
             f"{found.spent:,.4g}",
@@ -178,7 +185,9 @@ def _burn_down(found: ProgramForecast, spends: Sequence[Spend]) -> Block:
     ahead = [today, *(float(day) for day in range(last + 1) if day > today)]
     low, middle, high = left_ahead(found, days=ahead, shares=(0.1, 0.5, 0.9))
     return burn_down_figure(
-        BurnDown(planned, actual, ahead, low, middle, high, found.program.budget.device_hours),
+        BurnDown(
+            planned, actual, ahead, low, middle, high, found.program.budget.device_hours, found.program.calendar
+        ),
         caption="What is left of the budget: as planned, as it is until today, and where it is heading (band: "
         "four of five simulated worlds). The dashed line is an empty budget.",
     )
@@ -230,15 +239,15 @@ def _work(found: ProgramForecast) -> Iterator[Block]:
 
 
 def _planned_for(found: ProgramForecast, start_h: int) -> str:
-    text = f"planned for {day_text(found.program, start_h + 1)}"
+    text = f"planned for {found.program.calendar.day_text(start_h, begins=True)}"
     return f"overdue: {text}" if start_h < found.now_h else text
 
 
 def _line(found: ProgramForecast, name: str, actual: Actual) -> str:
-    hour_of, title = found.program.calendar.hour_of, found.program.nodes()[name].title
-    parts = [f"since {day_text(found.program, hour_of(actual.started) + 1)}"]
+    calendar, title = found.program.calendar, found.program.nodes()[name].title
+    parts = [f"since {calendar.day_text(calendar.hour_of(actual.started), begins=True)}"]
     if actual.ended is not None:
-        parts = [f"ended {day_text(found.program, hour_of(actual.ended))}"]
+        parts = [f"ended {calendar.day_text(calendar.hour_of(actual.ended))}"]
     if actual.runs:
         over = sum(run.ended is not None for run in actual.runs)
         failed = sum(run.num_failed for run in actual.runs)
@@ -274,10 +283,11 @@ def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:
     failed, attempts = sum(run.num_failed for run in runs), sum(run.num_attempts for run in runs)
     lost = sum(run.device_hours_lost for run in runs)
     ends = [a.ended for a in found.progress.activities.values() if a.ended is not None]
-    last = max(map(found.program.calendar.hour_of, ends), default=0)
+    calendar = found.program.calendar
+    last = calendar.day_text(max(map(calendar.hour_of, ends))) if ends else "—"
     return [
         Tile("device-hours", f"{found.spent:,.4g}", f"planned {offer.plan.device_hours:,}"),
-        Tile("last finished", day_text(found.program, last), f"planned: day {offer.plan.decision_day()}"),
+        Tile("last finished", last, f"decision planned: {calendar.day_text(offer.plan.decision_h)}"),
         Tile("runs", str(len(runs)), f"{number_of(attempts, 'attempt')}, {failed} killed or failed"),
         Tile("lost work", f"{lost:,.3g}", "device-hours rolled back"),
     ]

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from assay.base.errors import ConfigError
+from assay.planning.program.calendar import Calendar
 from assay.planning.program.checks import problems_of, unawaited
 from assay.planning.program.file import apply_changes, read_program, read_progress
 from assay.planning.program.new import new_program
@@ -396,3 +397,26 @@ def test_what_the_program_cannot_do_without_is_not_optional(small_program: Calla
     (found,) = problems_of(small_program(**{"activities.memo.optional": True}))
     assert found.key == "activities.memo.optional"
     assert "it makes the decision" in found.message
+
+
+@pytest.mark.parametrize(
+    ("hour", "ends", "begins"),
+    [
+        (-30, "day 1, 30 Nov", "28 Nov, before day 1"),
+        (0, "day 1, 30 Nov", "day 1, 30 Nov"),
+        (1, "day 1, 30 Nov", "day 1, 30 Nov"),
+        (24, "day 1, 30 Nov", "day 2, 1 Dec"),
+        (24 * 33 + 17, "day 34, 2 Jan", "day 34, 2 Jan"),
+        (24 * (0.1 + 0.2) * 10, "day 3, 2 Dec", "day 4, 3 Dec"),
+    ],
+)
+def test_midnight_ends_one_day_and_begins_the_next(hour: float, ends: str, begins: str) -> None:
+    calendar = Calendar(start="2026-11-30", weeks=8)
+    assert (calendar.day_text(hour), calendar.day_text(hour, begins=True)) == (ends, begins)
+
+
+def test_a_deadline_is_said_with_its_last_day() -> None:
+    calendar = Calendar(start="2026-11-30", weeks=8)
+    said = [calendar.deadline_text(moment) for moment in ("end of week 6", "week 7", "2027-01-11")]
+    last = "day 42, 10 Jan"
+    assert said == [f"end of week 6 ({last})", f"week 7 (end of {last})", f"2027-01-11 (end of {last})"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from assay.planning.program.calendar import Calendar
 from assay.planning.program.file import read_program
 from assay.planning.program.plan import Plan
 from assay.planning.program.program import Program
@@ -78,8 +79,16 @@ def test_a_burn_down_is_drawn_on_any_day_before_the_plan_in_its_midst_and_behind
         middle=[6.0, 2.0],
         high=[7.0, 3.0],
         budget=10.0,
+        calendar=Calendar(start="2027-01-04", weeks=2),
     )
     rows = {row[0]: row for row in burn_down_figure(burn, caption="").table.rows}
     planned = {day: row[1] for day, row in rows.items()}
-    assert planned["0"] == "10" and planned["7"] == "3"
-    assert planned[f"{today:.3g} (today)"] == ("7" if today == 3 else "—")
+    assert planned["at the start"] == "10" and planned["end of day 7, 10 Jan"] == "3"
+    days = {
+        -98: "28 Sep, before day 1",
+        -1: "3 Jan, before day 1",
+        3: "day 4, 7 Jan",
+        7.5: "day 8, 11 Jan",
+        30: "day 31, 3 Feb",
+    }
+    assert planned[f"today, {days[today]}"] == ("7" if today == 3 else "—")

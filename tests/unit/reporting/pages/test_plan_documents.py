@@ -8,6 +8,7 @@ import pytest
 
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text
+from assay.cli.plan_risk import print_forecast
 from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
 from assay.planning.program.offer import TakenMove
@@ -28,6 +29,7 @@ from assay.reporting.pages.plan_folder import read_offer, write_documents, write
 from assay.reporting.pages.render import render_document
 from assay.reporting.pages.risk_document import risk_register
 from assay.reporting.pages.status_documents import recommended, review, weekly_status
+from assay.reporting.views.forecast import forecast_view
 from assay.reporting.views.verdict import Tile, Verdict, signed_text
 
 CASE = Path(__file__).parents[4] / "programs" / "helpfulness.yaml"
@@ -129,6 +131,38 @@ def told(dossier, **changes):
     baseline = baseline_of(offered.offer.plan)
     found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=500)
     return markdown(weekly_status(found, offered.offer, []))
+
+
+@pytest.mark.parametrize(
+    ("now", "day", "date"),
+    [
+        ("2027-01-21", 18, "21 Jan"),
+        ("2027-01-21T11:00", 18, "21 Jan"),
+        ("2027-01-21T23:00", 18, "21 Jan"),
+        ("2027-01-20T13:00", 17, "20 Jan"),
+    ],
+)
+def test_today_is_one_day_everywhere(dossier, capsys, now, day, date):
+    offered = dossier.offered
+    progress = NOTES.model_copy(update={"now": now})
+    baseline = baseline_of(offered.offer.plan)
+    found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=500)
+    page = markdown(weekly_status(found, offered.offer, []))
+    assert f"January 2027, day {day}, week 3*" in page
+    assert f"| today, day {day}, {date} |" in page
+    print_forecast(offered.program, forecast_view(found), None)
+    assert f" (day {day}); to come" in capsys.readouterr().out
+
+
+def test_days_stand_with_their_dates(dossier, documents):
+    program, offer = dossier.offered.program, dossier.offered.offer
+    first = offer.plan.items[0]
+    text = markdown(documents[0])
+    ends = program.calendar.day_text(first.end_h)
+    assert f"| {program.nodes()[first.name].title} | day 1, 4 Jan | {ends} |" in text
+    assert "by the end of week 8 (day 56, 28 Feb)" in text
+    days = re.findall(r"(?<!the )\b[Dd]ay (\d+)(, \d+ [A-Z][a-z]{2})?", " ".join(map(markdown, documents)))
+    assert days and [number for number, date in days if not date] == ["18"], "whose head has the date"
 
 
 def next_weeks(text):
