@@ -175,20 +175,22 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
 
     What the runs spent is read from the ledger: a run belongs to an activity by its id. Writes the weekly
     status (HTML and Markdown) into FOLDER, with the burn-down and the forecast at completion. Exit code 1 if
-    there is an alarm to act on.
+    there is an alarm to act on. A status that was made with notes is not replaced by one without.
     """
-    from assay.reporting.pages.plan_folder import write_documents
-    from assay.reporting.pages.status_documents import weekly_status
+    from assay.reporting.pages.plan_folder import write_told
+    from assay.reporting.pages.status_documents import WITHOUT_NOTES, weekly_status
     from assay.reporting.views.forecast import forecast_view
 
-    found, offered, spends, _ = _standing(folder, **where)
+    found, offered, spends, _, notes = _standing(folder, **where)
     price = given_home().settings().planned_price()
-    (page,) = write_documents([weekly_status(found, offered, spends, price)], folder)
+    page = write_told(weekly_status(found, offered, spends, price, notes), folder, notes)
     view = forecast_view(found, price)
     if as_json:
         click.echo(view.to_json())
     else:
         print_forecast(found.program, view, price)
+        if notes is None:
+            click.secho(f"  {WITHOUT_NOTES}", fg="yellow")
         click.echo(page)
     sys.exit(1 if any(alarm.level == "act" for alarm in found.alarms) else 0)
 
@@ -202,15 +204,16 @@ def status(folder: Path, as_json: bool, **where: Any) -> None:
 def review_command(folder: Path, **where: Any) -> None:
     """Write the review of the program in FOLDER: scale, narrow or stop, and what it cost by the ledger.
 
-    A gate that names a campaign takes that campaign's decision, and the review shows its clauses.
+    A gate that names a campaign takes that campaign's decision, and the review shows its clauses. A review that
+    was made with notes is not replaced by one without.
     """
-    from assay.reporting.pages.plan_folder import write_documents
+    from assay.reporting.pages.plan_folder import write_told
     from assay.reporting.pages.status_documents import review
 
     found = _standing(folder, **where)
     decisions = [(each.decision, each.path) for each in found.decisions]
     document = review(found.forecast, found.offer, decisions)
-    (page,) = write_documents([document], folder)
+    page = write_told(document, folder, found.notes)
     click.secho(document.verdict.word.upper(), bold=True)
     click.echo(f"  {document.verdict.sentence}")
     click.echo(page)

@@ -26,6 +26,8 @@ class ProgramStanding(NamedTuple):
     spends: list[Spend]
     decisions: list[GateDecision]
     """That gates took over."""
+    notes: Progress | None
+    """As people wrote them; None where none were given."""
 
 
 def program_standing(
@@ -57,7 +59,7 @@ def program_standing(
         baseline=baseline_of(offered.plan),
         gain=gain_points(known.decisions),
     )
-    return ProgramStanding(found, offered, known.spends, known.decisions)
+    return ProgramStanding(found, offered, known.spends, known.decisions, told)
 
 
 class KnownProgress(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +20,22 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "mine.yaml"
     assert run("new", str(path), "--start", "2027-03-01").exit_code == 0
     return path
+
+
+@pytest.fixture(scope="module")
+def offered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the program and, in `offer`, what was offered of it; it is copied, not written to."""
+    folder = tmp_path_factory.mktemp("offered")
+    run("new", str(folder / "mine.yaml"), "--start", "2027-03-01")
+    run("offer", str(folder / "mine.yaml"), "--quick", "--worlds", "100", "--out", str(folder / "offer"))
+    return folder
+
+
+@pytest.fixture
+def under_way(offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Such a folder of one's own, in a home without runs."""
+    monkeypatch.setenv("ASSAY_HOME", str(tmp_path / "home"))
+    return Path(shutil.copytree(offered, tmp_path / "under_way"))
 
 
 def run(*arguments: str) -> Result:
@@ -153,12 +170,8 @@ def record(run_id: str, *, started: str, ended: str, devices: int) -> None:
             )
 
 
-def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(
-    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, folder, notes = tmp_path / "home", tmp_path / "offer", tmp_path / "notes.yaml"
-    monkeypatch.setenv("ASSAY_HOME", str(home))
-    run("offer", str(program), "--quick", "--worlds", "100", "--out", str(folder))
+def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(under_way: Path) -> None:
+    program, folder, notes = (under_way / name for name in ("mine.yaml", "offer", "notes.yaml"))
     notes.write_text(
         "now: 2027-03-09\nactivities:\n  prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}\n"
         "events: {new_data: 2027-03-08}\n"
@@ -173,10 +186,33 @@ def test_status_and_solve_say_the_same_of_notes_and_of_the_ledgers_runs(
 
     told, solved = said()
     assert told == "(0 spent; to come of what has begun: 0)" and told in solved
-    assert not (home / "ledger.db").exists(), "who only asks makes nothing"
+    assert not (under_way.parent / "home" / "ledger.db").exists(), "who only asks makes nothing"
     record("replicate-a", started="2027-03-08T02:00", ended="2027-03-08T22:00", devices=8)
     told, solved = said()
     assert told.startswith("(160 spent; ") and told in solved
+
+
+def test_a_page_made_with_notes_is_not_replaced_by_one_without(under_way: Path) -> None:
+    program, folder, notes = (under_way / name for name in ("mine.yaml", "offer", "notes.yaml"))
+    began = "prepare: {started: 2027-03-01T09:00, ended: 2027-03-05T17:00}"
+    for command, page in (("status", "weekly-status"), ("review", "review")):
+        paths = [folder / f"{page}.html", folder / f"{page}.md"]
+        asked = (command, str(program), str(folder), "--start", "1e9")
+        said = run(*asked).stdout
+        assert page in said, "where none was made with notes"
+        assert command == "review" or ("No notes were given" in said and "No notes" in paths[1].read_text())
+        notes.write_text(f"now: 2027-03-09\nactivities:\n  {began}\n")
+        assert "No notes" not in run(command, str(program), str(folder), "--notes", str(notes)).stdout
+        kept = [path.read_text() for path in paths]
+        assert "No notes" not in kept[1]
+        with pytest.raises(
+            ConfigError, match=rf"{page}\.html is kept as it is: .* notes of 2027-03-09.*--notes"
+        ):
+            run(*asked)
+        assert [path.read_text() for path in paths] == kept
+        notes.write_text("now: 2027-03-10\n")
+        run(command, str(program), str(folder), "--notes", str(notes))
+        assert [path.read_text() for path in paths] != kept
 
 
 def test_a_plan_of_an_older_program_is_exported_with_a_warning(program: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 plans/NAME/
   offer.json, plan.json      records: what was offered, and the schedule (for 'assay plan export')
   execution-plan.html, .md   ... and so on: each document twice
+  weekly-status.notes.json   the notes that a status, or a review, was made with
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from assay.base.errors import ConfigError
 from assay.planning.program.offer import Offer
+from assay.planning.program.progress import Progress
 from assay.planning.risk.dossier import Dossier
 from assay.reporting.pages.document import Document, markdown
 from assay.reporting.pages.plan_documents import execution_plan, raci, stage_gates
@@ -43,6 +45,25 @@ def write_documents(documents: Iterable[Document], folder: Path) -> list[Path]:
         write_file(page.with_suffix(".md"), markdown(document))
         pages.append(page)
     return pages
+
+
+def write_told(document: Document, folder: Path, notes: Progress | None) -> Path:
+    """Write the status or the review of a running program, beside the notes that it was made with.
+
+    Raises `ConfigError` where none are given and the page that is there was made with some: it is kept, for
+    whoever reads it would take work that is over for not begun.
+    """
+    page, beside = folder / f"{document.name}.html", folder / f"{document.name}.notes.json"
+    if notes is not None:
+        write_file(beside, notes.to_json())
+    elif beside.is_file():
+        earlier = Progress.from_json(beside.read_bytes(), source=beside)
+        raise ConfigError(
+            f"{page} is kept as it is: it was made with notes of {earlier.now}, and none are given. Add "
+            "--notes FILE; a file that says 'now' alone will do where there is nothing to note."
+        )
+    write_documents([document], folder)
+    return page
 
 
 def read_offer(folder: Path) -> Offer:

@@ -38,10 +38,19 @@ NEXT_H = 14 * 24
 """What begins within so many hours is 'next'."""
 
 
+WITHOUT_NOTES = (
+    "No notes were given (--notes): work of people, gates and events count as not begun, whatever was done."
+)
+
+
 def weekly_status(
-    found: ProgramForecast, offer: Offer, spends: Sequence[Spend], price: HourPrice | None = None
+    found: ProgramForecast,
+    offer: Offer,
+    spends: Sequence[Spend],
+    price: HourPrice | None = None,
+    notes: Progress | None = None,
 ) -> Document:
-    """Where it stands, where it will end, and what to do about it."""
+    """Where it stands, where it will end, and what to do about it; from these notes and the ledger."""
     program = found.program
     return Document(
         name="weekly-status",
@@ -51,7 +60,7 @@ def weekly_status(
         verdict=_status_verdict(found, offer),
         tiles=_tiles(found, price),
         sections=[
-            DocumentSection("What to act on", [_alarms(found), *_limits(found)]),
+            DocumentSection("What to act on", [_alarms(found), *_limits(found, notes)]),
             DocumentSection("Device-hours", [_burn_down(found, spends), *_hours_tables(found)]),
             DocumentSection("Work", list(_work(found))),
         ],
@@ -156,8 +165,10 @@ def _alarms(found: ProgramForecast) -> Block:
     return TitledTable("Alarms", "Raised by the forecast, before the overrun.", table)
 
 
-def _limits(found: ProgramForecast) -> Iterator[Block]:
+def _limits(found: ProgramForecast, notes: Progress | None) -> Iterator[Block]:
     """What this forecast does not know."""
+    if notes is None:
+        yield Passage(WITHOUT_NOTES)
     if not found.is_conditioned():
         yield Passage(
             f"The forecast does not learn from the verdicts: only {found.num_like_us} of "
