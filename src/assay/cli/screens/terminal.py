@@ -14,9 +14,9 @@ from assay.cli.screens.words import STATUS_STYLES, STATUS_WORDS
 from assay.records.run import RunStatus
 from assay.reporting.figures import figure
 
-RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "red"}
+RECOMMENDATION_STYLES = {"scale": "green", "narrow": "yellow", "stop": "blue"}
 VERDICT_STYLES = {"pass": "green", "fail": "red", "incomplete": "yellow"}
-TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow"}
+TONE_STYLES = {"good": "green", "bad": "red", "open": "yellow", "ended": "blue"}
 
 _UNTERMINATED_WIDTH = 160
 """Columns where stdout is no terminal, so that ids are not cut in a pipe."""

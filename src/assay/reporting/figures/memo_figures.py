@@ -31,7 +31,12 @@ def _caption(unit: str, *, is_first: bool) -> str:
 def _gains(memo: Memo) -> Figure:
     lead = memo.decisions[0]
     rows = [
-        ForestRow(each.candidate, each.effect, each.recommendation, each.recommendation == "stop")
+        ForestRow(
+            each.candidate,
+            each.effect,
+            each.recommendation,
+            is_worse(each.effect, 0.0, higher_is_better=True),
+        )
         for each in memo.decisions
         if each.unit == lead.unit
     ]

@@ -7,7 +7,7 @@ from assay.base.clock import utc_text
 from assay.base.units import count_text, duration_text, number_of
 from assay.evaluation.decision.words import device_time_text, interval_words
 from assay.records.evaluation import Estimate
-from assay.reporting.figures.evidence_plots import ForestRow, forest_chart
+from assay.reporting.figures.evidence_plots import ForestRow, forest_chart, is_worse
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.run_figures import series_figure
 from assay.reporting.pages.document import Block, Document, DocumentSection, Passage, TitledTable
@@ -75,7 +75,12 @@ def _campaign(lines: Sequence[CampaignLine]) -> Iterator[Block]:
 
 def _gains(lines: Sequence[CampaignLine], unit: str) -> Figure:
     rows = [
-        ForestRow(line.candidate or "", _effect(line), line.recommendation or "", line.recommendation == "stop")
+        ForestRow(
+            line.candidate or "",
+            _effect(line),
+            line.recommendation or "",
+            is_worse(_effect(line), 0.0, higher_is_better=True),
+        )
         for line in lines
     ]
     return figure(

@@ -35,6 +35,7 @@ from assay.reporting.pages.document import Document
 from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 from assay.reporting.views.run_page import RunPage
 from assay.reporting.views.verdict import (
+    SIGNS,
     Tile,
     Verdict,
     comparison_verdict,
@@ -183,5 +184,6 @@ def _environment() -> Environment:
     )
     style = files("assay.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
     environment.globals["style"] = Markup(style)
+    environment.globals["signs"] = SIGNS
     environment.filters["drawn"] = Markup
     return environment

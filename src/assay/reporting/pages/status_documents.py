@@ -283,10 +283,14 @@ def _recommendation(found: ProgramForecast) -> Verdict:
         return Verdict("open", "not decided yet", f"Open: {', '.join(missing) or 'a repeat'}. So far {spent}.")
     if word == "scale":
         return Verdict("good", word, f"Scale further: every gate passed; {spent}.")
-    gate = next(program.gates[name].title for name, said in progress.verdicts.items() if said[-1] == word)
+    gate = next(program.gates[name] for name, said in progress.verdicts.items() if said[-1] == word)
     if word == "narrow":
-        return Verdict("open", word, f"Narrow the scope: '{gate}' asked for it; {spent}.")
-    return Verdict("bad", word, f"Stop: '{gate}' found too little to go on; {spent}.")
+        return Verdict("open", word, f"Narrow the scope: '{gate.title}' asked for it; {spent}.")
+    found_out = (
+        "found too little gain to go on" if gate.evidence is not None else "says that it goes no further"
+    )
+    left = f"{max(0.0, program.budget.device_hours - found.spent):,.0f} are left for something else"
+    return Verdict("ended", word, f"Stop: '{gate.title}' {found_out}; {spent}, and {left}.")
 
 
 def _review_tiles(found: ProgramForecast, offer: Offer) -> list[Tile]:

@@ -26,7 +26,7 @@ from assay.records.decision import BenchmarkEffect, Clause, Decision, GateResult
 from assay.reporting.views.verdict import SIGNS, Mark, Tile, Tone, Verdict, worst
 
 WORDS: dict[Recommendation, str] = {"scale": "Scale", "narrow": "Narrow", "stop": "Stop"}
-TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "bad"}
+TONES: dict[Recommendation, Tone] = {"scale": "good", "narrow": "open", "stop": "ended"}
 _FIRST: dict[Recommendation, int] = {"scale": 0, "narrow": 1, "stop": 2}
 
 

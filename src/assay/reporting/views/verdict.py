@@ -10,7 +10,8 @@ from assay.reporting.views.run import RunView
 if TYPE_CHECKING:  # it draws on what a comparison computes with, which is large
     from assay.reporting.views.comparison import ComparisonPage, ComparisonView
 
-Tone = Literal["good", "bad", "open"]
+Tone = Literal["good", "ended", "open", "bad"]
+"""`ended`: a clear answer that it goes no further, which is what was asked for and no failure."""
 
 
 class Mark(NamedTuple):
@@ -36,12 +37,12 @@ class Verdict(NamedTuple):
     """What the tone is the worst of; empty where there is but one thing to say."""
 
 
-SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✕", "open": "○"}
+SIGNS: dict[Tone, str] = {"good": "✓", "ended": "■", "open": "○", "bad": "✕"}
 
 
 def worst(tones: Iterable[Tone]) -> Tone:
     """The worst of several; good where there is none."""
-    return max(tones, key=("good", "open", "bad").index, default="good")
+    return max(tones, key=tuple(SIGNS).index, default="good")
 
 
 class Tile(NamedTuple):

@@ -165,6 +165,24 @@ def test_days_stand_with_their_dates(dossier, documents):
     assert days and [number for number, date in days if not date] == ["18"], "whose head has the date"
 
 
+def test_a_gate_that_says_stop_has_answered_and_not_failed(dossier):
+    offered = dossier.offered
+
+    def verdict_of(said):
+        progress = Progress.model_validate({**NOTES.model_dump(), "verdicts": said})
+        baseline = baseline_of(offered.offer.plan)
+        found = forecast(offered.program, offered.offer, progress, baseline=baseline, num_worlds=200)
+        return review(found, offered.offer)
+
+    measured, judged = (verdict_of({gate: ("stop",)}) for gate in ("replication", "safety_gate"))
+    assert measured.verdict.tone == judged.verdict.tone == "ended"
+    assert "found too little gain to go on; 3,400 of 18,000" in measured.verdict.sentence
+    assert measured.verdict.sentence.endswith("and 14,600 are left for something else.")
+    assert "says that it goes no further; " in judged.verdict.sentence, "people judged, and of no gain"
+    page = render_document(measured)
+    assert "✕" not in page and "■ stop" in page
+
+
 def next_weeks(text):
     return text.partition("Next two weeks")[2].partition("###")[0]
 

@@ -25,7 +25,7 @@ from assay.reporting.views.memo import (
 def test_what_is_to_be_scaled_is_told_first_and_sets_the_tone(memo, decision):
     found = memo_verdict(memo(decision("no", "stop"), decision("perhaps", "narrow"), decision("yes", "scale")))
     assert (found.tone, found.word) == ("good", "scale yes · narrow perhaps · stop no")
-    assert memo_verdict(memo(decision("no", "stop"))).tone == "bad"
+    assert memo_verdict(memo(decision("no", "stop"))).tone == "ended", "an answer, and no failure"
 
 
 def test_a_campaign_that_ended_early_says_what_is_not_decided_and_why(memo, decision):
