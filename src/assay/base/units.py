@@ -1,5 +1,7 @@
 """Numbers as a person writes them."""
 
+import math
+
 
 def count_text(count: float) -> str:
     """`42_000_000` -> `42.0 M`; below ten thousand, all digits."""
@@ -42,9 +44,22 @@ def age_text(seconds: float) -> str:
 
 
 def percent_text(share: float) -> str:
-    """`93.4%`; never 100% for what is less: `>99.9%`."""
+    """`93.4%`; never 100% for what is less, nor 0% for what is more: `>99.9%`, `<0.1%`."""
     shown = f"{100 * share:.1f}%"
+    if shown == "0.0%" and share > 0:
+        return "<0.1%"
     return ">99.9%" if shown == "100.0%" and share < 1 else shown.replace(".0%", "%")
+
+
+def sampled_percent_text(share: float, count: int) -> str:
+    """Likewise, of so many that were drawn: where none of 2,048 was seen, `<0.2%`, and of all `>99.8%`.
+
+    The bound is what 95% of such draws would have shown one of (three in `count`), in tenths of a percent.
+    """
+    if 0 < share < 1:
+        return percent_text(share)
+    bound = math.ceil(3000 / count) / 10
+    return f"<{bound:g}%" if share <= 0 else f">{100 - bound:g}%"
 
 
 def power_text(value: float, *, digits: int = 3) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.clock import SystemClock
-from assay.base.units import percent_text
+from assay.base.units import percent_text, sampled_percent_text
 from assay.cli.given import FILE, FOLDER, PATH, given_home, opened_ledger
 
 if TYPE_CHECKING:
@@ -269,12 +269,12 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
         "on time": f"{percent_text(safety.p_on_time)} by the {deadline_text(program)} "
         f"({safety.num_programs:,} worlds)",
         "over budget": f"{percent_text(safety.p_over_budget)} of worlds spend {budget}",
-        "decision": f"{day.p50}; 80% of worlds: {day.p10} to {day.p90}",
-        "device-hours": f"{hours.p50:,.0f}; 80%: {hours.p10:,.0f} to {hours.p90:,.0f}",
+        "decision": f"{day.p50} (median); 80% of worlds: {day.p10} to {day.p90}",
+        "device-hours": f"{hours.p50:,.0f} (median); 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}",
     }
     if price is not None:
         low, middle, high = (price.of(each) for each in (hours.p10, hours.p50, hours.p90))
-        cases["cost"] = f"{middle}; 80%: {low} to {high}, at {price}"
+        cases["cost"] = f"{middle} (median); 80% of worlds: {low} to {high}, at {price}"
     for verdict, share in safety.verdicts.items():
         cases[f"if {verdict}"] = f"{percent_text(share)} of worlds{_given_text(program, safety, verdict)}"
     for name, value in cases.items():
@@ -300,13 +300,16 @@ def _given_text(program: "Program", safety: "Safety", verdict: str) -> str:
     if (given := safety.given.get(verdict)) is None:
         return ""
     day = program.calendar.day_text(24 * given.decision_day)
-    return f"; on average {day}, and {given.device_hours:,.0f} device-hours"
+    return f"; means: {day}, and {given.device_hours:,.0f} device-hours"
 
 
 def _print_tornado(drivers: "list[Driver]") -> None:
-    click.echo("  what the date hangs on (P(on time) from the kind to the harsh end):")
+    from assay.planning.risk.drivers import DRIVER_WORLDS
+
+    worlds = f"{DRIVER_WORLDS:,} worlds each"
+    click.echo(f"  what the date hangs on (P(on time) from the kind to the harsh end, {worlds}):")
     for each in drivers:
-        low, high = percent_text(each.low.p_on_time), percent_text(each.high.p_on_time)
+        low, high = (sampled_percent_text(end.p_on_time, DRIVER_WORLDS) for end in (each.low, each.high))
         ends = f"{low:>6} ({each.low_text}) to {high:>6} ({each.high_text})"
         click.echo(f"    {each.title:<60} {ends}")
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assay.base.errors import ConfigError
-from assay.base.units import number_of, percent_text
+from assay.base.units import number_of, percent_text, sampled_percent_text
 from assay.cli.screens.terminal import stdout
 from assay.planning.begun import Begun
 from assay.planning.checker import violations
@@ -230,7 +230,14 @@ def print_asked(found: "Sequence[AnsweredQuestion]") -> None:
 def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
     safeties = [each.safety for each in found if each.safety is not None]
     table = _side_by_side(f"what if, {safeties[0].num_programs:,} times" if safeties else "what if")
-    for column in ("decision", "80%", "on time", "over budget", "scale / narrow / stop", "hours saved"):
+    for column in (
+        "decision (median)",
+        "80% of worlds",
+        "on time",
+        "over budget",
+        "scale / narrow / stop",
+        "hours saved (mean)",
+    ):
         table.add_column(column, justify="right")
     for each in found:
         if (safety := each.safety) is None:
@@ -242,8 +249,8 @@ def _played_table(found: "Sequence[AnsweredQuestion]") -> Table:
             each.answer.title,
             f"day {day_of(24 * day.p50)}",
             f"{day_of(24 * day.p10)} to {day_of(24 * day.p90)}",
-            percent_text(safety.p_on_time),
-            percent_text(safety.p_over_budget),
+            sampled_percent_text(safety.p_on_time, safety.num_programs),
+            sampled_percent_text(safety.p_over_budget, safety.num_programs),
             " / ".join(percent_text(safety.verdicts[name]) for name in ("scale", "narrow", "stop")),
             "" if saved is None or each is found[0] else f"{round(saved):+,}" if round(saved) else "0",
         )

@@ -35,6 +35,8 @@ class Dossier:
     """The first line is the plan as it is."""
     readings: tuple[AnsweredQuestion, ...]
     """What each reading of the fair-use rule costs; the first line is the program's own."""
+    few_worlds: int
+    """Worlds in which drivers, mitigations, seeds and readings were played."""
 
 
 def make_dossier(
@@ -72,5 +74,5 @@ def make_dossier(
             say("reading the cluster's rule in every way")
             read = played(solving[1].result(), num_worlds=few, seed=seed)
     return Dossier(
-        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), asked, read
+        offered, tuple(drivers), tuple(lines), tuple(stages), tuple(rungs), tuple(seeds), asked, read, few
     )

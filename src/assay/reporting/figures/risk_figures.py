@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from assay.base.units import percent_text
+from assay.base.units import percent_text, sampled_percent_text
 from assay.planning.program.calendar import Calendar
 from assay.planning.risk.drivers import Driver
 from assay.planning.risk.network import Array
@@ -73,24 +73,25 @@ def _chance_chart(
     return area.drawing(area.upright(limit, "limit"), asked, *drawn, label=label)
 
 
-def tornado_figure(drivers: Sequence[Driver], *, now: float, shown: int = 12) -> Figure:
+def tornado_figure(drivers: Sequence[Driver], *, now: float, num_worlds: int, shown: int = 12) -> Figure:
     """P(on time) from the kind to the harsh end of each driver."""
     kept = [driver for driver in drivers if abs(driver.high.p_on_time - driver.low.p_on_time) >= 0.005][:shown]
     return figure(
         lambda width: _tornado_chart(kept, now=now, width=width),
         title="What the date hangs on",
         caption="Each bar is one driver alone, from its kind end to its harsh end; the line is the plan as it "
-        "stands. A long bar is worth a conversation, a short one is not.",
+        "stands. A long bar is worth a conversation, a short one is not. "
+        f"{num_worlds:,} worlds at each end.",
         legend=[("s3", "kinder than stated"), ("s2", "harsher than stated")],
         table=Table.of(
             drivers,
             ("driver", lambda each: each.title),
             ("kind end", lambda each: each.low_text),
-            ("P(on time)", lambda each: percent_text(each.low.p_on_time)),
-            ("P(over budget)", lambda each: percent_text(each.low.p_over_budget)),
+            ("P(on time)", lambda each: sampled_percent_text(each.low.p_on_time, num_worlds)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.low.p_over_budget, num_worlds)),
             ("harsh end", lambda each: each.high_text),
-            ("P(on time)", lambda each: percent_text(each.high.p_on_time)),
-            ("P(over budget)", lambda each: percent_text(each.high.p_over_budget)),
+            ("P(on time)", lambda each: sampled_percent_text(each.high.p_on_time, num_worlds)),
+            ("P(over budget)", lambda each: sampled_percent_text(each.high.p_over_budget, num_worlds)),
         ),
     )
 
@@ -165,7 +166,7 @@ def burn_down_figure(burn: BurnDown, *, caption: str) -> Figure:
         caption=caption,
         legend=[("s1", "left, as it is"), ("s2", "left, as planned"), ("s3", "forecast, 80% of worlds")],
         table=Table(
-            ("", "planned", "actual", "forecast [P10, P90]"),
+            ("", "planned", "actual", "forecast: median [P10, P90]"),
             [row(day) for day in sorted({*range(0, len(burn.planned), 7), today})],
         ),
     )

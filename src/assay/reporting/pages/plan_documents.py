@@ -7,7 +7,7 @@ gates for those who must say stop, RACI for everybody who wonders whom to ask.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from assay.base.units import number_of, percent_text
+from assay.base.units import number_of, percent_text, sampled_percent_text
 from assay.planning.explain import critical_chain
 from assay.planning.program.offer import Offer, Safety, Spread
 from assay.planning.program.plan import Planned
@@ -15,9 +15,11 @@ from assay.planning.program.program import Program
 from assay.planning.program.risk import StopCondition
 from assay.planning.program.work import Evidence, Owners, PlayedRule, ProgramGate
 from assay.planning.risk.dossier import Dossier
-from assay.planning.risk.information import least_gain
+from assay.planning.risk.information import STOP_PROBABILITY, least_gain
+from assay.planning.risk.offer import Offered
 from assay.planning.risk.outcome import Outcome
 from assay.planning.risk.questions import AnsweredQuestion
+from assay.planning.risk.scope import SEARCH_WORLDS
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.plan_figures import capacity_profile, gantt
 from assay.reporting.figures.risk_figures import Lot, chance_figure, tornado_figure
@@ -54,7 +56,7 @@ def execution_plan(dossier: Dossier, price: HourPrice | None = None) -> Document
         sections=[
             *_what_breaks(dossier),
             DocumentSection("The weeks", list(_weeks(dossier))),
-            DocumentSection("What was chosen", list(_chosen(offer))),
+            DocumentSection("What was chosen", list(_chosen(dossier.offered))),
             DocumentSection("Who does what, when", [_activities(program, offer)]),
             DocumentSection("Which experiment next", list(_ladder(dossier))),
             DocumentSection("What if", list(_questions(dossier))),
@@ -217,11 +219,11 @@ def safety_tiles(program: Program, safety: Safety, price: HourPrice | None) -> l
             percent_text(safety.p_over_budget),
             f"of worlds spend more than {program.budget.device_hours:,.0f} device-hours",
         ),
-        Tile("decision", day.p50, f"80%: {day.p10} to {day.p90}"),
+        Tile("decision", day.p50, f"median; 80% of worlds: {day.p10} to {day.p90}"),
         Tile(
             "device-hours",
             f"{hours.p50:,.0f}",
-            f"80%: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
+            f"median; 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}{cost_note(price, hours.p50)}",
         ),
     ]
 
@@ -240,7 +242,9 @@ def _what_breaks(dossier: Dossier) -> Iterator[DocumentSection]:
     draw = {"date": date_figure, "budget": money_figure}
     figures: list[Block] = [draw[what](dossier) for what in broken_promises(offer)]
     if figures:
-        figures.append(tornado_figure(dossier.drivers, now=offer.safety.p_on_time))
+        figures.append(
+            tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)
+        )
         yield DocumentSection("What breaks the promise", figures)
 
 
@@ -307,7 +311,8 @@ def _weeks(dossier: Dossier) -> Iterator[Block]:
     )
 
 
-def _chosen(offer: Offer) -> Iterator[Block]:
+def _chosen(offered: Offered) -> Iterator[Block]:
+    offer = offered.offer
     if not offer.moves:
         yield Passage(
             "The full scope keeps the promises; nothing was given up."
@@ -329,18 +334,34 @@ def _chosen(offer: Offer) -> Iterator[Block]:
             ("what", lambda move: move.title),
             ("given up", lambda move: move.gives_up or "—"),
         )
-    full, *others = offer.tried
+    if len(offer.tried) > 1:
+        yield _tried(offered)
+
+
+def _tried(offered: Offered) -> TitledTable:
+    """The scopes of the search, below what was found of the one that is offered."""
+    full, *others = offered.offer.tried
     best = [full, *sorted(others, key=lambda each: -each.p_both)[:SHOWN_SCOPES]]
-    yield TitledTable.of(
-        f"Of {len(offer.tried)} scopes that were played, the full one and the safest"
-        if others
-        else "The full scope was played",
-        "On a quick schedule each; both promises together are what counts.",
-        best,
-        ("scope", lambda each: " + ".join(each.moves) or "full scope"),
-        ("on time", lambda each: percent_text(each.p_on_time)),
-        ("over budget", lambda each: percent_text(each.p_over_budget)),
-        ("both", lambda each: percent_text(each.p_both)),
+    outcome = offered.outcome
+    both = float((outcome.is_on_time() & ~outcome.is_over_budget()).mean())
+    final = (outcome.p_on_time(), outcome.p_over_budget(), both)
+    rows = [("as offered, on its own schedule", f"{len(outcome.verdict):,}", *map(percent_text, final))]
+    rows += [
+        (
+            " + ".join(each.moves) or "full scope",
+            f"{SEARCH_WORLDS:,}",
+            *(
+                sampled_percent_text(share, SEARCH_WORLDS)
+                for share in (each.p_on_time, each.p_over_budget, each.p_both)
+            ),
+        )
+        for each in best
+    ]
+    return TitledTable(
+        f"Of {len(offered.offer.tried)} scopes that were played, the full one and the safest",
+        "Each on a quick schedule and on fewer worlds, so that many can be compared: coarser than what is said "
+        "of the plan that is offered. Both promises together ('neither broken') are what counts.",
+        Table(("scope", "worlds", "on time", "over budget", "neither broken"), rows),
     )
 
 
@@ -370,44 +391,52 @@ def _ladder(dossier: Dossier) -> Iterator[Block]:
     if not dossier.ladder:
         yield Passage(_why_no_ladder(program))
         return
-    best = max(dossier.ladder, key=lambda rung: rung.worth())
-    gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
-    place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
     yield TitledTable.of(
         "The ladder: smallest first, one change at a time",
-        f"Each rung repeats the comparison at a larger size. Most is saved behind "
-        f"'{program.activities[best.activity].title}' ({place}): "
-        f"{best.device_hours_saved:,.0f} device-hours on average for {best.device_hours:,.0f} of its own. A "
+        f"Each rung repeats the comparison at a larger size. {_best_rung(dossier)} Shares are of the worlds "
+        "that reach the rung. It would stop where its evidence alone leaves a gain worth having less likely "
+        f"than {percent_text(STOP_PROBABILITY)}; what that saves comes on top of what the gates save. A "
         "smaller size is taken to show the same gain; how far it really does, the records of earlier ladders "
         "must tell.",
         dossier.ladder,
         ("rung", lambda rung: rung.title),
-        ("ends", lambda rung: program.calendar.day_text(24 * rung.end_day)),
+        ("ends (mean)", lambda rung: program.calendar.day_text(24 * rung.end_day)),
         ("seeds", lambda rung: str(rung.num_seeds)),
         ("error (points)", lambda rung: f"{rung.standard_error:.2f}"),
-        ("device-hours", lambda rung: f"{rung.device_hours:,.0f}"),
+        ("device-hours (mean)", lambda rung: f"{rung.device_hours:,.0f}"),
         ("wrong if decided here", lambda rung: percent_text(rung.p_wrong)),
-        ("says stop", lambda rung: percent_text(rung.p_stop)),
-        (
-            "of those wrongly",
-            lambda rung: percent_text(rung.p_stopped_wrongly / rung.p_stop) if rung.p_stop else "—",
-        ),
-        ("hours saved", lambda rung: f"{rung.device_hours_saved:,.0f}"),
+        ("would stop", lambda rung: percent_text(rung.p_stop)),
+        ("would stop a good one", lambda rung: percent_text(rung.p_stopped_wrongly)),
+        ("hours saved (mean)", lambda rung: f"{rung.device_hours_saved:,.0f}"),
     )
     if dossier.seeds:
         yield TitledTable.of(
             "Seeds of the last gate",
-            "What more seeds would tell, and what they do to the date and the budget.",
+            "What more seeds would tell, and what they do to the date and the budget. "
+            f"{dossier.few_worlds:,} worlds each.",
             dossier.seeds,
             ("seeds of each arm", lambda line: str(line.num_seeds)),
             ("error (points)", lambda line: f"{line.standard_error:.2f}"),
             ("wrong if decided on it alone", lambda line: percent_text(line.p_wrong)),
             ("passes a clear gain", lambda line: percent_text(line.p_pass_if_least)),
             ("ends with 'scale'", lambda line: percent_text(line.p_scale)),
-            ("on time", lambda line: percent_text(line.p_on_time)),
-            ("over budget", lambda line: percent_text(line.p_over_budget)),
-            ("device-hours", lambda line: f"{line.device_hours:,.0f}"),
+            ("on time", lambda line: sampled_percent_text(line.p_on_time, dossier.few_worlds)),
+            ("over budget", lambda line: sampled_percent_text(line.p_over_budget, dossier.few_worlds)),
+            ("device-hours (median)", lambda line: f"{line.device_hours:,.0f}"),
         )
+
+
+def _best_rung(dossier: Dossier) -> str:
+    """Behind which rung a gate would save most, where it would save anything."""
+    program, best = dossier.offered.program, max(dossier.ladder, key=lambda rung: rung.worth())
+    if best.device_hours_saved < 1:
+        return "To stop behind any of them would save nothing."
+    gated = {gate.evidence.runs for gate in program.gates.values() if gate.evidence is not None}
+    place = "a gate stands there" if best.activity in gated else "no gate stands there yet: consider one"
+    return (
+        f"Most is saved, beyond what it takes itself, behind '{program.activities[best.activity].title}' "
+        f"({place}): {best.device_hours_saved:,.0f} device-hours on average, for {best.device_hours:,.0f}."
+    )
 
 
 def _why_no_ladder(program: Program) -> str:
@@ -423,17 +452,23 @@ def _questions(dossier: Dossier) -> Iterator[Block]:
     if dossier.what_ifs:
         yield TitledTable(
             "If the world is otherwise",
-            "Each is solved and simulated anew. Hours saved: on average, against the plan as it is.",
+            f"Each is solved and simulated anew, {_worlds_of(dossier.what_ifs)}. Hours saved: against the "
+            "plan as it is.",
             _asked_table(dossier.what_ifs),
         )
     if dossier.readings:
         yield TitledTable(
             "What each reading of the cluster's rule costs",
-            f"{_rule_text(dossier.offered.program)} can be read in these ways.",
+            f"{_rule_text(dossier.offered.program)} can be read in these ways, each played "
+            f"{_worlds_of(dossier.readings)}.",
             _asked_table(dossier.readings),
         )
     if not dossier.what_ifs and not dossier.readings:
         yield Passage("Not asked: 'assay plan offer' was told to be quick.")
+
+
+def _worlds_of(asked: Sequence[AnsweredQuestion]) -> str:
+    return f"in {max((each.safety.num_programs for each in asked if each.safety), default=0):,} worlds"
 
 
 def _rule_text(program: Program) -> str:
@@ -444,7 +479,7 @@ def _rule_text(program: Program) -> str:
 
 def _asked_table(asked: Sequence[AnsweredQuestion]) -> Table:
     calm = ("decision, calm", "device-hours, calm")
-    header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved")
+    header = ("", *calm, "on time", "over budget", "scale / narrow / stop", "hours saved (mean)")
     return Table(header, [_asked_row(each) for each in asked])
 
 
@@ -458,8 +493,8 @@ def _asked_row(each: AnsweredQuestion) -> tuple[str, ...]:
         title,
         each.answer.program.calendar.day_text(plan.decision_h),
         f"{plan.device_hours:,}",
-        percent_text(each.safety.p_on_time),
-        percent_text(each.safety.p_over_budget),
+        sampled_percent_text(each.safety.p_on_time, each.safety.num_programs),
+        sampled_percent_text(each.safety.p_over_budget, each.safety.num_programs),
         verdicts,
         "—" if saved is None or abs(saved) < 1 else f"{saved:+,.0f}",
     )
@@ -484,16 +519,16 @@ def _worth(dossier: Dossier) -> Iterator[Block]:
         "A gate's hours are saved because weak evidence ends the program.",
         dossier.stages,
         ("gate", lambda line: line.title),
-        ("wrong", lambda line: "—" if line.p_wrong is None else percent_text(line.p_wrong)),
+        ("wrong if decided here", lambda line: "—" if line.p_wrong is None else percent_text(line.p_wrong)),
         (
-            "points secured",
+            "points secured (mean)",
             lambda line: "—" if line.points_secured is None else f"{line.points_secured:.2f}",
         ),
-        ("device-hours by then", lambda line: f"{line.device_hours:,.0f}"),
+        ("device-hours by then (mean)", lambda line: f"{line.device_hours:,.0f}"),
         ("stops", lambda line: percent_text(line.p_stop)),
         ("stops a good one", lambda line: percent_text(line.p_stopped_wrongly)),
-        ("hours saved", lambda line: f"{line.device_hours_saved:,.0f}"),
-        ("days saved", lambda line: f"{line.days_saved:.1f}"),
+        ("hours saved (mean)", lambda line: f"{line.device_hours_saved:,.0f}"),
+        ("days saved (mean)", lambda line: f"{line.days_saved:.1f}"),
     )
 
 

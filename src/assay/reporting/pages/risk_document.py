@@ -40,7 +40,10 @@ def risk_register(dossier: Dossier, price: HourPrice | None = None) -> Document:
         sections=[
             DocumentSection("How sure are date and money", [date_figure(dossier), money_figure(dossier)]),
             DocumentSection("The register", [_register(program, dossier.register), *_mitigations(dossier)]),
-            DocumentSection("What it hangs on", [tornado_figure(dossier.drivers, now=offer.safety.p_on_time)]),
+            DocumentSection(
+                "What it hangs on",
+                [tornado_figure(dossier.drivers, now=offer.safety.p_on_time, num_worlds=dossier.few_worlds)],
+            ),
             DocumentSection("Where the device-hours go", [_stages(dossier)]),
         ],
         foot=FOOT,
@@ -78,7 +81,8 @@ def _register(program: Program, lines: tuple[RegisterLine, ...]) -> TitledTable:
     return TitledTable.of(
         "Ranked by what they cost",
         "Cost: by how much a decision in time and in budget would be likelier were the risk known not to "
-        "come; days and device-hours are averages over all worlds.",
+        "come, in points of a percentage. Date and device-hours: by how much their means over all worlds are "
+        "later, and more, for it.",
         lines,
         ("risk", lambda line: line.risk.title),
         ("probability", lambda line: percent_text(line.risk.probability)),
@@ -107,7 +111,8 @@ def _mitigations(dossier: Dossier) -> Iterator[Block]:
     if rows:
         yield TitledTable(
             "Mitigations, tried in the model",
-            "Each alone, its own work included.",
+            "Each alone, its own work included: the change in both shares, and in the mean of the "
+            f"device-hours. {dossier.few_worlds:,} worlds each.",
             Table(("mitigation", "against", "on time", "over budget", "device-hours", "advice"), rows),
         )
 

@@ -124,8 +124,8 @@ def _status_verdict(found: ProgramForecast, offer: Offer) -> Verdict:
     low, middle, high = np.quantile(outcome.device_hours, (0.1, 0.5, 0.9))
     sentence = (
         f"A decision by the {deadline_text(program)} is {percent_text(on_time)} likely (promised: "
-        f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are expected, "
-        f"{low:,.0f} to {high:,.0f} in four of five cases, of {program.budget.device_hours:,.0f}."
+        f"{percent_text(offer.promised_on_time)}). At completion {middle:,.0f} device-hours are the median, "
+        f"{low:,.0f} to {high:,.0f} in four of five worlds, of {program.budget.device_hours:,.0f}."
     )
     must_act = [alarm for alarm in found.alarms if alarm.level == "act"]
     if must_act or on_time < offer.promised_on_time or over > offer.promised_over_budget:
@@ -141,7 +141,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
     budget = program.budget.device_hours
     done = sum(actual.ended is not None for actual in found.progress.activities.values())
     return [
-        Tile("decision", days[1], f"80%: {days[0]} to {days[2]}"),
+        Tile("decision", days[1], f"median; 80% of worlds: {days[0]} to {days[2]}"),
         Tile("on time", percent_text(outcome.p_on_time()), f"by the {deadline_text(program)}"),
         Tile(
             "spent",
@@ -152,7 +152,7 @@ def _tiles(found: ProgramForecast, price: HourPrice | None) -> list[Tile]:
         Tile(
             "at completion",
             f"{middle:,.0f}",
-            f"80%: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
+            f"median; 80% of worlds: {low:,.0f} to {high:,.0f}{cost_note(price, middle)}",
         ),
         Tile("done", f"{done} of {len(program.nodes())}", "activities and gates"),
     ]
@@ -213,7 +213,7 @@ def _hours_tables(found: ProgramForecast) -> Iterator[Block]:
         ("planned", lambda stage: f"{stage.planned:,.0f}"),
         ("spent", lambda stage: f"{stage.spent:,.4g}"),
         (
-            "at completion [P10, P90]",
+            "at completion: median [P10, P90]",
             lambda stage: f"{stage.middle:,.0f} [{stage.low:,.0f}, {stage.high:,.0f}]",
         ),
         ("limit", lambda stage: f"{stage.limit:,.0f}" if stage.limit else "—"),

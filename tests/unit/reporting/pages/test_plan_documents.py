@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from assay.base.errors import ConfigError
-from assay.base.units import percent_text
+from assay.base.units import percent_text, sampled_percent_text
 from assay.cli.plan_risk import print_forecast
 from assay.planning.actuals import Spend
 from assay.planning.program.file import read_program
-from assay.planning.program.offer import TakenMove
+from assay.planning.program.offer import TakenMove, TriedScope
 from assay.planning.program.progress import Progress
 from assay.planning.risk.dossier import make_dossier
 from assay.planning.risk.forecast import forecast
@@ -74,7 +74,7 @@ def test_no_document_shows_code(documents):
             markdown(document),
             re.sub(r"<style>.*?</style>", "", render_document(document), flags=re.S),
         ):
-            assert not re.search(r"\{[a-z_.]+[\[(}]|\bNone\b|\bnan\b|&lt;|object at", text), document.name
+            assert not re.search(r"\{[a-z_.]+[\[(}]|\bNone\b|\bnan\b|&lt;(?!\d)|object at", text), document.name
 
 
 def test_both_forms_tell_the_same_verdict(documents):
@@ -163,6 +163,49 @@ def test_days_stand_with_their_dates(dossier, documents):
     assert "by the end of week 8 (day 56, 28 Feb)" in text
     days = re.findall(r"(?<!the )\b[Dd]ay (\d+)(, \d+ [A-Z][a-z]{2})?", " ".join(map(markdown, documents)))
     assert days and [number for number, date in days if not date] == ["18"], "whose head has the date"
+
+
+def test_a_share_that_was_not_seen_in_few_worlds_is_not_none():
+    assert [percent_text(share) for share in (0.0, 0.0004, 0.0006, 0.9996, 1.0)] == [
+        "0%",
+        "<0.1%",
+        "0.1%",
+        ">99.9%",
+        "100%",
+    ]
+    assert [sampled_percent_text(share, 2048) for share in (0.0, 0.002, 1.0)] == ["<0.2%", "0.2%", ">99.8%"]
+    assert sampled_percent_text(0.0, 300) == "<1%"
+
+
+def test_figures_of_an_offer_say_what_they_are(dossier, documents):
+    """No average or quantile without its name, and no share of few worlds that claims to be 0% or 100%."""
+    offered, text = dossier.offered, "\n".join(map(markdown, documents))
+    named = ("hours saved", "days saved", "device-hours by then", "points secured")
+    heads = [line for line in text.splitlines() if line.startswith("|")]
+    for name in named:
+        assert not [line for line in heads if re.search(rf"{name}(?! \(mean\))", line)]
+    assert "| error (points) | device-hours (mean) | wrong if decided here |" in text
+    assert "| over budget | device-hours (median) |" in text
+    assert not re.search(r"\(80%: ", text) and "(median; 80% of worlds: day" in text
+    assert "at completion: median [P10, P90]" in text and "forecast: median [P10, P90]" in text
+    on_budget = [line for line in dossier.seeds if line.p_over_budget == 0]
+    for line in on_budget:
+        assert f"| <1% | {line.device_hours:,.0f} |" in text
+    assert on_budget and f"{dossier.few_worlds:,} worlds" in text and offered.offer.safety
+
+
+def test_the_scopes_that_were_tried_stand_below_what_is_offered(dossier):
+    """Otherwise one plan would have two shares, and nobody would know which is which."""
+    offered = dossier.offered
+    assert "scopes that were played" not in markdown(execution_plan(dossier)), "only one was"
+    tried = TriedScope(moves=("x",), p_on_time=1.0, p_over_budget=0.0, p_both=1.0)
+    offer = offered.offer.model_copy(update={"tried": (*offered.offer.tried, tried)})
+    text = markdown(execution_plan(replace(dossier, offered=offered._replace(offer=offer))))
+    rows = text.partition("scopes that were played")[2].split("\n\n")[2].splitlines()
+    safety = offered.offer.safety
+    shares = f"{percent_text(safety.p_on_time)} | {percent_text(safety.p_over_budget)}"
+    assert rows[2].startswith(f"| as offered, on its own schedule | 500 | {shares} |")
+    assert rows[-1] == "| x | 2,048 | >99.8% | <0.2% | >99.8% |".replace(">", "\\>")
 
 
 def test_a_gate_that_says_stop_has_answered_and_not_failed(dossier):
