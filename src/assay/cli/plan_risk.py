@@ -266,8 +266,8 @@ def print_safety(program: "Program", safety: "Safety", price: "HourPrice | None"
     day, hours = spread_texts(program, safety.decision_day), safety.device_hours
     budget = f"more than {program.budget.device_hours:,.0f} device-hours"
     cases = {
-        "on time": f"{percent_text(safety.p_on_time)} by the {deadline_text(program)} "
-        f"({safety.num_programs:,} worlds)",
+        "on time": f"{percent_text(safety.p_on_time)} of {safety.num_programs:,} worlds, by the "
+        f"{deadline_text(program)}",
         "over budget": f"{percent_text(safety.p_over_budget)} of worlds spend {budget}",
         "decision": f"{day.p50} (median); 80% of worlds: {day.p10} to {day.p90}",
         "device-hours": f"{hours.p50:,.0f} (median); 80% of worlds: {hours.p10:,.0f} to {hours.p90:,.0f}",

@@ -168,8 +168,8 @@ def offer_verdict(program: Program, offer: Offer) -> Verdict:
     )
     if offer.moves:
         sentence += (
-            f"The optimum of the full scope, {program.calendar.day_text(offer.calm_plan.decision_h)} when "
-            "nothing happens, would "
+            f"The optimum of the full scope ({program.calendar.day_text(offer.calm_plan.decision_h)}, when "
+            "nothing happens) would "
             f"be in time in {percent_text(calm.p_on_time)} and over budget in "
             f"{percent_text(calm.p_over_budget)}; it would end with 'scale' in "
             f"{percent_text(calm.verdicts['scale'])}, this plan does in "
