@@ -34,7 +34,7 @@ from assay.triage.slow.series import MeasuredSeries, SeriesNames
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 DAYS_A_WEEK = 7.0
 LEAST_SHARE = 0.01
-"""Of the device time held, below which a phase is nothing to look at."""
+"""The share of all device time below which a phase is nothing to look at."""
 LEAST_RISE = 0.005
 
 SPENT: dict[Phase, tuple[str, str]] = {
