@@ -29,14 +29,15 @@ def missing_program() -> str | None:
 class SlurmCluster:
     """Starts the daemons; `environment` is what Slurm's commands need to find them."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_nodes: int = NUM_NODES) -> None:
+        self._num_nodes = num_nodes
         self._folder = Path(tempfile.mkdtemp(prefix="assay-slurm-"))  # short: it holds a socket
         self.environment = {"SLURM_CONF": str(self._folder / "slurm.conf")}
 
     def start(self) -> None:
         """Return when all nodes are idle."""
         (self._folder / "state").mkdir()
-        (self._folder / "slurm.conf").write_text(_configuration(self._folder))
+        (self._folder / "slurm.conf").write_text(_configuration(self._folder, self._num_nodes))
         key = self._folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
@@ -44,9 +45,15 @@ class SlurmCluster:
         munge |= {"log-file": "munge.log", "seed-file": "munge.seed"}
         self.call("munged", "--force", *(f"--{name}={self._folder / file}" for name, file in munge.items()))
         self.call("slurmctld", "-c")
-        for node in range(1, NUM_NODES + 1):
+        for node in range(1, self._num_nodes + 1):
             self.call("slurmd", "-N", f"n{node}")
-        wait_until(lambda: self.call("sinfo", "-hp", "low", "-o", "%T %D") == f"idle {NUM_NODES}", "idle nodes")
+        idle = f"idle {self._num_nodes}"
+        wait_until(lambda: self.call("sinfo", "-hp", "low", "-o", "%T %D") == idle, "idle nodes")
+
+    @property
+    def completions(self) -> Path:
+        """What Slurm wrote down of jobs that are over, a line each."""
+        return self._folder / "jobs.log"
 
     def call(self, program: str, *arguments: str) -> str:
         """What one of Slurm's programs prints."""
@@ -61,7 +68,7 @@ class SlurmCluster:
 
     def preempt(self, seconds: float) -> str:
         """Submit a job of a higher priority that wants all nodes to itself for a while; its number."""
-        options = ("--partition=high", f"--nodes={NUM_NODES}", "--exclusive", "--output=/dev/null")
+        options = ("--partition=high", f"--nodes={self._num_nodes}", "--exclusive", "--output=/dev/null")
         return self.call("sbatch", "--parsable", *options, "--wrap", f"sleep {seconds}")
 
     def state(self, job: str) -> str:
@@ -92,9 +99,9 @@ def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = 120.0)
         time.sleep(0.1)
 
 
-def _configuration(folder: Path) -> str:
+def _configuration(folder: Path, num_nodes: int) -> str:
     """A requeued job waits for `cred_expire` seconds; Slurm takes no less than 5."""
-    control, *nodes = _free_ports(1 + NUM_NODES)
+    control, *nodes = _free_ports(1 + num_nodes)
     names = "\n".join(
         f"NodeName=n{number} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs=2 RealMemory=1000"
         for number, port in enumerate(nodes, start=1)
@@ -118,6 +125,8 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={folder}/jobs.log
 SwitchType=switch/none
 MpiDefault=none
 SchedulerType=sched/backfill
@@ -130,8 +139,8 @@ PreemptMode=REQUEUE
 ReturnToService=2
 KillWait=30
 {names}
-PartitionName=low Nodes=n[1-{NUM_NODES}] Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
-PartitionName=high Nodes=n[1-{NUM_NODES}] PriorityTier=10 PreemptMode=OFF
+PartitionName=low Nodes=n[1-{num_nodes}] Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
+PartitionName=high Nodes=n[1-{num_nodes}] PriorityTier=10 PreemptMode=OFF
 """
 
 
