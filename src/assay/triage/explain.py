@@ -2,6 +2,7 @@
 
 the replay differs from the record                      -> wrong arithmetic (if only from this step on), else
 another machine or code made the record
+equal, and an operator is off its reference             -> wrong arithmetic: rows that meet it only look bad
 equal, and rows of this step are worse than the rows
 before them, with the same weights                      -> bad data; the rows are named
 equal, those rows are no worse, and the loss is
@@ -30,14 +31,14 @@ def explain(report: ReplayReport, steps: Mapping[int, RecordedStep]) -> Explanat
     """The cause, from a replay that searched the rows too."""
     if report.first_difference is not None:
         return _of_difference(report, report.first_difference)
-    if report.rows is not None and report.rows.rows and not _are_most(report.rows):
-        return _of_rows(report.rows)
     finding = report.operators.finding if report.operators is not None else None
     if finding is not None and finding.problem == "outside its error bound":
         return Explanation(
             cause="wrong arithmetic",
             because=f"{finding.operator} in {finding.module or 'the step'}: {finding.detail}.",
         )
+    if report.rows is not None and report.rows.rows and not _are_most(report.rows):
+        return _of_rows(report.rows)
     return _of_loss(report, steps)
 
 

@@ -51,6 +51,21 @@ def test_an_operator_that_makes_a_nan_of_ruined_weights_is_no_wrong_arithmetic()
     assert explain(found, recorded(0.69)).cause == "divergence"
 
 
+def test_rows_that_a_wrong_operator_makes_bad_are_not_to_blame():
+    finding = OperatorFinding(
+        operator="aten.sum.dim_IntList", problem="outside its error bound", module="", phase="forward",
+        inputs=(), output="", detail="", lane=None, row_ids=(7,),
+    )  # fmt: skip
+    watched = OperatorWatchReport(
+        mode="audit-ops", finding=finding, num_calls=1, num_operators=1, not_audited={}
+    )
+    rows = NO_ROW.model_copy(update={"rows": (RowFinding(row_id=7, place="p", lane=0, loss=None),)})
+    found = report(2, None, None).model_copy(update={"rows": rows})
+    assert explain(found, recorded(0.69)).cause == "bad data"
+    audited = found.model_copy(update={"operators": watched})
+    assert explain(audited, recorded(0.69)).cause == "wrong arithmetic"
+
+
 def test_a_loss_like_those_before_is_ordinary():
     losses = [0.6 + 0.01 * (step % 3) for step in range(20)]
     assert explain(report(21, 0.61), recorded(*losses)).cause == "ordinary"
