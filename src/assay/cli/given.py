@@ -110,6 +110,24 @@ class _SourcePath(_Source):
         return Path(super().convert(value, param, ctx))
 
 
+class _SourceOrRun(_SourcePath):
+    """A file, a folder or a pattern of such; else a run, or a step of it (`RUN@STEP`)."""
+
+    name = "source_or_run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; or the run's whole id, with the step behind it where one is named."""
+        home = given_home()
+        is_file = Path(value).is_file() or "/" in value
+        if not is_file and (home.has_run(value.partition("@")[0]) or not Path(value).exists()):
+            try:
+                run_id, step = run_and_step(home, value)
+            except ConfigError as error:
+                raise ConfigError(f"{value}: no such file or folder; and {error}") from error
+            return run_id if step is None else f"{run_id}@{step}"
+        return super().convert(value, param, ctx)
+
+
 class _Dataset(click.Path):
     """The folder of a dataset's manifest."""
 
@@ -140,6 +158,7 @@ CAMPAIGN = _Campaign()
 DATASET = _Dataset(path_type=Path)
 SOURCE = _Source()
 SOURCE_PATH = _SourcePath()
+SOURCE_OR_RUN = _SourceOrRun()
 PATH = click.Path(path_type=Path)
 OUT_FILE = click.Path(dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)

@@ -3,6 +3,7 @@
 import click
 
 from assay.base.units import duration_text, number_of, percent_text
+from assay.cli.screens.words import one_line
 from assay.records.ci_report import CiReport, CiSpans
 from assay.records.data_changes import DataChanges
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
@@ -11,7 +12,6 @@ from assay.records.hung_ranks import HungRanks
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.records.startup import Startup
-from assay.records.symptoms import LogSymptom, Symptoms
 
 COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
 _BAR = 30
@@ -41,32 +41,6 @@ def print_diagnosis(found: FailureDiagnosis) -> None:
         click.echo(f"not scanned: {name} ({why})")
 
 
-def print_symptoms(found: Symptoms) -> None:
-    """Each log with its likeliest lines, then the failures that several of them share."""
-    for log in found.logs:
-        _print_log(log)
-    for signature in found.signatures:
-        if signature.count > 1:
-            click.secho(
-                f"{signature.count} alike, {signature.symptom_class}: {_line(signature.key)}", bold=True
-            )
-            click.echo("".join(f"  {_line(path)}\n" for path in signature.paths), nl=False)
-
-
-def _print_log(log: LogSymptom) -> None:
-    role = f" ({log.role})" if log.role else ""
-    click.secho(f"{_line(log.path)}: {log.symptom_class}{role}", bold=True)
-    if not log.candidates:
-        click.echo(f"  no line of {log.num_lines:,} speaks of a failure")
-    for number, candidate in enumerate(log.candidates):
-        click.secho(f"  {candidate.line:>8,}  {_line(candidate.text)}", dim=number > 0)
-
-
-def _line(text: str) -> str:
-    """What a log or a path holds, on one line, with what a terminal would obey made visible."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
 def print_fix_check(found: FixCheck) -> None:
     """Both rates, and the verdict."""
     if found.baseline_rate is not None:
@@ -89,13 +63,13 @@ def print_data_changes(found: DataChanges) -> None:
     """Each change with its size, and what follows from it."""
     click.echo(f"{found.rows_before:,} rows before, {found.rows_after:,} after")
     colour = "red" if found.findings else "green"
-    click.secho(_line(found.because), fg=colour, bold=True)
+    click.secho(one_line(found.because), fg=colour, bold=True)
     for number, each in enumerate(found.findings, 1):
-        click.secho(f"{number}. {_line(each.what)}: {each.kind}", bold=True)
-        click.echo(f"   {_line(each.says)}")
+        click.secho(f"{number}. {one_line(each.what)}: {each.kind}", bold=True)
+        click.echo(f"   {one_line(each.says)}")
         click.echo(f"   effect {each.effect:+.4g} [{each.low:+.4g}, {each.high:+.4g}], p = {each.p_value:.2g}")
         if each.consequences:
-            click.echo(f"   so did {_line('; '.join(each.consequences))}")
+            click.echo(f"   so did {one_line('; '.join(each.consequences))}")
 
 
 def print_startup(found: Startup) -> None:
@@ -139,7 +113,7 @@ def print_ci(found: CiReport) -> None:
         bold=True,
     )
     _print_spans(found.spans)
-    click.echo(f"no run is quicker than {duration_text(found.floor_s)}: {_line(found.floor_test)}")
+    click.echo(f"no run is quicker than {duration_text(found.floor_s)}: {one_line(found.floor_test)}")
     if found.bound_s is not None:
         click.echo(
             f"{number_of(len(found.shards), 'shard')}: {duration_text(found.shards[0].seconds)} "
@@ -148,7 +122,7 @@ def print_ci(found: CiReport) -> None:
     click.echo(f"flaky: {found.flaky_because}")
     for each in found.flaky[:MOST_LISTED]:
         click.secho(
-            f"  {_rate(each.rate)} [{_rate(each.low)}, {_rate(each.high)}]  {_line(each.test)} "
+            f"  {_rate(each.rate)} [{_rate(each.low)}, {_rate(each.high)}]  {one_line(each.test)} "
             f"({each.failures:,} of {each.runs:,} runs failed)",
             fg="yellow",
         )
@@ -158,9 +132,9 @@ def print_ci(found: CiReport) -> None:
             f"the first failure comes after {duration_text(recorded)} of tests; in an order from other "
             f"commits' runs after {duration_text(ordered)}. Now first:"
         )
-        click.echo("".join(f"  {_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
+        click.echo("".join(f"  {one_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
     for what, why in found.left_out.items():
-        click.echo(f"{_line(what)}: {why}")
+        click.echo(f"{one_line(what)}: {why}")
 
 
 def _print_spans(spans: CiSpans) -> None:
@@ -182,7 +156,7 @@ def _print_spans(spans: CiSpans) -> None:
 def print_slow_changes(found: SlowChanges) -> None:
     """Each change with its size, its cause, and what would tell."""
     click.echo(
-        f"{_line(found.value)}: {number_of(found.measurements, 'measurement')}, noise {found.noise:.3g}, "
+        f"{one_line(found.value)}: {number_of(found.measurements, 'measurement')}, noise {found.noise:.3g}, "
         f"correlation {found.correlation:.2f}"
     )
     click.secho(found.because, bold=True)
@@ -194,14 +168,14 @@ def _print_change(change: SlowChange) -> None:
     interval = "" if change.low is None else f" [{change.low:.4g}, {change.high:.4g}]"
     size = f"{change.before:.4g} -> {change.after:.4g}"
     times = "" if change.ratio is None else f", x {change.ratio:.4g}{interval}"
-    phase = "" if change.phase is None else f", most of it in {_line(change.phase)}"
-    click.secho(f"{_line(change.at)} (measurement {change.index}): {size}{times}{phase}", bold=True)
+    phase = "" if change.phase is None else f", most of it in {one_line(change.phase)}"
+    click.secho(f"{one_line(change.at)} (measurement {change.index}): {size}{times}{phase}", bold=True)
     click.secho(f"   {change.verdict}: {change.because}", fg=SLOW_COLOURS[change.verdict])
     for name, (before, after) in change.changed.items():
-        click.echo(f"   {_line(name)}: {_line(before) or '(none)'} -> {_line(after) or '(none)'}")
+        click.echo(f"   {one_line(name)}: {one_line(before) or '(none)'} -> {one_line(after) or '(none)'}")
     for name, effect in change.assigned.items():
-        click.echo(f"   due to {_line(name)}: {effect:.4g}")
-    click.echo(f"   next: {_line(change.next)}")
+        click.echo(f"   due to {one_line(name)}: {effect:.4g}")
+    click.echo(f"   next: {one_line(change.next)}")
 
 
 def print_skew(found: Skew) -> None:
@@ -212,9 +186,9 @@ def print_skew(found: Skew) -> None:
     )
     click.secho(f"{found.verdict}: {found.because}", bold=True)
     for effect in found.effects:
-        kind = f"{_line(effect.operation)}: " if effect.operation else ""
+        kind = f"{one_line(effect.operation)}: " if effect.operation else ""
         click.echo(
-            f"  {kind}{_line(_text(effect.factors))}: x {effect.ratio:.3g} "
+            f"  {kind}{one_line(_text(effect.factors))}: x {effect.ratio:.3g} "
             f"[{effect.low:.3g}, {effect.high:.3g}]"
         )
 
@@ -225,10 +199,12 @@ def print_hung_ranks(found: HungRanks) -> None:
     click.secho(f"ranks: {ranks}", fg="red" if found.ranks else None, bold=True)
     click.echo(found.because)
     for group in found.groups:
-        click.echo(f"  group {_line(group.group)}, collective {group.sequence}, {_line(group.collective)}:")
+        click.echo(
+            f"  group {one_line(group.group)}, collective {group.sequence}, {one_line(group.collective)}:"
+        )
         click.echo(f"    wait: {_ranks(group.waiting)}; never entered it: {_ranks(group.absent)}")
         for called, ranks_there in group.others.items():
-            click.echo(f"    entered {_line(called)} instead: {_ranks(ranks_there)}")
+            click.echo(f"    entered {one_line(called)} instead: {_ranks(ranks_there)}")
         if group.without_dump:
             click.echo(f"    no dump of: {_ranks(group.without_dump)}")
 

@@ -31,3 +31,9 @@ def world_sizes_text(sizes: Sequence[int]) -> str:
     """`[2, 2, 4, 1]` -> `2→4→1`."""
     kept = [size for index, size in enumerate(sizes) if index == 0 or size != sizes[index - 1]]
     return "→".join(map(str, kept))
+
+
+def one_line(text: str) -> str:
+    """What a log, a path or a stranger's text holds, on one line, with what a terminal would obey made
+    visible."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)

@@ -24,6 +24,8 @@ OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
 RECIPE = "recipe."
 """What stands before a recipe's key as a factor."""
+SHOWN_FINGERPRINT = 12
+"""Characters of a dataset's fingerprint by which it is told from others."""
 
 
 def ledger_attempts(ledger: Ledger, names: ColumnNames) -> AttemptTable:
@@ -82,7 +84,7 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
         "host": several(list(attempt.hosts)),
         "device": several([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
         "code": attempt.code_version,
-        "dataset": run.dataset_fingerprint[:12],
+        "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
         "world_size": str(attempt.world_size),
     }
 

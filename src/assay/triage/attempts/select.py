@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Bool
 
 from assay.base.errors import ConfigError
 from assay.triage.attempts.table import AttemptTable
@@ -10,6 +11,11 @@ from assay.triage.attempts.table import AttemptTable
 
 def with_values(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> AttemptTable:
     """Attempts that have all of them; a `ConfigError` names a value that none has."""
+    return table.where(having(table, wanted))
+
+
+def having(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> Bool[np.ndarray, "row"]:
+    """Which attempts have all of them; a `ConfigError` names a value that none has."""
     mask = np.ones(table.num_rows, bool)
     factors = {factor.name: factor for factor in table.factors}
     for name, value in wanted:
@@ -17,4 +23,4 @@ def with_values(table: AttemptTable, wanted: Sequence[tuple[str, str]]) -> Attem
         if value not in factor.values:
             raise ConfigError(f"--where {name}={value}: no attempt has it.")
         mask &= np.isin(np.arange(table.num_rows), factor.rows[factor.codes == factor.values.index(value)])
-    return table.where(mask)
+    return mask

@@ -10,32 +10,48 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from assay.base.errors import ConfigError
-from assay.records.symptoms import LogSymptom, Role, Signature, Symptoms
+from assay.records.symptoms import (
+    LogSymptom,
+    RecordedSymptom,
+    Role,
+    Signature,
+    SymptomClass,
+    Symptoms,
+)
 from assay.triage.symptoms.logs import ReadLog, read_log
 
+WITHOUT_FACTORS = "logs alone have no factors: what failures share is asked of runs on record."
 
-def read_symptoms(sources: Sequence[Path]) -> Symptoms:
-    """What log files say, and folders of the logs of one attempt."""
+
+def read_symptoms(sources: Sequence[Path], failures: Sequence[RecordedSymptom] = ()) -> Symptoms:
+    """What log files say, folders of the logs of one attempt, and runs on record."""
     logs = tuple(log for source in sources for log in _of_source(source))
-    return Symptoms(logs=logs, signatures=signatures(logs))
+    return Symptoms(
+        logs=logs,
+        failures=tuple(failures),
+        signatures=signatures(logs, failures),
+        shared_because=WITHOUT_FACTORS,
+    )
 
 
-def signatures(logs: Sequence[LogSymptom]) -> tuple[Signature, ...]:
+def signatures(logs: Sequence[LogSymptom], failures: Sequence[RecordedSymptom] = ()) -> tuple[Signature, ...]:
     """Failures that are alike, the most frequent first; of equals the one that was met first."""
-    alike: dict[tuple[str, str], list[LogSymptom]] = defaultdict(list)
-    for log in logs:
-        if log.role in (None, "initiating") and log.candidates:
-            alike[log.symptom_class, log.key].append(log)
-    found = [
+    causes = [log for log in logs if log.role in (None, "initiating") and log.candidates]
+    alike: dict[tuple[SymptomClass, str], list[LogSymptom | RecordedSymptom]] = defaultdict(list)
+    members: list[LogSymptom | RecordedSymptom] = [*causes, *(each for each in failures if each.key)]
+    for each in members:
+        alike[each.symptom_class, each.key].append(each)
+    told = [
         Signature(
-            symptom_class=each[0].symptom_class,
-            key=each[0].key,
-            count=len(each),
-            paths=tuple(log.path for log in each),
+            symptom_class=symptom_class,
+            key=key,
+            count=len(found),
+            paths=tuple(each.path for each in found if isinstance(each, LogSymptom)),
+            runs=tuple(dict.fromkeys(each.run_id for each in found if isinstance(each, RecordedSymptom))),
         )
-        for each in alike.values()
+        for (symptom_class, key), found in alike.items()
     ]
-    return tuple(sorted(found, key=lambda signature: -signature.count))
+    return tuple(sorted(told, key=lambda signature: -signature.count))
 
 
 def _of_source(source: Path) -> Iterator[LogSymptom]:

@@ -1,0 +1,167 @@
+"""Which signatures one cause may have: those that share a region of factors, or began to occur at one moment.
+
+    attempts on record, failed where they have a signature -> the scan of `triage failures` -> regions
+                                       since each moment   -> the same scan                 -> an onset
+    -> the failures of all signatures but the strongest there lie in the region too often as well
+
+A region that one signature alone makes striking is no shared cause, hence the last step: together, for many
+signatures that are rare, or one by one (Benjamini & Heller's partial conjunction, 2008), for few that are not.
+Named are then those that lie there more often than a fifth of signatures would by chance.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from jaxtyping import Bool, Float64, Int64
+from scipy.stats import binom
+
+from assay.base.errors import ConfigError
+from assay.base.units import number_of
+from assay.records.symptoms import RecordedSymptom, SharedCause
+from assay.store.ledger.ledger import Ledger
+from assay.triage.attempts.build import ColumnNames, built
+from assay.triage.attempts.ledger import ledger_columns
+from assay.triage.attempts.select import having
+from assay.triage.attempts.table import AttemptTable, Factor
+from assay.triage.failures.diagnose import LEVEL, diagnose
+from assay.triage.failures.scan import scan
+from assay.triage.symptoms.recorded import symptom_of
+
+SIGNATURE = "signature"
+NUM_MOMENTS = 40
+"""Moments that may be an onset, spread over the attempts."""
+TWICE = 2
+"""Regions and moments are asked about; and the others in two ways, of which the better counts."""
+NAMED = 0.2
+"""The p-value up to which a signature is taken to share what several are known to share."""
+
+
+class Shared(NamedTuple):
+    """What signatures share."""
+
+    causes: tuple[SharedCause, ...]
+    because: str
+
+
+class _Region(NamedTuple):
+    """Attempts that fail too often."""
+
+    factors: dict[str, str]
+    onset_s: float | None
+    p_value: float
+    inside: Bool[np.ndarray, "row"]
+
+
+def shared_causes(ledger: Ledger, failures: Sequence[RecordedSymptom], rng: np.random.Generator) -> Shared:
+    """One cause for several of the signatures of these failures, against all attempts on record."""
+    wanted = {each.key for each in failures if each.key}
+    if len(wanted) < 2:
+        return Shared((), f"{number_of(len(wanted), 'signature')} on record: nothing to share.")
+    try:
+        columns, attempts = ledger_columns(ledger)
+    except ConfigError:
+        return Shared((), "no attempt on record is over.")
+    known = [symptom_of(attempt) for attempt in attempts]
+    cells = [each.key if each is not None and each.key in wanted else None for each in known]
+    columns = replace(
+        columns,
+        table=columns.table.append_column(SIGNATURE, pa.array(cells, pa.string())),
+        factors=(*columns.factors, SIGNATURE),
+    )
+    return shared_in(built([("the ledger", columns)], ColumnNames(), {}), rng)
+
+
+def shared_in(table: AttemptTable, rng: np.random.Generator) -> Shared:
+    """Likewise, of attempts whose last factor is their signature (none, where they have none of these)."""
+    *factors, signature = table.factors
+    failed = np.zeros(table.num_rows)
+    failed[signature.rows] = 1.0
+    asked = replace(table, factors=tuple(factors), failures=failed)
+    told = diagnose(asked, window=None, baseline=None, rng=rng)
+    regions = [
+        _Region(cause.factors, None, cause.p_value, having(asked, list(cause.factors.items())))
+        for cause in told.causes
+    ]
+    regions += _onset(asked, rng)
+    found = list(_explained(asked, signature, regions))
+    merged = _with_onsets(found)
+    because = f"{number_of(table.num_rows, 'attempt')} on record, {int(failed.sum()):,} with these signatures"
+    if not merged:
+        said = told.because if not regions else "what stands out is of one signature"
+        return Shared((), f"{because}: {said.rstrip('.')}.")
+    return Shared(tuple(sorted(merged, key=lambda each: each.p_value)), f"{because}.")
+
+
+def _onset(table: AttemptTable, rng: np.random.Generator) -> list[_Region]:
+    """Since when these failures are more frequent; empty where no moment stands out."""
+    if table.at_s is None or not 0 < table.failures.sum() < table.num_rows:
+        return []
+    places = np.linspace(0, table.num_rows - 1, NUM_MOMENTS + 2)[1:-1].astype(int)
+    moments = np.unique(np.sort(table.at_s)[places])
+    moments = moments[moments > table.at_s.min()]
+    if not len(moments):
+        return []
+    found = scan(replace(table, factors=(_since(table.at_s, moments),)), None, rng=rng)
+    if not found.regions or (p_value := found.p_value(found.regions[0].score)) > LEVEL:
+        return []
+    onset_s = float(moments[found.regions[0].values[0]])
+    return [_Region({}, onset_s, p_value, table.at_s >= onset_s)]
+
+
+def _since(at_s: Float64[np.ndarray, "row"], moments: Float64[np.ndarray, "moment"]) -> Factor:
+    """A factor of which each attempt has every moment that came before it."""
+    passed = np.searchsorted(moments, at_s, side="right")
+    rows = np.repeat(np.arange(len(at_s)), passed)
+    codes = np.concatenate([np.arange(count) for count in passed]) if len(at_s) else rows
+    return Factor(
+        name="since", values=tuple(map(repr, moments.tolist())), rows=rows, codes=codes.astype(np.int64),
+        cells=passed.astype(np.int64),
+    )  # fmt: skip
+
+
+def _explained(table: AttemptTable, signature: Factor, regions: Sequence[_Region]) -> Iterator[SharedCause]:
+    for region in regions:
+        p_values = {
+            key: _p_value(table, signature.rows[signature.codes == code], region.inside)
+            for code, key in enumerate(signature.values)
+        }
+        strongest = min(p_values, key=lambda key: p_values[key])
+        others = signature.rows[signature.codes != signature.values.index(strongest)]
+        by_others = min(_p_value(table, others, region.inside), _simes(sorted(p_values.values())[1:]))
+        p_value = TWICE * max(region.p_value, by_others)
+        named = tuple(key for key in p_values if p_values[key] <= NAMED or key == strongest)
+        if len(named) > 1 and p_value <= LEVEL:
+            yield SharedCause(signatures=named, factors=region.factors, onset_s=region.onset_s, p_value=p_value)
+
+
+def _p_value(
+    table: AttemptTable, failed: Int64[np.ndarray, "failed"], inside: Bool[np.ndarray, "row"]
+) -> float:
+    """How often failures would lie in a region so often by chance: of each unit that they befell, the first
+    failed attempt, against how much of a unit lies there."""
+    if not len(failed):
+        return 1.0
+    _, index = np.unique(table.units, return_inverse=True)
+    share = float((np.bincount(index, inside) / np.bincount(index)).mean())
+    _, first = np.unique(table.units[failed], return_index=True)
+    return float(binom.sf(int(inside[failed[first]].sum()) - 1, len(first), share))
+
+
+def _simes(p_values: Sequence[float]) -> float:
+    """Whether any of some is at fault (Simes, 1986); ascending. 1 of none."""
+    return min((len(p_values) / rank * each for rank, each in enumerate(p_values, 1)), default=1.0)
+
+
+def _with_onsets(found: Sequence[SharedCause]) -> list[SharedCause]:
+    """One for the same signatures, with what they share and since when."""
+    onset = next((each for each in found if each.onset_s is not None), None)
+    regions = [each for each in found if each is not onset]
+    if onset is None:
+        return regions
+    same = [each for each in regions if set(each.signatures) == set(onset.signatures)]
+    if not same:
+        return [*regions, onset]
+    return [each.model_copy(update={"onset_s": onset.onset_s}) if each in same else each for each in regions]

@@ -1,0 +1,77 @@
+"""Fleets in which one host, one moment, or nothing is behind several signatures at once."""
+
+import numpy as np
+import pytest
+
+from assay.triage.attempts.build import ColumnNames, built
+from assay.triage.attempts.columns import columns_of
+from assay.triage.symptoms.shared import SIGNATURE, shared_in
+
+NUM_ATTEMPTS, NUM_UNITS, NUM_HOSTS, NUM_SIGNATURES = 500, 60, 12, 6
+EVERYWHERE = 0.05
+"""Failures per attempt with nothing at fault, of all signatures together."""
+
+
+def fleet(seed, *, host=(), since=(), clustered=False):
+    """Attempts as text. Signatures of `host` come from n03 as well, those of `since` from the last third on."""
+    rng = np.random.default_rng(seed)
+    luck = rng.normal(0.0, 1.5, NUM_UNITS) if clustered else np.zeros(NUM_UNITS)
+    favourite = rng.integers(0, NUM_SIGNATURES, NUM_UNITS)
+    rows = []
+    for attempt in range(NUM_ATTEMPTS):
+        unit, host_number = int(rng.integers(NUM_UNITS)), int(rng.integers(NUM_HOSTS))
+        signature = None
+        odds = EVERYWHERE / (1 - EVERYWHERE) * np.exp(luck[unit])
+        if rng.random() < odds / (1 + odds):
+            signature = favourite[unit] if clustered else rng.integers(0, NUM_SIGNATURES)
+        if host and host_number == 3 and rng.random() < 0.4:
+            signature = rng.choice(host)
+        if since and attempt > 2 * NUM_ATTEMPTS // 3 and rng.random() < 0.3:
+            signature = rng.choice(since)
+        rows.append(
+            {
+                "failed": str(int(signature is not None)),
+                "at": str(1_750_000_000 + 60 * attempt),
+                "unit": f"u{unit}",
+                "host": f"n{host_number:02}",
+                "dataset": f"d{unit % 3}",
+                SIGNATURE: None if signature is None else f"s{signature}",
+            }
+        )
+    return rows
+
+
+def shared(rows, factors=("host", "dataset")):
+    columns = columns_of(rows, "made", failed="failed", at="at", unit="unit", factors=(*factors, SIGNATURE))
+    return shared_in(built([("made", columns)], ColumnNames(), {}), np.random.default_rng(0))
+
+
+def test_signatures_of_one_host_are_one_cause():
+    (cause,) = shared(fleet(1, host=(0, 1, 2))).causes
+    assert cause.factors == {"host": "n03"}
+    assert set(cause.signatures) == {"s0", "s1", "s2"}
+    assert (cause.onset_s, cause.p_value <= 0.05) == (None, True)
+
+
+def test_signatures_that_began_at_one_moment_are_one_cause_and_the_moment_is_said():
+    (cause,) = shared(fleet(2, since=(3, 4))).causes
+    assert cause.factors == {}
+    assert set(cause.signatures) == {"s3", "s4"}
+    assert abs(cause.onset_s - (1_750_000_000 + 60 * 2 * NUM_ATTEMPTS / 3)) < 60 * NUM_ATTEMPTS / 15
+
+
+def test_a_host_that_is_behind_one_signature_alone_is_shared_by_none():
+    found = shared(fleet(3, host=(0,)))
+    assert found.causes == ()
+    assert "of one signature" in found.because
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_luck_is_rarely_a_shared_cause(clustered):
+    assert sum(bool(shared(fleet(seed, clustered=clustered)).causes) for seed in range(10, 16)) <= 1
+
+
+def test_where_nothing_tells_attempts_apart_that_is_said():
+    found = shared([{**row, "host": "n01", "dataset": "d"} for row in fleet(4)][:40])
+    assert found.causes == ()
+    assert "all attempts have one value" in found.because
