@@ -69,6 +69,7 @@ READS_ENVIRONMENT = {
     "launch/ranks/processes.py": "likewise",
     "launch/ranks/rank.py": "likewise",
     "launch/ranks/processor.py": "limits of instruction sets",
+    "launch/triage/case.py": "what a process is started with",
     "launch/run.py": "the compiler of torch.compile",
 }
 """Module -> what of the environment is its business."""

@@ -1,6 +1,7 @@
 """docs/json.md says every key of `--json`, and a Markdown reader sees its tables."""
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,16 +28,20 @@ SPEAKING_NAMES = {
 
 def _printing() -> set[str]:
     """Every command that has `--json`, as it is called."""
-    names = set()
-    for name in _COMMANDS:
-        command = cli.get_command(click.Context(cli), name)
-        parts = [("", command), *(command.commands.items() if isinstance(command, click.Group) else ())]
-        names |= {
-            f"assay {name} {part}".strip()
-            for part, each in parts
-            if any("--json" in parameter.opts for parameter in each.params)
-        }
-    return names
+    context = click.Context(cli)
+    return {
+        called
+        for name in _COMMANDS
+        for called, command in _with_its_parts(f"assay {name}", cli.get_command(context, name))
+        if any("--json" in parameter.opts for parameter in command.params)
+    }
+
+
+def _with_its_parts(called: str, command: click.Command | None) -> Iterator[tuple[str, click.Command]]:
+    assert command is not None
+    yield called, command
+    for name, part in command.commands.items() if isinstance(command, click.Group) else ():
+        yield from _with_its_parts(f"{called} {name}", part)
 
 
 def test_every_key_of_json_is_documented() -> None:

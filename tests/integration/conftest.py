@@ -224,6 +224,11 @@ class PlantedAssay:
         paths = [str(PLANTS / name), *filter(None, [os.environ.get("PYTHONPATH")])]
         self._environment |= {"PYTHONPATH": os.pathsep.join(paths), **environment}
 
+    def mend(self) -> None:
+        """From now on no process has a fault."""
+        self._environment.pop("PYTHONPATH")
+        self._environment |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+
     def train(self, run_id: str, workers: int, *options: str, **trainer: object) -> dict[str, Any]:
         """What `assay show --json` says of the run."""
         return json.loads(self.run(*self.train_command(run_id, workers, **trainer), *options, "--json").stdout)

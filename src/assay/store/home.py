@@ -3,6 +3,7 @@
     $ASSAY_HOME, else runs/
       RUN/                 a run's folder: run.json and all that the run left
       campaigns/NAME/      a campaign's
+      cases/NAME.json      an investigation's notebook
       settings.yaml        prices, and who is told what happens (optional)
       ledger.db            the index over them, unless $ASSAY_LEDGER names another
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from assay.store.settings import Settings
 
 CAMPAIGNS = "campaigns"
+CASES = "cases"
 CAMPAIGN_FILE = "campaign.json"
 """A campaign's declaration, in its folder."""
 PIPELINE_FILE = "pipeline.json"
@@ -63,8 +65,8 @@ class Home:
 
     def run_dir(self, run_id: str) -> Path:
         """The folder of a run, or of results that are filed under such a name; it need not be there."""
-        if run_id == CAMPAIGNS:
-            raise ConfigError(f"'{CAMPAIGNS}' is the folder of all campaigns, not a run. Choose another name.")
+        if run_id in (CAMPAIGNS, CASES):
+            raise ConfigError(f"'{run_id}' is the folder of all {run_id}, not a run. Choose another name.")
         return (self.folder / checked_name(run_id, of="the run's id")).resolve()
 
     def store_of(self, run_id: str) -> "ObjectStore":
@@ -173,6 +175,11 @@ class Home:
 
         path = self.campaigns / name / PIPELINE_FILE
         return Pipeline.from_json(path.read_bytes(), source=path)
+
+    @property
+    def cases(self) -> Path:
+        """The folder of all cases; it need not be there."""
+        return (self.folder / CASES).resolve()
 
     def settings(self) -> "Settings":
         """What holds for all of its runs."""

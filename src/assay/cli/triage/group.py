@@ -8,6 +8,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
 from assay.cli.given import SOURCE_PATH, CommandGroup, found_ledger, given_home
+from assay.cli.triage.case import case
 from assay.cli.triage.ci import ci
 from assay.cli.triage.data import data
 from assay.cli.triage.failures import failures, fixed
@@ -31,8 +32,9 @@ MOST_STARTS = 100
 @JSON
 @click.pass_context
 def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], as_json: bool) -> None:
-    """Say why attempts fail, over all runs or any table, what their logs name, what became slower or hangs,
-    which data changed, where startup and CI lose time, whether a fix worked; keep runs from what is broken.
+    """Say why attempts fail, over all runs or any table, what their logs name, what many symptoms share, what
+    became slower or hangs, which data changed, where startup and CI lose time, whether a fix worked; keep runs
+    from what is broken.
 
     Without a command: what to look at first, over all runs on record, by device-hours lost a week."""
     if context.invoked_subcommand is not None:
@@ -76,5 +78,5 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     click.echo(f"page: {page}", err=True)
 
 
-for command in (failures, symptoms, fixed, guard, slow, skew, hang, startup, data, ci):
+for command in (failures, symptoms, case, fixed, guard, slow, skew, hang, startup, data, ci):
     triage.add_command(command)

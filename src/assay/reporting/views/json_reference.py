@@ -15,6 +15,7 @@ from assay.planning.program.offer import Offer, Safety
 from assay.planning.program.plan import Plan
 from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
+from assay.records.case import CaseStanding
 from assay.records.ci_report import CiReport
 from assay.records.coverage import Coverage
 from assay.records.data_changes import DataChanges
@@ -101,6 +102,12 @@ PRINTED = (
     Printed("assay evidence proxy", "one object", ProxyView),
     Printed("assay triage failures", "one object", FailureDiagnosis),
     Printed("assay triage symptoms", "one object", Symptoms),
+    Printed(
+        "assay triage case open, assay triage case add, assay triage case vote, assay triage case check, "
+        "assay triage case show",
+        "one object",
+        CaseStanding,
+    ),
     Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage data", "one object", DataChanges),
     Printed("assay triage slow", "one object", SlowChanges),

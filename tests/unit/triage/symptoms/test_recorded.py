@@ -17,7 +17,8 @@ from assay.triage.symptoms.together import read_symptoms
 def run(folder, run_id="r", *, is_drill=False, **recipe):
     return Run(
         run_id=run_id, created_s=1.0, recipe={"name": "x", **recipe}, recipe_sha256="a",
-        dataset_fingerprint="d", code_version="1", run_dir=str(folder / run_id), store_url=str(folder / run_id), made_by_drill=is_drill,
+        dataset_fingerprint="d", code_version="1", run_dir=str(folder / run_id), store_url=str(folder / run_id),
+        made_by_drill=is_drill,
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""What triage starts: the commands that a hypothesis predicts."""

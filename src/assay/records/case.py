@@ -1,0 +1,133 @@
+"""One investigation as a notebook: symptoms, hypotheses with what each predicts, votes, and evidence.
+
+Nothing in it is changed or removed; each list grows at its end. How the hypotheses stand follows from it."""
+
+from typing import Literal
+
+from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
+
+from assay.base.names import Name
+from assay.records.record import Record
+from assay.records.symptoms import Symptoms
+
+Outcome = Literal["held", "failed", "not_run"]
+"""`not_run`: it could not be asked, or did not answer; that says nothing for or against."""
+
+CaseVerdict = Literal["established", "supported", "refuted", "unknown"]
+"""`established`: a prediction held that no other hypothesis makes, and none failed. `supported`: more held than
+failed. `refuted`: at least as many failed as held. `unknown`: none was answered."""
+
+
+class Hypothesis(Record):
+    """What may be the cause."""
+
+    text: str
+    """In the words of who had it; no two are alike."""
+    by: str
+    """Who; empty where `case check` proposed it."""
+    at_s: float
+    """Seconds since the Unix epoch."""
+
+
+class Prediction(Record):
+    """What will be seen if a hypothesis is true."""
+
+    hypothesis: PositiveInt
+    """Which one, in the order in which they were added."""
+    command: tuple[str, ...]
+    """The words behind `assay`: a command that only asks."""
+    expect: str
+    """`exit 1`, or `PATH=VALUE` of its JSON: `operators.finding.operator=aten::sum`."""
+    at_s: float
+
+
+class Vote(Record):
+    """Who believes a hypothesis."""
+
+    hypothesis: PositiveInt
+    """Which one, in the order in which they were added."""
+    by: str
+    at_s: float
+
+
+class CaseEvidence(Record):
+    """What came of a prediction when it was run."""
+
+    prediction: NonNegativeInt
+    """Which one, from 0 in the order in which they were added."""
+    outcome: Outcome
+    seen: str
+    """What was there in place of what was expected, or why nothing was."""
+    exit_code: int | None
+    """The command's; null where it was not started, or did not end in time."""
+    output_sha256: str
+    """The SHA-256 of what it printed."""
+    code_version: str
+    """The assay that was asked."""
+    at_s: float
+    took_s: NonNegativeFloat
+
+
+class Case(Record):
+    """The notebook."""
+
+    name: Name
+    opened_s: float
+    """Seconds since the Unix epoch."""
+    symptoms: Symptoms
+    """What was known when it was opened."""
+    hypotheses: tuple[Hypothesis, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
+    votes: tuple[Vote, ...] = ()
+    evidence: tuple[CaseEvidence, ...] = ()
+    """The latest of a prediction is the one that counts."""
+
+
+class PredictionStanding(Record):
+    """A prediction, and what came of it."""
+
+    command: str
+    """As it is typed."""
+    expect: str
+    """What it is expected to print."""
+    is_shared: bool
+    """Whether another hypothesis predicts the same: it tells nothing between the two."""
+    outcome: Outcome | None
+    """Null where it was not run yet."""
+    seen: str
+    """What was there, or why nothing was."""
+
+
+class HypothesisStanding(Record):
+    """How a hypothesis stands."""
+
+    hypothesis: PositiveInt
+    """Its number, in the order in which they were added."""
+    text: str
+    by: str
+    """Who had it; empty where `case check` proposed it."""
+    verdict: CaseVerdict
+    """By its predictions alone."""
+    held: NonNegativeInt
+    failed: NonNegativeInt
+    not_run: NonNegativeInt
+    """Predictions that could not be run, or were not yet."""
+    votes: tuple[str, ...]
+    """Who believes it: shown, and not counted."""
+    predictions: tuple[PredictionStanding, ...]
+
+
+class CaseStanding(Record):
+    """How a case stands."""
+
+    name: str
+    opened_s: float
+    """Seconds since the Unix epoch."""
+    verdict: CaseVerdict
+    """That of the first hypothesis."""
+    because: str
+    """In a sentence."""
+    symptoms: Symptoms
+    """What was known when it was opened."""
+    hypotheses: tuple[HypothesisStanding, ...]
+    """By evidence, the best first; votes have no part in the order."""

@@ -1,0 +1,79 @@
+"""The notebooks of investigations, one file each: `cases/NAME.json` in the home.
+
+A file is replaced whole, with its own digest in it, so it is never seen half written and a changed one is
+noticed. Who adds to it holds a lock, so two who add at once both stay.
+"""
+
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from assay.base.errors import ConfigError, unwritten
+from assay.base.names import checked_name, meant
+from assay.records.case import Case
+from assay.store.home import Home
+
+if TYPE_CHECKING:
+    from assay.store.objects import ObjectStore
+
+
+def refuse_taken(home: Home, name: str) -> None:
+    """Raise `ConfigError` for a name that is none, or taken."""
+    if (home.cases / _key(name)).exists():
+        raise _taken(home, name)
+
+
+def open_case(home: Home, case: Case) -> None:
+    """A new one; a `ConfigError` where its name is taken."""
+    if not _store(home).put_if_absent(_key(case.name), case.to_sealed_json().encode()):
+        raise _taken(home, case.name)
+
+
+def saved_case(home: Home, name: str) -> Case:
+    """A case; a `ConfigError` where there is none, a `DataError` where its file was damaged."""
+    path = home.cases / _key(name)
+    if not path.is_file():
+        known = sorted(each.stem for each in home.cases.glob("*.json"))
+        there = ", ".join(known) or "none"
+        raise ConfigError(
+            f"no case '{name}' in {home.cases}{meant(name, known)}; there is {there}. "
+            f"'assay triage case open {name}' begins one."
+        )
+    return Case.from_json(path.read_bytes(), source=path)
+
+
+def change_case(home: Home, name: str, change: Callable[[Case], Case]) -> Case:
+    """The case as it is after a change; nothing is written where that raises."""
+    saved_case(home, name)
+    with _locked(home, name):
+        changed = change(saved_case(home, name))
+        _store(home).put(_key(name), changed.to_sealed_json().encode())
+    return changed
+
+
+@contextmanager
+def _locked(home: Home, name: str) -> Iterator[None]:
+    path = home.cases / f".{name}.lock"
+    try:
+        with path.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise unwritten(path, error) from error
+
+
+def _taken(home: Home, name: str) -> ConfigError:
+    return ConfigError(
+        f"case '{name}' exists in {home.cases}. 'assay triage case show {name}' shows it; choose another name."
+    )
+
+
+def _store(home: Home) -> "ObjectStore":
+    from assay.store.objects import open_store  # here, for it is large to import
+
+    return open_store(str(home.cases))
+
+
+def _key(name: str) -> str:
+    return f"{checked_name(name, of='the name of the case')}.json"

@@ -1,0 +1,135 @@
+"""What a prediction expects of an answer, and whether an answer is that.
+
+    exit 1                                   the command's exit code
+    operators.finding.operator=aten::sum     a place in its JSON, and the value there
+    findings.*.what!=null                    any element, any other value
+
+A name of an operator with `::` is that operator in any overload. A place inside of what is null is null; a key
+that the answer does not have is a mistake in the prediction, and says nothing.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.base.written_out import written_out
+from assay.records.case import Outcome
+
+ANSWERS = (0, 1, 3)
+"""Exit codes with which a command has an answer; others say that it was asked wrongly, or could not."""
+EXIT = re.compile(r"exit ([013])")
+PLACE = re.compile(r"([^=!\s]+)(!?=)(.*)", re.DOTALL)
+SHOWN_CHARACTERS = 300
+
+
+class Expectation(NamedTuple):
+    """An exit code, or a place and what is there."""
+
+    exit_code: int | None
+    path: tuple[str, ...]
+    is_not: bool
+    value: str
+
+
+class CommandAnswer(NamedTuple):
+    """What a command said."""
+
+    exit_code: int | None
+    """None where it was not started, or did not end in time."""
+    tree: Any
+    """Its JSON; None where it printed none."""
+    problem: str
+    """Why there is no answer; empty where there is one."""
+
+
+class Judged(NamedTuple):
+    """What an answer is to a prediction."""
+
+    outcome: Outcome
+    seen: str
+
+
+class _NoSuchKeyError(Exception):
+    """A path names what the answer does not have."""
+
+
+def parse_expectation(text: str) -> Expectation:
+    """What a person wrote; a `ConfigError` where it cannot mean anything."""
+    if found := EXIT.fullmatch(text.strip()):
+        return Expectation(int(found[1]), (), False, "")
+    if (place := PLACE.fullmatch(text.strip())) is None:
+        raise ConfigError(
+            f"--expect '{written_out(text)[:200]}': expected 'exit 0', 1 or 3, or PATH=VALUE of the command's "
+            "JSON, e.g. operators.finding.operator=aten::sum."
+        )
+    return Expectation(None, tuple(place[1].split(".")), place[2] == "!=", place[3].strip())
+
+
+def judge(expectation: Expectation, answer: CommandAnswer) -> Judged:
+    """Whether a prediction held. No answer is neither for nor against it."""
+    if answer.problem:
+        return Judged("not_run", answer.problem)
+    if expectation.exit_code is not None:
+        held = answer.exit_code == expectation.exit_code
+        return Judged("held" if held else "failed", f"exit {answer.exit_code}")
+    try:
+        values = list(_values(answer.tree, expectation.path))
+    except _NoSuchKeyError as error:
+        return Judged("not_run", str(error))
+    held = any(_is(value, expectation.value) != expectation.is_not for value in values)
+    seen = ", ".join(dict.fromkeys(map(_text, values))) or "nothing"
+    return Judged("held" if held else "failed", seen[:SHOWN_CHARACTERS])
+
+
+def _values(tree: Any, path: Sequence[str]) -> Iterator[Any]:
+    """What is at a place: one value, or with `*` any number."""
+    if not path or tree is None:
+        yield tree
+    elif isinstance(tree, dict):
+        if path[0] == "*":
+            for value in tree.values():
+                yield from _values(value, path[1:])
+        else:
+            key, rest = _key(tree, path)
+            yield from _values(tree[key], rest)
+    elif isinstance(tree, list):
+        yield from _of_list(tree, path)
+    else:
+        raise _NoSuchKeyError(f"'{'.'.join(path)}' is asked of {_text(tree)}, which has no keys")
+
+
+def _of_list(tree: list[Any], path: Sequence[str]) -> Iterator[Any]:
+    if path[0] == "*":
+        for value in tree:
+            yield from _values(value, path[1:])
+    elif path[0].isdecimal():
+        index = int(path[0])
+        yield from _values(tree[index] if index < len(tree) else None, path[1:])
+    else:
+        raise _NoSuchKeyError(f"'{path[0]}' is asked of a list: give an index, or * for any")
+
+
+def _key(tree: dict[str, Any], path: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """A key, which may have dots of its own, and what is behind it."""
+    for length in range(1, len(path) + 1):
+        if (key := ".".join(path[:length])) in tree:
+            return key, path[length:]
+    raise _NoSuchKeyError(f"the answer has no '{path[0]}'; there is {', '.join(tree)}"[:SHOWN_CHARACTERS])
+
+
+def _is(value: Any, wanted: str) -> bool:
+    if isinstance(value, str):
+        operator = wanted.replace("::", ".")
+        return value == wanted or (operator != wanted and f"{value}.".startswith(f"{operator}."))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            return float(wanted) == value
+        except ValueError:
+            return False
+    return _text(value) == wanted
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,93 @@
+"""Hypotheses that follow from what the symptoms of a case share.
+
+runs with a step to look at -> one operator: that the audit of each run's step names it
+                            -> the rows: that each step's own rows are to blame
+a host, dataset, code, key  -> that the scan of all attempts names it
+a dataset among these       -> that it differs from what runs without a failure read
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from assay.records.case import Case
+from assay.records.symptoms import RecordedSymptom, SharedCause
+from assay.triage.case.notebook import Predicted
+
+FINDING = "operators.finding.operator"
+MOST_STEPS = 12
+"""Steps that are replayed: of alike failures, each run's first."""
+
+
+class ProposedHypothesis(NamedTuple):
+    """A hypothesis with what it predicts."""
+
+    text: str
+    predicted: tuple[Predicted, ...]
+
+
+class StepOfRun(NamedTuple):
+    """What is replayed."""
+
+    run_id: str
+    step: int
+
+    def command(self) -> tuple[str, ...]:
+        """What names a wrong operator, or else the rows that are to blame."""
+        return ("replay", self.run_id, "--step", str(self.step), "--audit-ops", "--explain")
+
+
+def steps_to_replay(case: Case) -> list[StepOfRun]:
+    """One for each run of the symptoms that has a step to look at."""
+    first: dict[str, RecordedSymptom] = {}
+    for each in case.symptoms.failures:
+        if each.step is not None and each.step > 0:
+            first.setdefault(each.run_id, each)
+    return [StepOfRun(run_id, each.step) for run_id, each in first.items() if each.step][:MOST_STEPS]
+
+
+def proposals(
+    steps: Sequence[StepOfRun],
+    audits: Iterable[Any],
+    shared: Iterable[SharedCause],
+    runs: Mapping[str, str],
+) -> list[ProposedHypothesis]:
+    """What to test, by the audits of the steps (the JSON of each replay) and what the symptoms share.
+
+    `runs`: those on record, the newest first, each with the beginning of its dataset's fingerprint.
+    """
+    named = dict.fromkeys(filter(None, map(_operator, audits)))
+    found = [
+        ProposedHypothesis(
+            f"operator {operator} computes wrongly",
+            tuple(Predicted(shlex.join(step.command()), f"{FINDING}={operator}") for step in steps),
+        )
+        for operator in named
+    ]
+    if steps:
+        blamed = tuple(Predicted(shlex.join(step.command()), "explanation.cause=bad data") for step in steps)
+        found.append(ProposedHypothesis("the rows of these steps are to blame", blamed))
+    return found + [_of_region(each.factors, runs) for each in shared if each.factors]
+
+
+def _operator(report: Any) -> str | None:
+    """`aten::sum` of a report that names one of its overloads as wrong."""
+    finding = ((report or {}).get("operators") or {}).get("finding")
+    if finding is None:
+        return None
+    namespace, name, *_ = finding["operator"].split(".")
+    return f"{namespace}::{name}"
+
+
+def _of_region(factors: Mapping[str, str], runs: Mapping[str, str]) -> ProposedHypothesis:
+    said = " and ".join(f"{name} {value}" for name, value in factors.items())
+    predicted = [
+        Predicted("triage failures", f"causes.*.factors.{name}={value}") for name, value in factors.items()
+    ]
+    if (dataset := factors.get("dataset")) is not None:
+        ours = next((run_id for run_id, read in runs.items() if read == dataset), None)
+        theirs = next((run_id for run_id, read in runs.items() if read != dataset), None)
+        if ours is not None and theirs is not None:
+            command = shlex.join(("triage", "data", theirs, ours))
+            predicted.append(Predicted(command, "findings.*.what!=null"))
+    return ProposedHypothesis(f"{said} at fault", tuple(predicted))

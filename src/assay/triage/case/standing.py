@@ -1,0 +1,100 @@
+"""How the hypotheses of a case stand: by what they predicted and what came of it, and by nothing else.
+
+Votes are listed beside each and have no part in its verdict or its place. A prediction that two hypotheses make
+tells nothing between them, so it establishes neither.
+"""
+
+import shlex
+from collections import Counter
+
+from assay.base.units import number_of
+from assay.records.case import (
+    Case,
+    CaseEvidence,
+    CaseStanding,
+    CaseVerdict,
+    HypothesisStanding,
+    Prediction,
+    PredictionStanding,
+)
+
+RANK: dict[CaseVerdict, int] = {"established": 0, "supported": 1, "unknown": 2, "refuted": 3}
+
+
+def standing(case: Case) -> CaseStanding:
+    """The hypotheses, the best first; of equals the one that was had first."""
+    latest = {each.prediction: each for each in case.evidence}
+    made = Counter({(each.command, each.expect, each.hypothesis) for each in case.predictions})
+    makers = Counter((command, expect) for command, expect, _ in made)
+    stand = sorted(
+        (_of_hypothesis(case, number, latest, makers) for number in range(1, len(case.hypotheses) + 1)),
+        key=lambda each: (RANK[each.verdict], each.failed - each.held, each.failed),
+    )
+    return CaseStanding(
+        name=case.name,
+        opened_s=case.opened_s,
+        verdict=stand[0].verdict if stand else "unknown",
+        because=_because(stand),
+        symptoms=case.symptoms,
+        hypotheses=tuple(stand),
+    )
+
+
+def _of_hypothesis(
+    case: Case,
+    number: int,
+    latest: dict[int, CaseEvidence],
+    makers: Counter[tuple[tuple[str, ...], str]],
+) -> HypothesisStanding:
+    hypothesis = case.hypotheses[number - 1]
+    ours = tuple(
+        _of_prediction(each, latest.get(index), is_shared=makers[each.command, each.expect] > 1)
+        for index, each in enumerate(case.predictions)
+        if each.hypothesis == number
+    )
+    held, failed = (sum(each.outcome == outcome for each in ours) for outcome in ("held", "failed"))
+    return HypothesisStanding(
+        hypothesis=number,
+        text=hypothesis.text,
+        by=hypothesis.by,
+        verdict=_verdict(ours, held=held, failed=failed),
+        held=held,
+        failed=failed,
+        not_run=len(ours) - held - failed,
+        votes=tuple(each.by for each in case.votes if each.hypothesis == number),
+        predictions=ours,
+    )
+
+
+def _of_prediction(
+    prediction: Prediction, found: CaseEvidence | None, *, is_shared: bool
+) -> PredictionStanding:
+    return PredictionStanding(
+        command=shlex.join(("assay", *prediction.command)),
+        expect=prediction.expect,
+        is_shared=is_shared,
+        outcome=None if found is None else found.outcome,
+        seen="" if found is None else found.seen,
+    )
+
+
+def _verdict(predictions: tuple[PredictionStanding, ...], *, held: int, failed: int) -> CaseVerdict:
+    if not held and not failed:
+        return "unknown"
+    if failed >= held:
+        return "refuted"
+    is_told_apart = any(each.outcome == "held" and not each.is_shared for each in predictions)
+    return "established" if is_told_apart and not failed else "supported"
+
+
+def _because(stand: list[HypothesisStanding]) -> str:
+    if not stand:
+        return "no hypothesis yet: 'assay triage case check' proposes some, 'case add' adds one."
+    first = stand[0]
+    if first.verdict in ("unknown", "refuted"):
+        left = "none was answered" if first.verdict == "unknown" else "none stands"
+        return f"of {number_of(len(stand), 'hypothesis', 'hypotheses')}, {left}."
+    also = sum(each.verdict == first.verdict for each in stand) - 1
+    beside = f"; so are {also} more" if also > 1 else "; so is one more" if also else ""
+    answered = first.held + first.failed
+    return f"{first.text}: {first.held} of {number_of(answered, 'prediction')} held{beside}."
