@@ -84,6 +84,11 @@ def test_more_held_than_failed_is_support_and_no_more():
     assert verdicts(case(("h", {AUDIT: "held", SCAN: "held", DIFFERS: "failed"}, []))) == [("h", "supported")]
 
 
+def test_of_equal_verdicts_the_one_with_more_behind_it_is_first_whoever_believes_the_other():
+    weak, strong = ("weak", {SCAN: "held"}, ["a", "b"]), ("strong", {AUDIT: "held", DIFFERS: "held"}, [])
+    assert [text for text, _ in verdicts(case(weak, strong))] == ["strong", "weak"]
+
+
 def test_what_two_hypotheses_predict_establishes_neither():
     one, other = ("one", {SCAN: "held"}, []), ("other", {SCAN: "held", AUDIT: None}, [])
     assert verdicts(case(one, other)) == [("one", "supported"), ("other", "supported")]
