@@ -9,8 +9,8 @@ import pytest
 from assay.base.errors import ConfigError
 from assay.cli.main import main
 from assay.records.case import Case, Hypothesis, Prediction
-from assay.store.cases import change_case, saved_case
 from assay.store.home import Home
+from assay.store.triage.cases import change_case, saved_case
 from assay.triage.case.notebook import with_vote
 
 LOG = "epoch 1\nRuntimeError: loss is nan \x1b]0;owned\x07\u202eat step 12\n"

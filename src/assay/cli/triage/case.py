@@ -28,7 +28,7 @@ def open_(name: str, sources: tuple[Path | str, ...], as_json: bool) -> None:
     """Begin case NAME with the symptoms of runs (RUN, or RUN@STEP where it looked odd) and logs; without any,
     of all failures on record."""
     from assay.records.case import Case
-    from assay.store.cases import open_case, refuse_taken
+    from assay.store.triage.cases import open_case, refuse_taken
 
     home = given_home()
     refuse_taken(home, name)
@@ -69,7 +69,7 @@ def add(
             f"{len(predicts)} --predicts and {len(expect)} --expect: each prediction is a command and its "
             "outcome."
         )
-    from assay.store.cases import change_case
+    from assay.store.triage.cases import change_case
     from assay.triage.case.notebook import Predicted, with_hypothesis, with_vote
 
     now_s = SystemClock().now_s()
@@ -90,7 +90,7 @@ def add(
 def vote(name: str, hypothesis: str, who: str, as_json: bool) -> None:
     """Write down that WHO believes a HYPOTHESIS (its number or its text) of case NAME. Votes are shown, and
     never counted."""
-    from assay.store.cases import change_case
+    from assay.store.triage.cases import change_case
     from assay.triage.case.notebook import with_vote
 
     now_s = SystemClock().now_s()
@@ -112,7 +112,7 @@ def vote(name: str, hypothesis: str, who: str, as_json: bool) -> None:
 def check(name: str, no_proposals: bool, timeout_s: float, as_json: bool) -> None:
     """Run what the hypotheses of case NAME predict, and those that its symptoms suggest: an operator (by the
     audit of each run's step), the rows of these steps, and what the scan of all attempts finds shared."""
-    from assay.store.cases import saved_case
+    from assay.store.triage.cases import saved_case
 
     home = given_home()
     saved_case(home, name)  # what is not there is said before what follows is imported
@@ -127,7 +127,7 @@ def check(name: str, no_proposals: bool, timeout_s: float, as_json: bool) -> Non
 @JSON
 def show(name: str, as_json: bool) -> None:
     """Show how case NAME stands: hypotheses by evidence, with their votes beside them."""
-    from assay.store.cases import saved_case
+    from assay.store.triage.cases import saved_case
 
     _print(saved_case(given_home(), name), as_json)
 

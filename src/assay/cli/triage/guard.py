@@ -41,7 +41,7 @@ def guard(
         raise ConfigError("give one of these: a DIAGNOSIS to accept, --lift NAME, or --exclude.")
     if diagnosis is None and (refuse or name is not None):
         raise ConfigError("--refuse and --name are of a DIAGNOSIS that is accepted: give its file.")
-    from assay.store.guards import lift_guard
+    from assay.store.triage.guards import lift_guard
 
     home = given_home()
     if diagnosis is not None:
@@ -54,7 +54,7 @@ def guard(
 
 def _accept(file: Path, number: int, *, is_refusing: bool, name: str | None) -> None:
     from assay.records.failure_causes import FailureDiagnosis
-    from assay.store.guards import save_guard
+    from assay.store.triage.guards import save_guard
     from assay.triage.guard import guard_of
 
     found = FailureDiagnosis.from_json(file.read_bytes(), source=file)

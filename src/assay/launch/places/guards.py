@@ -7,8 +7,8 @@ from assay.base.errors import ConfigError
 from assay.base.units import percent_text
 from assay.records.guard import Guard, GuardStanding
 from assay.records.run import Run
-from assay.store.guards import saved_guards
 from assay.store.home import Home
+from assay.store.triage.guards import saved_guards
 
 
 def guard_standings(home: Home) -> list[GuardStanding]:

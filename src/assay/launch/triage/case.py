@@ -18,8 +18,8 @@ from assay.base.code_version import code_version
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import AssayError
 from assay.records.case import Case, CaseEvidence
-from assay.store.cases import change_case, saved_case
 from assay.store.home import Home
+from assay.store.triage.cases import change_case, saved_case
 from assay.triage.attempts.ledger import SHOWN_FINGERPRINT
 from assay.triage.case.expectation import ANSWERS, CommandAnswer, judge, parse_expectation
 from assay.triage.case.notebook import with_evidence, with_hypothesis

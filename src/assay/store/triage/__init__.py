@@ -1,0 +1,1 @@
+"""What triage keeps in a home: guards and cases."""
