@@ -22,6 +22,8 @@ from assay.store.notices import read_notices
 from assay.store.objects import open_store
 from assay.training.audit import audit_run
 from assay.triage import straggler
+from assay.triage.flight_recorder import read_dumps
+from assay.triage.hung_collective import find_hung_ranks
 from variants import soaked
 
 
@@ -89,6 +91,9 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     assert "stopped by a signal" in notice.text
     stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
     assert "trainer.py" in stacks.read_text()
+    # The real dumps of both ranks: the other one waits in a collective that this one never entered.
+    found = find_hung_ranks(*read_dumps(stacks.with_name("attempt-0001-flight")))
+    assert (found.ranks, [group.waiting for group in found.groups]) == ((1,), [(0,)]), found
 
 
 class StopBeforeItsFirstWord:

@@ -104,6 +104,6 @@ def test_a_node_that_kills_ranks_is_named_guarded_and_found_mended(
     assert set(trained([f"mended-{recipe_of}" for recipe_of in "abcdefgh"], f"--sbatch=--nodelist={BAD}")) == {
         BAD
     }
-    asked = ("triage", "fixed", cluster.completions, "--since", f"{mended_s:.0f}", "--where", f"host={BAD}")
+    asked = ("triage", "fixed", cluster.completions, "--since", f"{int(mended_s)}", "--where", f"host={BAD}")
     check = json.loads(said(capfd, *asked, "--json"))
     assert (check["verdict"], check["attempts"], check["failures"]) == ("fixed", 8, 0), check

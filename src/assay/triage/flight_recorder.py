@@ -94,7 +94,10 @@ def read_dumps(folder: Path) -> tuple[list[RankDump], dict[str, str]]:
             )
         dumps[dump.rank], sources[str(file)] = dump, sha256_of_bytes(content)
     if not dumps:
-        raise DataError(f"{folder}: no dump in it. torch writes them where TORCH_FR_DUMP_TEMP_FILE says.")
+        raise DataError(
+            f"{folder}: no dump in it. A hung attempt of assay leaves them in RUN/stacks/attempt-NNNN-flight, "
+            "torch where TORCH_FR_DUMP_TEMP_FILE says."
+        )
     return [dumps[rank] for rank in sorted(dumps)], sources
 
 

@@ -19,6 +19,8 @@ from assay.store.heartbeat import Beat
 SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint"))
 """They have no steps to measure by."""
 SLOW_PHASE_LIMIT_S = 900.0
+FLIGHT_SIGNAL = signal.SIGUSR2
+"""Asks a rank for its flight recorder's dump."""
 STEPS_OF_PATIENCE = 10
 """A rank is hung when it stands still for this many times the longest step so far."""
 
@@ -72,8 +74,15 @@ def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-rank-{rank:05d}.txt"
 
 
+def flight_path(run_dir: Path, attempt: int, rank: int) -> Path:
+    """Where it writes which collectives it entered; a folder for each attempt, for `assay triage hang`."""
+    return run_dir / "stacks" / f"attempt-{attempt:04d}-flight" / f"rank-{rank:05d}.json"
+
+
 def ask_for_stacks(pid: int) -> None:
-    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken."""
+    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken. A
+    thread of its own writes the flight recorder's dump."""
+    os.kill(pid, FLIGHT_SIGNAL)
     os.kill(pid, signal.SIGUSR1)
     os.kill(pid, signal.SIGCONT)
 

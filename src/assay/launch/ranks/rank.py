@@ -16,7 +16,10 @@ from assay.base.errors import known_error
 from assay.base.visible import visible_output
 from assay.launch.ranks.failures import failure_of
 from assay.launch.ranks.task import RankBegan, RankReport, RankTask, StopFlag
-from assay.triage.hang import stacks_path
+from assay.triage.hang import FLIGHT_SIGNAL, flight_path, stacks_path
+
+REMEMBERED = 256
+"""Collectives that the flight recorder keeps."""
 
 
 @visible_output()
@@ -24,6 +27,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
     """Entry point of a rank's process; its exit code is 0 only if it finished or stopped cleanly."""
     os.environ.update(task.environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    signal.pthread_sigmask(signal.SIG_BLOCK, {FLIGHT_SIGNAL})  # in every thread that is to come
     stop = StopFlag()
     said_all = _die_with_supervisor(pipe)
     devices = [""]
@@ -34,6 +38,7 @@ def rank_main(task: RankTask, pipe: Connection) -> None:
 
     try:
         _write_stacks_when_asked(task)
+        _dump_flight_when_asked(task)
         from assay.launch.ranks.wiring import train_rank
 
         outcome = train_rank(task, stop, began)
@@ -73,3 +78,21 @@ def _write_stacks_when_asked(task: RankTask) -> None:
     path = stacks_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
     path.parent.mkdir(parents=True, exist_ok=True)
     faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
+
+
+def _dump_flight_when_asked(task: RankTask) -> None:
+    """Which collectives this rank entered, as torch's flight recorder keeps them (of gloo, too).
+
+    A thread waits for the signal, since the main one may stand in a collective for ever."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(REMEMBERED))
+    path = flight_path(Path(task.run.run_dir), task.orders.attempt.attempt, task.rank)
+
+    def dump() -> None:
+        signal.sigwait({FLIGHT_SIGNAL})
+        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]  # no stub
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = _dump_fr_trace_json()
+        path.write_bytes(written if isinstance(written, bytes) else written.encode())
+
+    threading.Thread(target=dump, name="flight-recorder", daemon=True).start()
