@@ -95,6 +95,8 @@ NOTHING_THERE = (
     "triage symptoms no.log",
     "triage data no no2",
     "triage slow no.csv",
+    "triage slow --ab no no2 no.yaml",
+    "triage bisect no no2 no.yaml",
     "triage skew no.csv --value a --place b --work c",
     "triage hang no",
     "scaling fit no.csv",

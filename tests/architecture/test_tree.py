@@ -65,6 +65,7 @@ READS_ENVIRONMENT = {
     "cli/train_on.py": "likewise",
     "launch/detached.py": "what a process is started with",
     "launch/places/background.py": "what a process is started with",
+    "launch/side_by_side/short_run.py": "likewise",
     "launch/evaluation/beside.py": "likewise",
     "launch/ranks/processes.py": "likewise",
     "launch/ranks/rank.py": "likewise",

@@ -5,10 +5,12 @@ import click
 from assay.base.units import duration_text, number_of, percent_text
 from assay.cli.screens.words import one_line
 from assay.records.ci_report import CiReport, CiSpans
+from assay.records.commit_bisection import CommitBisection
 from assay.records.data_changes import DataChanges
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.hung_ranks import HungRanks
+from assay.records.side_by_side import SideBySide
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChange, SlowChanges
 from assay.records.startup import Startup
@@ -16,6 +18,8 @@ from assay.records.startup import Startup
 COLOURS = {"cause": "red", "several": "red", "unidentifiable": "yellow", "nothing": "green"}
 _BAR = 30
 SLOW_COLOURS = {"assigned": "red", "unidentifiable": "yellow", "unexplained": "yellow"}
+SIDE_COLOURS = {"slower": "red", "faster": "green", "same": "green", "undecided": "yellow"}
+BISECTION_COLOURS = {"found": "red", "several": "red", "no_difference": "green", "undecided": "yellow"}
 FIX_COLOURS = {"fixed": "green", "worse": "red", "undecided": "yellow"}
 
 
@@ -176,6 +180,48 @@ def _print_change(change: SlowChange) -> None:
     for name, effect in change.assigned.items():
         click.echo(f"   due to {one_line(name)}: {effect:.4g}")
     click.echo(f"   next: {one_line(change.next)}")
+
+
+def print_side_by_side(found: SideBySide) -> None:
+    """Both sides, the verdict, and where the time goes."""
+    click.echo(f"A  {_line(found.a)}\nB  {_line(found.b)}")
+    click.echo(_spent(len(found.blocks), found.steps, found.device_hours, found.noise))
+    click.secho(f"{found.verdict}: {found.because}", fg=SIDE_COLOURS[found.verdict], bold=True)
+    width = max(map(len, found.phases), default=0)
+    for name, phase in found.phases.items():
+        within = (
+            ""
+            if phase.low_s is None or phase.high_s is None
+            else f" ({1e3 * phase.low_s:+.3g} to {1e3 * phase.high_s:+.3g})"
+        )
+        click.echo(
+            f"  {name:<{width}} {1e3 * phase.a_s:9.4g} -> {1e3 * phase.b_s:<9.4g} ms a step, "
+            f"{1e3 * phase.difference_s:+.3g}{within}"
+        )
+    click.echo(f"next: {_line(found.next)}")
+
+
+def print_bisection(found: CommitBisection) -> None:
+    """The verdict, the commits that were measured, and those that do not run."""
+    click.echo(
+        f"{number_of(found.commits, 'commit')}, {found.unchanged} of them without a change of the code; "
+        + _spent(found.blocks, found.steps, found.device_hours, None)
+    )
+    click.secho(_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
+    for each in found.suspects:
+        measured = "not measured" if each.ratio is None else f"x {each.ratio:.3f} of GOOD"
+        click.echo(
+            f"  {each.commit[:10]} {percent_text(each.probability):>6}  {measured}, "
+            f"{number_of(each.blocks, 'block')}  {_line(each.subject)}"
+        )
+    for skipped in found.skipped:
+        click.secho(f"  {skipped.commit[:10]} does not run: {_line(skipped.because)}", fg="yellow")
+    click.echo(f"next: {_line(found.next)}")
+
+
+def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) -> str:
+    spread = "" if noise is None else f", which differ by {percent_text(noise)}"
+    return f"{number_of(blocks, 'block')} of {steps} steps of each{spread}; {device_hours:.2g} device-hours"
 
 
 def print_skew(found: Skew) -> None:

@@ -14,6 +14,7 @@ from assay.cli.triage.data import data
 from assay.cli.triage.failures import failures, fixed
 from assay.cli.triage.given import JSON
 from assay.cli.triage.guard import guard
+from assay.cli.triage.measured import bisect
 from assay.cli.triage.slow import skew, slow, startup
 from assay.cli.triage.symptoms import hang, symptoms
 
@@ -78,5 +79,5 @@ def _write_page(fleet: "Fleet", page: Path, junit: tuple[Path, ...]) -> None:
     click.echo(f"page: {page}", err=True)
 
 
-for command in (failures, symptoms, case, fixed, guard, slow, skew, hang, startup, data, ci):
+for command in (failures, symptoms, case, fixed, guard, slow, bisect, skew, hang, startup, data, ci):
     triage.add_command(command)

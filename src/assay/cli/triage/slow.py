@@ -1,16 +1,20 @@
 """`assay triage slow`, `skew`, `startup`: what became slower, who lags, and the time before the first step."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from assay.base.errors import ConfigError
 from assay.cli.given import RUN, SOURCE_PATH, found_ledger, given_home
 from assay.cli.triage.given import JSON, SOURCES, names_in
+from assay.cli.triage.measured import LEAST, MEASURING, compare_and_print, measuring_options, refuse_given
 
 if TYPE_CHECKING:
     from assay.triage.slow.series import MeasuredSeries, SeriesNames
+
+LEAST_LASTING = 0.005
+"""The least change of a series, unless --least says another."""
 
 
 @click.command()
@@ -19,7 +23,19 @@ if TYPE_CHECKING:
 @click.option("--at", metavar="COL", help="When: epoch seconds, or ISO 8601; else rows are in order.")
 @click.option("--factors", metavar="A,B,...", help="Columns that may be at fault; else all others.")
 @click.option("--phases", metavar="A,B,...", help="Columns that the value is made of.")
-@click.option("--least", default=0.005, show_default=True, help="The least change, as a share of the level.")
+@click.option(
+    "--least",
+    type=float,
+    help=f"The least change, as a share of the level: {LEAST_LASTING} unless given; {LEAST} with --ab.",
+)
+@click.option(
+    "--ab",
+    nargs=2,
+    metavar="A B",
+    help="Run two commits, datasets or recipes in turns instead, with SOURCE as the recipe; of two recipes "
+    "that is what they have in common, or left out.",
+)
+@measuring_options
 @JSON
 def slow(
     sources: tuple[Path, ...],
@@ -27,13 +43,26 @@ def slow(
     at: str | None,
     factors: str | None,
     phases: str | None,
-    least: float,
+    least: float | None,
+    ab: tuple[str, str] | None,
     as_json: bool,
+    **measuring: Any,
 ) -> None:
     """Find lasting changes in step time or another value, the phase that grew, and the factor at fault.
 
     A factor is to blame where it changed alone, or where runs cross: this code elsewhere, other code here.
-    A SOURCE is any table that 'triage failures' reads; without one, it is the runs of the ledger."""
+    A SOURCE is any table that 'triage failures' reads; without one, it is the runs of the ledger. With --ab
+    nothing is read: A and B are run, until it is clear whether B is slower; the options from --workers to
+    --seed are for that. The runs are real; nothing of them enters the home."""
+    context = click.get_current_context()
+    if ab is not None:
+        refuse_given(
+            context, ("value", "at", "factors", "phases"), "a table has that, and with --ab none is read"
+        )
+        compare_and_print(*ab, sources, least=least, as_json=as_json, **measuring)
+        return
+    refuse_given(context, MEASURING, "that is for runs of --ab A B")
+    least = LEAST_LASTING if least is None else least
     from assay.cli.screens.triage import print_slow_changes
     from assay.triage.slow.explain import explain_changes
     from assay.triage.slow.series import SeriesNames

@@ -17,6 +17,7 @@ from assay.records.audit import AuditReport
 from assay.records.benchmark import BenchmarkResult
 from assay.records.case import CaseStanding
 from assay.records.ci_report import CiReport
+from assay.records.commit_bisection import CommitBisection
 from assay.records.coverage import Coverage
 from assay.records.data_changes import DataChanges
 from assay.records.dataset import DatasetManifest
@@ -31,6 +32,7 @@ from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
 from assay.records.rollout import RolloutReport
+from assay.records.side_by_side import SideBySide
 from assay.records.skew import Skew
 from assay.records.slow_changes import SlowChanges
 from assay.records.startup import Startup
@@ -111,6 +113,8 @@ PRINTED = (
     Printed("assay triage ci", "one object", CiReport),
     Printed("assay triage data", "one object", DataChanges),
     Printed("assay triage slow", "one object", SlowChanges),
+    Printed("assay triage slow --ab", "one object", SideBySide),
+    Printed("assay triage bisect", "one object", CommitBisection),
     Printed("assay triage skew", "one object", Skew),
     Printed("assay triage hang", "one object", HungRanks),
     Printed("assay triage fixed", "one object", FixCheck),

@@ -1,0 +1,163 @@
+"""What a bisection says, in numbers and in a sentence."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from assay.base.units import percent_text
+from assay.records.commit_bisection import CommitBisection, SkippedCommit, SuspectCommit
+from assay.triage.slow.bisect import Bisected
+from assay.triage.slow.blocks import Block, BlockComparison, BlockRules, effect_of
+from assay.triage.slow.compared import S_PER_HOUR, change_text, ratio_fields
+
+LEAST_PROBABILITY = 0.01
+"""What commits have at least that are listed although they were not measured."""
+
+
+class CommitLine(NamedTuple):
+    """The commits behind GOOD up to BAD, the oldest first."""
+
+    good: str
+    commits: tuple[str, ...]
+    subjects: tuple[str, ...]
+    unchanged: int
+    """Those of them that change nothing in the package."""
+
+    def text(self, place: int) -> str:
+        """A commit for people."""
+        return f"{self.commits[place][:10]} ({self.subjects[place]})"
+
+
+def no_bisection(
+    ends: BlockComparison, line: CommitLine, rules: BlockRules, plan: Mapping[str, int], sources: dict[str, str]
+) -> CommitBisection:
+    """The record of two ends between which there is no difference, or none that could be told."""
+    is_same = ends.verdict == "same"
+    said = f"a step of BAD takes {change_text(ends.effect)} than one of GOOD"
+    told = (
+        f"a change of {rules.least:.1%} or more is ruled out, so there is nothing to look for between them"
+        if is_same
+        else "that is neither a change nor none yet, and no commit between them was measured"
+    )
+    return CommitBisection.model_validate(
+        {
+            **_common(line, rules, plan, sources, ends.blocks),
+            **ratio_fields(ends.effect),
+            "verdict": "no_difference" if is_same else "undecided",
+            "because": f"{said}: {told}.",
+            "culprits": (),
+            "probability": None,
+            "suspects": (),
+            "skipped": (),
+            "next": (
+                "look for the cause elsewhere: the machine, the data, or what is installed."
+                if is_same
+                else "raise --most-blocks, --budget or --steps, or measure on a quieter machine."
+            ),
+        }
+    )
+
+
+def bisection(
+    found: Bisected,
+    blocks: Mapping[int, Sequence[Block]],
+    line: CommitLine,
+    rules: BlockRules,
+    plan: Mapping[str, int],
+    sources: dict[str, str],
+) -> CommitBisection:
+    """The record of a difference that is there. `blocks`: a commit's place -> its blocks beside GOOD."""
+    effect = effect_of(found.log_ratios, error=rules.error)
+    verdict = ("found" if len(found.culprits) == 1 else "several") if found.is_decided else "undecided"
+    return CommitBisection.model_validate(
+        {
+            **_common(line, rules, plan, sources, [each for some in blocks.values() for each in some]),
+            **ratio_fields(effect),
+            "verdict": verdict,
+            "because": _because(found, line, change_text(effect)),
+            "culprits": tuple(line.commits[place] for place in found.culprits),
+            "probability": found.probability,
+            "suspects": _suspects(found, blocks, line),
+            "skipped": tuple(
+                SkippedCommit(commit=line.commits[place], subject=line.subjects[place], because=why)
+                for place, why in found.skipped.items()
+            ),
+            "next": _next(found, line),
+        }
+    )
+
+
+def suspect_text(found: Bisected, line: CommitLine) -> str:
+    """The likeliest so far."""
+    return f"{_culprits(found, line)} with probability {percent_text(found.probability)}"
+
+
+def _culprits(found: Bisected, line: CommitLine) -> str:
+    first, *others = found.culprits
+    if not others:
+        return line.text(first)
+    return f"one of {len(found.culprits)} commits, {line.text(first)} to {line.text(others[-1])},"
+
+
+def _common(
+    line: CommitLine,
+    rules: BlockRules,
+    plan: Mapping[str, int],
+    sources: dict[str, str],
+    blocks: Sequence[Block],
+) -> dict[str, Any]:
+    return {
+        "least": rules.least,
+        "error": rules.error,
+        "good": line.good,
+        "bad": line.commits[-1],
+        "commits": len(line.commits),
+        "unchanged": line.unchanged,
+        "blocks": len(blocks),
+        "device_hours": sum(block.device_s for block in blocks) / S_PER_HOUR,
+        "sources": sources,
+        **plan,
+    }
+
+
+def _suspects(
+    found: Bisected, blocks: Mapping[int, Sequence[Block]], line: CommitLine
+) -> tuple[SuspectCommit, ...]:
+    suspects = []
+    for place in np.argsort(-found.posterior, kind="stable").tolist():
+        ratios = [block.log_ratio for block in blocks.get(place, ())]
+        if ratios or found.posterior[place] >= LEAST_PROBABILITY:
+            suspects.append(
+                SuspectCommit(
+                    commit=line.commits[place],
+                    subject=line.subjects[place],
+                    probability=float(found.posterior[place]),
+                    ratio=math.exp(float(np.mean(ratios))) if ratios else None,
+                    blocks=len(ratios),
+                )
+            )
+    return tuple(suspects)
+
+
+def _because(found: Bisected, line: CommitLine, change: str) -> str:
+    if not found.is_decided:
+        return (
+            "BAD differs from GOOD, but no commit has enough of the probability yet; the most has "
+            f"{suspect_text(found, line)}."
+        )
+    apart = "" if len(found.culprits) == 1 else " All but the last do not run."
+    return (
+        f"from {_culprits(found, line)} on, a step takes {change} than before (probability "
+        f"{percent_text(found.probability)}).{apart}"
+    )
+
+
+def _next(found: Bisected, line: CommitLine) -> str:
+    if not found.is_decided:
+        return "raise --most-blocks, --budget or --steps: what was measured so far has to be measured anew."
+    if len(found.culprits) == 1:
+        commit = line.commits[found.culprits[0]][:10]
+        return f"'git show {commit}'; 'assay triage slow --ab {commit}^ {commit} RECIPE' says in which phase."
+    return "read these commits; or make those that do not run work, with what broke them undone."

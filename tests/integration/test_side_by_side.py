@@ -1,0 +1,218 @@
+"""`assay triage slow --ab` and `bisect` on real runs: of commits of a repository, datasets and recipes."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import assay
+from assay.cli.main import main
+
+STEP = "src/assay/training/trainer/step.py"
+BEGINS = '        self._lane_sum.enter_phase("compute")\n'
+SLEEPS = f"{BEGINS}        __import__('time').sleep(0.03)\n"
+SHORT = ("--steps", "16", "--warm-up", "3")
+
+
+class CodeRepository:
+    """A git repository of this code, where the command is given."""
+
+    def __init__(self, folder: Path, recipe: dict[str, Any]) -> None:
+        self.top, self.home = folder / "clone", folder / "home"
+        source = Path(assay.__file__).parent
+        shutil.copytree(source, self.top / "src" / "assay", ignore=shutil.ignore_patterns("__pycache__"))
+        self.recipe = folder / "recipe.yaml"
+        self.recipe.write_text(yaml.safe_dump(recipe))
+        self.git("init", "-q")
+        self.commit("as it is")
+
+    def git(self, *arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(self.top), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def commit(self, subject: str, file: str = "README", old: str = "", new: str = "more") -> str:
+        """Replace something in a file, or add to it; the commit's name."""
+        path = self.top / file
+        text = path.read_text() if path.exists() else ""
+        assert not old or text.count(old) >= 1
+        path.write_text(text.replace(old, new, 1) if old else f"{text}{new}\n")
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", subject)
+        return self.git("rev-parse", "HEAD")
+
+    def assay(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        """The real command; nothing of it is left in the repository or the home."""
+        environment = {**os.environ, "ASSAY_HOME": str(self.home)}
+        command = [sys.executable, "-P", "-m", "assay", "triage", *arguments]
+        done = subprocess.run(
+            command, cwd=self.top, env=environment, capture_output=True, text=True, timeout=900
+        )
+        assert done.returncode == code, done.stderr
+        assert len(self.git("worktree", "list").splitlines()) == 1
+        assert not self.home.exists()
+        return done
+
+
+@pytest.fixture(scope="module")
+def repository(tiny_tree: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> CodeRepository:
+    return CodeRepository(tmp_path_factory.mktemp("code"), tiny_tree)
+
+
+@pytest.mark.slow
+def test_a_commit_that_sleeps_is_found_to_be_slower_its_phase_is_named_and_a_commit_that_does_not_is_not(
+    repository: CodeRepository,
+) -> None:
+    quick = repository.git("rev-parse", "HEAD")
+    alike = repository.commit("a comment", STEP, new="# nothing")
+    broken = repository.commit("half of it", STEP, BEGINS, f"        return half of it\n{BEGINS}")
+    sleeps = repository.commit("all of it", STEP, f"        return half of it\n{BEGINS}", SLEEPS)
+    repository.commit("words only")
+    found = json.loads(
+        repository.assay("slow", "--ab", quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    )
+    assert (found["verdict"], found["phase"]) == ("slower", "compute")
+    assert found["phases"]["compute"]["difference_s"] == pytest.approx(0.03, abs=0.015)
+    assert found["low"] > 1.0 and found["what"] == "commits"
+    assert found["sources"]["A"] == quick and found["b"].endswith("(words only)")
+    same = json.loads(
+        repository.assay(
+            *("slow", "--ab", quick, alike, str(repository.recipe), *SHORT, "--most-blocks", "5", "--json")
+        ).stdout
+    )
+    assert same["verdict"] in ("same", "undecided")
+    said = repository.assay("bisect", quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    bisected = json.loads(said)
+    assert (bisected["verdict"], bisected["culprits"]) == ("several", [broken, sleeps])
+    assert (bisected["commits"], bisected["unchanged"]) == (4, 1)
+    assert [each["commit"] for each in bisected["skipped"]] == [broken]
+    assert "SyntaxError" in bisected["skipped"][0]["because"]
+
+
+@pytest.mark.slow
+def test_two_recipes_are_run_and_the_smaller_model_is_faster(
+    repository: CodeRepository, tmp_path: Path
+) -> None:
+    large = tmp_path / "large.yaml"
+    large.write_text("method: {encoder: {num_layers: 6, hidden_size: 64, intermediate_size: 256}}")
+    small = tmp_path / "small.yaml"
+    small.write_text("name: small")
+    asked = ("slow", "--ab", str(large), str(small), str(repository.recipe), *SHORT)
+    said = repository.assay(*asked, "--apart").stdout
+    assert "faster: a step of B takes" in said and "compute most" in said and "device-hours" in said
+
+
+@pytest.mark.slow
+def test_a_recipe_that_fails_is_said_by_its_side_with_its_first_error(
+    repository: CodeRepository, wrong: Path
+) -> None:
+    said = repository.assay("slow", "--ab", "HEAD", "HEAD", str(wrong), *SHORT, code=1).stderr
+    assert "does not run: column 'no_such' (in method) is not in dataset" in said and "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_run_stays_behind_or_stands_still_for_good_where_the_command_is_killed(
+    repository: CodeRepository, number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-P", "-m", "assay", "triage", "slow", "--ab", "HEAD", "HEAD"]
+    environment = {**os.environ, "ASSAY_HOME": str(repository.home), "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([*command, str(repository.recipe)], cwd=repository.top, env=environment)
+    wait_until(lambda: len(trainers(tmp_path)) >= 2 and "T" in trainers(tmp_path).values())
+    process.send_signal(number)
+    wait_until(lambda: not trainers(tmp_path))
+    assert process.wait(60) == (130 if number == signal.SIGTERM else -number)
+    if number == signal.SIGTERM:
+        assert len(repository.git("worktree", "list").splitlines()) == 1
+        assert not list(tmp_path.glob("assay-*"))
+    shutil.rmtree(tmp_path)
+    repository.git("worktree", "prune")
+
+
+def trainers(folder: Path) -> dict[int, str]:
+    """The processes that train below a folder -> their states (T: stopped)."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes()
+            state = (process / "stat").read_text().rpartition(") ")[2][0]
+            if b"train" in words and bytes(folder) in words and state != "Z":
+                found[int(process.name)] = state
+    return found
+
+
+def wait_until(is_so: Callable[[], bool], within_s: float = 120.0) -> None:
+    ends_s = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < ends_s
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def wrong(repository: CodeRepository) -> Path:
+    """A recipe that asks for a column that is not there."""
+    path = repository.recipe.with_name("wrong.yaml")
+    path.write_text(repository.recipe.read_text().replace("language", "no_such"))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("slow --ab no HEAD RECIPE", "there is no file 'no', and no commit of"),
+        ("slow --ab HEAD DATASET RECIPE", "Name two of one kind"),
+        ("slow --ab HEAD HEAD", "with which RECIPE"),
+        ("slow --ab HEAD HEAD RECIPE RECIPE", "one RECIPE is run"),
+        ("slow --ab HEAD HEAD RECIPE --value x", "--value: a table has that"),
+        ("slow --workers 2", "--workers: that is for runs of --ab"),
+        ("slow --ab HEAD HEAD RECIPE --least 1.5", "--least 1.5: expected a share"),
+        ("slow --ab RECIPE WRONG", "wrong.yaml: column 'no_such' (in method) is not in dataset"),
+        ("bisect HEAD HEAD RECIPE", "have the same code in src/assay"),
+        ("bisect HEAD no RECIPE", "BAD: 'no' names no commit of"),
+        ("bisect OTHER HEAD RECIPE", "is no ancestor of BAD"),
+    ],
+)
+def test_what_cannot_be_run_gets_one_error_before_anything_is(
+    repository: CodeRepository,
+    wrong: Path,
+    tiny_dataset: Path,
+    arguments: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(repository.top)
+    names = {"RECIPE": repository.recipe, "DATASET": tiny_dataset, "WRONG": wrong}
+    if "OTHER" in arguments:
+        nothing = repository.git("hash-object", "-t", "tree", "-w", "/dev/null")
+        names["OTHER"] = Path(repository.git("commit-tree", "-m", "another line", nothing))
+    with pytest.raises(SystemExit) as ended:
+        main(["triage", *(str(names.get(word, word)) for word in arguments.split())])
+    assert ended.value.code == 2
+    error = capfd.readouterr().err
+    assert said in error and "Traceback" not in error
+    assert len(repository.git("worktree", "list").splitlines()) == 1
+
+
+def test_outside_a_repository_that_is_said(
+    repository: CodeRepository,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The code that runs lies in no repository, and neither does the folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assay, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(SystemExit) as ended:
+        main(["triage", "slow", "--ab", "a", "b", str(repository.recipe)])
+    assert ended.value.code == 2 and "no git repository of assay's code" in capfd.readouterr().err
