@@ -184,7 +184,7 @@ def _print_change(change: SlowChange) -> None:
 
 def print_side_by_side(found: SideBySide) -> None:
     """Both sides, the verdict, and where the time goes."""
-    click.echo(f"A  {_line(found.a)}\nB  {_line(found.b)}")
+    click.echo(f"A  {one_line(found.a)}\nB  {one_line(found.b)}")
     click.echo(_spent(len(found.blocks), found.steps, found.device_hours, found.noise))
     click.secho(f"{found.verdict}: {found.because}", fg=SIDE_COLOURS[found.verdict], bold=True)
     width = max(map(len, found.phases), default=0)
@@ -198,7 +198,7 @@ def print_side_by_side(found: SideBySide) -> None:
             f"  {name:<{width}} {1e3 * phase.a_s:9.4g} -> {1e3 * phase.b_s:<9.4g} ms a step, "
             f"{1e3 * phase.difference_s:+.3g}{within}"
         )
-    click.echo(f"next: {_line(found.next)}")
+    click.echo(f"next: {one_line(found.next)}")
 
 
 def print_bisection(found: CommitBisection) -> None:
@@ -207,16 +207,16 @@ def print_bisection(found: CommitBisection) -> None:
         f"{number_of(found.commits, 'commit')}, {found.unchanged} of them without a change of the code; "
         + _spent(found.blocks, found.steps, found.device_hours, None)
     )
-    click.secho(_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
+    click.secho(one_line(f"{found.verdict}: {found.because}"), fg=BISECTION_COLOURS[found.verdict], bold=True)
     for each in found.suspects:
         measured = "not measured" if each.ratio is None else f"x {each.ratio:.3f} of GOOD"
         click.echo(
             f"  {each.commit[:10]} {percent_text(each.probability):>6}  {measured}, "
-            f"{number_of(each.blocks, 'block')}  {_line(each.subject)}"
+            f"{number_of(each.blocks, 'block')}  {one_line(each.subject)}"
         )
     for skipped in found.skipped:
-        click.secho(f"  {skipped.commit[:10]} does not run: {_line(skipped.because)}", fg="yellow")
-    click.echo(f"next: {_line(found.next)}")
+        click.secho(f"  {skipped.commit[:10]} does not run: {one_line(skipped.because)}", fg="yellow")
+    click.echo(f"next: {one_line(found.next)}")
 
 
 def _spent(blocks: int, steps: int, device_hours: float, noise: float | None) -> str:

@@ -89,10 +89,9 @@ def _dump_flight_when_asked(task: RankTask) -> None:
 
     def dump() -> None:
         signal.sigwait({FLIGHT_SIGNAL})
-        from torch._C._distributed_c10d import _dump_fr_trace_json  # type: ignore[attr-defined]  # no stub
+        from assay.training.parallel.flight_dump import flight_dump
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = _dump_fr_trace_json()
-        path.write_bytes(written if isinstance(written, bytes) else written.encode())
+        path.write_bytes(flight_dump())
 
     threading.Thread(target=dump, name="flight-recorder", daemon=True).start()
