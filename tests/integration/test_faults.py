@@ -91,9 +91,10 @@ def test_a_stopped_rank_is_named_with_its_stacks_and_replaced(suffer, undisturbe
     assert "stopped by a signal" in notice.text
     stacks = Path(run.run_dir) / "stacks" / "attempt-0001-rank-00001.txt"
     assert "trainer.py" in stacks.read_text()
-    # The real dumps of both ranks: the other one waits in a collective that this one never entered.
+    # The real dump of the other rank: it waits in a collective for this one, which could not write any.
     found = find_hung_ranks(*read_dumps(stacks.with_name("attempt-0001-flight")))
     assert (found.ranks, [group.waiting for group in found.groups]) == ((1,), [(0,)]), found
+    assert found.groups[0].without_dump == (1,)
 
 
 class StopBeforeItsFirstWord:

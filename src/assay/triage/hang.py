@@ -19,6 +19,7 @@ from assay.store.heartbeat import Beat
 SLOW_PHASES = frozenset(("startup", "evaluation", "checkpoint"))
 """They have no steps to measure by."""
 SLOW_PHASE_LIMIT_S = 900.0
+STOPPED = "stopped by a signal"
 FLIGHT_SIGNAL = signal.SIGUSR2
 """Asks a rank for its flight recorder's dump."""
 STEPS_OF_PATIENCE = 10
@@ -79,10 +80,15 @@ def flight_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-flight" / f"rank-{rank:05d}.json"
 
 
+def ask_for_flight(pid: int) -> None:
+    """A thread of the rank's writes the flight recorder's dump; one that is stopped is let be, for it would go
+    on where it was before it could write."""
+    if process_state(pid) != STOPPED:
+        os.kill(pid, FLIGHT_SIGNAL)
+
+
 def ask_for_stacks(pid: int) -> None:
-    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken. A
-    thread of its own writes the flight recorder's dump."""
-    os.kill(pid, FLIGHT_SIGNAL)
+    """The rank's signal handler writes its stacks, even from within a C call; a stopped process is woken."""
     os.kill(pid, signal.SIGUSR1)
     os.kill(pid, signal.SIGCONT)
 
@@ -94,7 +100,7 @@ def process_state(pid: int) -> str:
     except (OSError, IndexError):
         return ""
     return {
-        "T": "stopped by a signal",
+        "T": STOPPED,
         "D": "in an uninterruptible wait, usually a disk or a file system",
         "R": "running",
         "S": "sleeping",

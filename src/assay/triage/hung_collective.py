@@ -48,6 +48,9 @@ def _hung_group(name: str, dumps: Sequence[RankDump]) -> HungGroup | None:
     sequence = _stuck_at(entered, members)
     if sequence is None:
         return None
+    if not said and all(max(entered[rank], default=-1) >= sequence for rank in seen):
+        # Nobody says who is in it, and all who are known to be have come: who wrote no dump has not.
+        members |= {rank for dump in dumps for ranks in dump.groups.values() for rank in ranks} - entered.keys()
     at = {
         rank: entered[rank][sequence] for rank in sorted(members & entered.keys()) if sequence in entered[rank]
     }

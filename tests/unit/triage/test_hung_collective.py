@@ -42,6 +42,24 @@ def test_where_all_entered_the_same_none_is_named(tmp_path):
     assert hung(tmp_path, *([[entry(1, retired=False)]] * 3)).ranks == ()
 
 
+def test_a_rank_without_a_dump_is_named_where_all_others_have_come_to_a_group_of_unknown_members(
+    tmp_path,
+):
+    waits = {**entry(2, retired=False), "process_group": ["2", "undefined"]}
+    world = {"": {"name": "", "desc": "", "ranks": "[0, 1, 2]"}}
+
+    def found(*ranks):
+        for rank, entries in ranks:
+            dump = {"version": "2.10", "entries": entries, "pg_config": world}
+            (tmp_path / f"rank_{rank}.json").write_text(json.dumps(dump))
+        return find_hung_ranks(*read_dumps(tmp_path))
+
+    both = found((0, [waits]), (2, [waits]))
+    assert (both.ranks, both.groups[0].without_dump) == ((1,), (1,))
+    late = found((0, [waits]), (2, [{**waits, "collective_seq_id": 1, "retired": True}]))
+    assert (late.ranks, late.groups[0].without_dump) == ((2,), ())
+
+
 def test_a_pickle_that_names_a_class_is_refused(tmp_path):
     (tmp_path / "rank_0").write_bytes(pickle.dumps(DataError))
     with pytest.raises(DataError, match="Nothing of it ran"):

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -20,10 +21,13 @@ from assay.launch.ranks.task import AttemptEnd, Orders, RankBegan, RankReport, R
 from assay.records.failure import Failure, FailureKind
 from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
-from assay.triage.hang import ask_for_stacks, process_state
+from assay.triage.hang import ask_for_flight, ask_for_stacks, process_state
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 """Signals that a process brings upon itself; SIGKILL and the like come from outside."""
+
+FLIGHT_S = 0.3
+"""How long ranks have to write what their flight recorders keep."""
 
 
 class AttemptRanks(Protocol):
@@ -128,6 +132,9 @@ class RankProcesses:
     def take_stacks(self, rank: int) -> str:
         """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
+        for pid in self.pids:
+            ask_for_flight(pid)
+        time.sleep(FLIGHT_S)  # before a stopped one is woken, which would enter what the others wait in
         for pid in self.pids:
             ask_for_stacks(pid)
         return state

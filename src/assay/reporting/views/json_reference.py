@@ -26,8 +26,10 @@ from assay.records.decision import Decision
 from assay.records.drill import DrillReport
 from assay.records.exported_model import ExportedModel
 from assay.records.failure_causes import FailureDiagnosis
+from assay.records.findings import TriageFindings
 from assay.records.fix_check import FixCheck
 from assay.records.goodput import Goodput, ProgramGoodput
+from assay.records.guard import GuardStanding
 from assay.records.hung_ranks import HungRanks
 from assay.records.launch import Launch
 from assay.records.replay import ReplayReport
@@ -102,7 +104,9 @@ PRINTED = (
     Printed("assay scaling code-length", "one object", CodeLengthsView),
     Printed("assay evidence power", "one object", PowerView),
     Printed("assay evidence proxy", "one object", ProxyView),
+    Printed("assay triage", "one object", TriageFindings),
     Printed("assay triage failures", "one object", FailureDiagnosis),
+    Printed("assay triage guard", "a list, by name", GuardStanding),
     Printed("assay triage symptoms", "one object", Symptoms),
     Printed(
         "assay triage case open, assay triage case add, assay triage case vote, assay triage case check, "
