@@ -1,4 +1,6 @@
-"""What recorded runs of CI say: where their time went, how tests are spread best, and which of them flake."""
+"""What runs of CI say: where their time went, how tests are spread, which flake, and which a change reaches."""
+
+from typing import ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -61,20 +63,71 @@ class FirstFailure(Record):
     """Runs that failed."""
 
 
+class MissedFailure(Record):
+    """A recorded failure that the change of its commit did not select."""
+
+    commit: str
+    test: str
+    file: str
+    """In which the test lies, in the commit."""
+
+
+class CiBackTest(Record):
+    """What selecting tests by the change of each commit (to its first parent) would have found of the failures
+    on record. A failure is a test on a commit, however often it failed there."""
+
+    failures: NonNegativeInt
+    selected: NonNegativeInt
+    """Those among them whose test the change reaches."""
+    low: NonNegativeFloat | None
+    """Wilson's 95% interval of the share selected, as if failures were independent. Null without failures."""
+    high: NonNegativeFloat | None
+    missed: tuple[MissedFailure, ...]
+    commits: NonNegativeInt
+    """With such failures."""
+    selected_share: NonNegativeFloat | None
+    """Mean share of the test files that is selected on these commits. To select all finds every failure."""
+    left_out: dict[str, int]
+    """Why failures were not asked of -> how many."""
+
+
+class CiChanged(Record):
+    """The tests that the files changed since a commit reach."""
+
+    since: str
+    """The commit's hash."""
+    files: tuple[str, ...]
+    """Changed, new and deleted since then, in the working tree, too; paths from the repository's top folder."""
+    tests: tuple[str, ...]
+    """Files of tests that use one of them, at any remove."""
+    test_files: NonNegativeInt
+    """How many there are in all."""
+    reach_all: tuple[str, ...]
+    """Changed settings and lists of what is installed, which reach every test."""
+    unreached_files: tuple[str, ...]
+    """Changed files that no test uses."""
+    unknown: dict[str, str]
+    """File -> what cannot be known of it, and what was taken instead."""
+    back_test: CiBackTest | None
+    """Null without results."""
+
+
 class CiReport(Record):
     """What runs of CI on record say."""
 
-    wall_s: NonNegativeFloat
+    added: ClassVar = frozenset(("changed",))
+
+    wall_s: NonNegativeFloat | None
     """The median run's; a run takes as long as its longest file. A file that does not say it takes as long as
-    its tests, one after another."""
-    runs: PositiveInt
+    its tests, one after another. Null where no results were given, as with `changed` alone."""
+    runs: NonNegativeInt
     commits: NonNegativeInt
     """Known ones."""
-    tests: PositiveInt
+    tests: NonNegativeInt
     spans: CiSpans
-    floor_s: NonNegativeFloat
+    floor_s: NonNegativeFloat | None
     """The longest test (median over runs): no number of machines is quicker."""
-    floor_test: str
+    floor_test: str | None
     bound_s: NonNegativeFloat | None
     """What no way to cut the tests into so many shards beats: the longest test, or an even share. Null where
     no shards were asked for."""
@@ -93,3 +146,5 @@ class CiReport(Record):
     """What was not counted -> why."""
     sources: dict[str, str]
     """What was read -> SHA-256 of its bytes."""
+    changed: CiChanged | None = None
+    """Null where it was not asked for."""

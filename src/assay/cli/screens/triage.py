@@ -1,10 +1,12 @@
 """What `assay triage` finds, on a terminal."""
 
+from collections.abc import Sequence
+
 import click
 
 from assay.base.units import duration_text, number_of, percent_text
 from assay.cli.screens.words import one_line
-from assay.records.ci_report import CiReport, CiSpans
+from assay.records.ci_report import CiBackTest, CiChanged, CiReport, CiSpans
 from assay.records.commit_bisection import CommitBisection
 from assay.records.data_changes import DataChanges
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
@@ -110,14 +112,22 @@ MOST_LISTED = 10
 
 
 def print_ci(found: CiReport) -> None:
+    """What results say, and which tests a change reaches; what was not asked for is left out."""
+    if found.wall_s is not None and found.floor_s is not None and found.floor_test is not None:
+        _print_runs_of_ci(found, found.wall_s, found.floor_s, found.floor_test)
+    if found.changed is not None:
+        _print_changed(found.changed)
+
+
+def _print_runs_of_ci(found: CiReport, wall_s: float, floor_s: float, floor_test: str) -> None:
     """Where the time goes, what is the least, the shards, what flakes, and what to run first."""
     click.secho(
         f"{number_of(found.runs, 'run')} of {number_of(found.tests, 'test')}, "
-        f"{number_of(found.commits, 'known commit')}: {duration_text(found.wall_s)} a run",
+        f"{number_of(found.commits, 'known commit')}: {duration_text(wall_s)} a run",
         bold=True,
     )
     _print_spans(found.spans)
-    click.echo(f"no run is quicker than {duration_text(found.floor_s)}: {one_line(found.floor_test)}")
+    click.echo(f"no run is quicker than {duration_text(floor_s)}: {one_line(floor_test)}")
     if found.bound_s is not None:
         click.echo(
             f"{number_of(len(found.shards), 'shard')}: {duration_text(found.shards[0].seconds)} "
@@ -139,6 +149,51 @@ def print_ci(found: CiReport) -> None:
         click.echo("".join(f"  {one_line(test)}\n" for test in found.order[:MOST_LISTED]), nl=False)
     for what, why in found.left_out.items():
         click.echo(f"{one_line(what)}: {why}")
+
+
+def _print_changed(found: CiChanged) -> None:
+    """How many tests are reached and which, then what is not known."""
+    click.secho(
+        f"{number_of(len(found.files), 'file')} changed since {found.since[:10]}: they reach "
+        f"{len(found.tests):,} of {number_of(found.test_files, 'test file')}",
+        bold=True,
+    )
+    if found.reach_all:
+        click.echo(f"every test stands on {one_line(', '.join(found.reach_all))}")
+    else:
+        _print_listed(found.tests)
+    if found.unreached_files:
+        click.secho("changed, and no test uses it:", fg="yellow")
+        _print_listed(found.unreached_files)
+    if found.unknown:
+        click.secho("not known:", fg="yellow")
+        _print_listed([f"{path}: {why}" for path, why in found.unknown.items()])
+    if found.back_test is not None:
+        _print_back_test(found.back_test)
+
+
+def _print_back_test(found: CiBackTest) -> None:
+    """The share of recorded failures that would have been selected, and those that would not."""
+    if found.low is None or found.high is None or found.selected_share is None:
+        click.echo("back-test: no failure on record can be asked of")
+    else:
+        click.echo(
+            f"back-test: the change of each commit selects {found.selected:,} of "
+            f"{number_of(found.failures, 'failure')} on record ({_rate(found.selected / found.failures)}, 95% "
+            f"{_rate(found.low)} to {_rate(found.high)}) on {number_of(found.commits, 'commit')}, with "
+            f"{percent_text(found.selected_share)} of the test files"
+        )
+    if found.missed:
+        click.secho("missed:", fg="yellow")
+        _print_listed([f"{each.commit[:10]} {each.test}" for each in found.missed])
+    for why, count in found.left_out.items():
+        click.echo(f"left out: {number_of(count, 'failure')}: {why}")
+
+
+def _print_listed(texts: Sequence[str]) -> None:
+    click.echo("".join(f"  {one_line(each)}\n" for each in texts[:MOST_LISTED]), nl=False)
+    if len(texts) > MOST_LISTED:
+        click.echo(f"  and {len(texts) - MOST_LISTED:,} more; --json has them all")
 
 
 def _print_spans(spans: CiSpans) -> None:

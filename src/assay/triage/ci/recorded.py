@@ -37,6 +37,8 @@ class CaseRun:
     worker: str = ""
     phases: tuple[float | None, ...] = (None, None, None)
     """Seconds of set-up, call and tear-down."""
+    file: str = ""
+    """The test's own file, where that is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +151,7 @@ def _case(case: Element, file: Path) -> CaseRun:
         passes=int(not has_failed and not was_skipped),
         worker=next((properties[name] for name in WORKER_PROPERTIES if name in properties), ""),
         phases=phases,
+        file=case.get("file", ""),
     )
 
 

@@ -43,6 +43,30 @@ def report_of(recorded: Recorded, num_shards: int | None) -> CiReport:
     )
 
 
+def report_without_results() -> CiReport:
+    """Nothing of times and outcomes."""
+    unknown = CiSpans(
+        tests_s=0.0, setup_s=None, call_s=None, teardown_s=None, outside_s=None, idle_s=None, workers=None
+    )
+    return CiReport(
+        wall_s=None,
+        runs=0,
+        commits=0,
+        tests=0,
+        spans=unknown,
+        floor_s=None,
+        floor_test=None,
+        bound_s=None,
+        shards=(),
+        flaky=(),
+        flaky_because="cannot tell: no results were given.",
+        order=(),
+        first_failure=None,
+        left_out={},
+        sources={},
+    )
+
+
 def _seconds_of_tests(files: Sequence[FileRun]) -> tuple[dict[str, float], dict[str, str]]:
     """Median over files; tries within one file are one after another. With what has no time on record."""
     found: dict[str, list[float]] = defaultdict(list)

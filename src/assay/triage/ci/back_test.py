@@ -1,0 +1,134 @@
+"""Would the tests that a change reaches have been enough? Asked of failures on record.
+
+For each commit with results, the difference to its (first) parent selects tests by the commit's own files, and
+each recorded failure is either among them or missed. A test that passed on the same commit, too, or failed on
+the parent, is left out: the commit's change did not break it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from assay.evaluation.evidence.interval import normal_quantile, wilson_interval
+from assay.records.ci_report import CiBackTest, MissedFailure
+from assay.triage.ci.flaky import bad_runs
+from assay.triage.ci.reach import Reach, reach_of
+from assay.triage.ci.recorded import CaseRun, FileRun
+from assay.triage.ci.repository import Repository
+
+NO_COMMIT = "the commit of its run is not known"
+NOT_HERE = "its commit is not in the repository"
+NO_PARENT = "its commit has no parent in the repository"
+NO_FILE = "its file is not in the commit"
+FLAKED = "it passed on the same commit, too"
+BROKEN_BEFORE = "it failed on the parent, too"
+BAD_RUN = "its run is a bad one: many tests failed that pass in its commit's other runs"
+
+
+class _Outcome(NamedTuple):
+    """A test on one commit, over all runs and configurations."""
+
+    case: CaseRun
+    failures: int
+    passes: int
+
+
+def back_test(repository: Repository, files: Sequence[FileRun]) -> CiBackTest:
+    """Ask of each failure on record: a test on a commit, however often it failed there."""
+    left_out: Counter[str] = Counter()
+    outcomes = _outcomes(repository, files, left_out)
+    missed: list[MissedFailure] = []
+    selected, shares = 0, []
+    for commit, tests in outcomes.items():
+        parent = repository.parent(commit)
+        failed = list(_broken_by(tests, outcomes.get(parent or "", {}), left_out))
+        if parent is None:
+            left_out[NO_PARENT] += len(failed)
+        elif failed:
+            reach = reach_of(repository.tree_of(commit), repository.changed_between(parent, commit))
+            shares.append(len(reach.tests) / max(1, len(reach.graph.tests)))
+            for case in failed:
+                file = file_of_test(case, reach)
+                if file is None:
+                    left_out[NO_FILE] += 1
+                elif file in reach.tests:
+                    selected += 1
+                else:
+                    missed.append(MissedFailure(commit=commit, test=case.test, file=file))
+    failures = selected + len(missed)
+    low, high = wilson_interval(selected / failures, failures, normal_quantile()) if failures else (None, None)
+    return CiBackTest(
+        failures=failures,
+        selected=selected,
+        low=low,
+        high=high,
+        missed=tuple(missed),
+        commits=len(shares),
+        selected_share=sum(shares) / len(shares) if shares else None,
+        left_out=dict(left_out),
+    )
+
+
+def _outcomes(
+    repository: Repository, files: Sequence[FileRun], left_out: Counter[str]
+) -> dict[str, dict[str, _Outcome]]:
+    """Commit -> test -> what came of it there. Failures of which no commit is known are counted as left out."""
+    found: dict[str, dict[str, _Outcome]] = defaultdict(dict)
+    hashes = {name: repository.commit(name) for name in {file.whose.commit for file in files} - {""}}
+    bad = bad_runs(files)
+    for file in files:
+        commit = hashes.get(file.whose.commit)
+        why = BAD_RUN if file.file in bad else "" if commit else NOT_HERE if file.whose.commit else NO_COMMIT
+        if why:
+            left_out[why] += sum(case.failures > 0 for case in file.cases)
+            continue
+        of_commit = found[commit or ""]
+        for case in file.cases:
+            before = of_commit.get(case.test, _Outcome(case, 0, 0))
+            of_commit[case.test] = _Outcome(case, before.failures + case.failures, before.passes + case.passes)
+    return found
+
+
+def _broken_by(
+    tests: Mapping[str, _Outcome], before: Mapping[str, _Outcome], left_out: Counter[str]
+) -> Iterator[CaseRun]:
+    """Tests that failed, and did so only since this commit as far as the record tells."""
+    for test, outcome in tests.items():
+        if not outcome.failures:
+            continue
+        if outcome.passes:
+            left_out[FLAKED] += 1
+        elif test in before and before[test].failures and not before[test].passes:
+            left_out[BROKEN_BEFORE] += 1
+        else:
+            yield outcome.case
+
+
+def file_of_test(case: CaseRun, reach: Reach) -> str | None:
+    """The file in which a test lies, by its file, its class, or its name (of one that could not be collected);
+    None where the tree has no one such file."""
+    class_name, _, name = case.test.partition("::")
+    for said in (case.file, class_name, name.partition("::")[0]):
+        for path in _paths_meant(said):
+            found = _the_one(path, reach.graph.tests)
+            if found:
+                return found
+    return None
+
+
+def _paths_meant(said: str) -> Iterator[str]:
+    """`tests.unit.test_x.TestY` -> `tests/unit/test_x/TestY.py`, `tests/unit/test_x.py`, ..."""
+    if said.endswith(".py"):
+        yield said.replace("\\", "/").removeprefix("./")
+        return
+    parts = said.split(".")
+    for end in range(len(parts), 0, -1):
+        yield "/".join(parts[:end]) + ".py"
+
+
+def _the_one(path: str, tests: Collection[str]) -> str | None:
+    """The test file of this path, else the only one whose path ends with it: pytest may have started below."""
+    if path in tests:
+        return path
+    ending = [test for test in tests if test.endswith(f"/{path}")]
+    return ending[0] if len(ending) == 1 else None

@@ -1,0 +1,41 @@
+"""The tests that a change reaches, and whether that would have been enough, as a record."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from assay.base.errors import ConfigError
+from assay.records.ci_report import CiChanged
+from assay.triage.ci.back_test import back_test
+from assay.triage.ci.reach import reach_of
+from assay.triage.ci.recorded import FileRun
+from assay.triage.ci.repository import opened_repository
+
+
+def changed_since(rev: str, folder: Path, files: Sequence[FileRun]) -> CiChanged:
+    """What differs between a revision and the working tree of a repository; with results, the back-test.
+
+    A `ConfigError` where the folder lies in no repository, or the revision is not in it."""
+    repository = opened_repository(folder)
+    commit = repository.commit(rev)
+    if commit is None:
+        raise ConfigError(
+            f"--changed {rev}: {folder} has no such commit. Expected a hash, a branch or a tag that is there "
+            "(git fetch), or HEAD."
+        )
+    changed = repository.changed_since(commit)
+    reach = reach_of(repository.working_tree(), changed)
+    return CiChanged(
+        since=commit,
+        files=_shown(changed),
+        tests=_shown(sorted(reach.tests)),
+        test_files=len(reach.graph.tests),
+        reach_all=_shown(reach.reach_all),
+        unreached_files=_shown(reach.unreached),
+        unknown=dict(zip(_shown(list(reach.unknown)), reach.unknown.values(), strict=True)),
+        back_test=back_test(repository, files) if files else None,
+    )
+
+
+def _shown(paths: Sequence[str]) -> tuple[str, ...]:
+    """Paths as text: what in them is not UTF-8 is written out."""
+    return tuple(path.encode(errors="backslashreplace").decode() for path in paths)

@@ -1,0 +1,67 @@
+"""Which files pytest takes for tests, and from where it imports: by its settings in the top folder."""
+
+import configparser
+import fnmatch
+import posixpath
+import shlex
+import tomllib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+TEST_FILES = ("test_*.py", "*_test.py")
+"""Pytest's own choice."""
+_SECTIONS = {"setup.cfg": "tool:pytest"}
+
+
+class PytestSettings(NamedTuple):
+    """What matters here of them."""
+
+    python_files: tuple[str, ...]
+    testpaths: tuple[str, ...]
+    """Folders, from the top one, outside of which nothing is a test; none where all may hold tests."""
+    pythonpath: tuple[str, ...]
+    """Folders, from the top one."""
+
+    def is_test(self, path: str) -> bool:
+        """Whether pytest would look for tests in a file of this path."""
+        name = path.rpartition("/")[2]
+        if self.testpaths and not any(path == each or path.startswith(f"{each}/") for each in self.testpaths):
+            return False
+        return any(fnmatch.fnmatchcase(path if "/" in each else name, each) for each in self.python_files)
+
+
+def pytest_settings(files: Mapping[str, bytes]) -> PytestSettings:
+    """Those of the first file, in pytest's order, that has any; its defaults where none has readable ones."""
+    options = next((found for name, content in files.items() if (found := _options(name, content))), {})
+    patterns = tuple(each for each in _words(options.get("python_files")) if each.endswith(".py"))
+    return PytestSettings(
+        patterns or TEST_FILES, _folders(options.get("testpaths")), _folders(options.get("pythonpath"))
+    )
+
+
+def _options(name: str, content: bytes) -> dict[str, Any]:
+    text = content.decode(errors="replace")
+    try:
+        if name.endswith(".toml"):
+            found = tomllib.loads(text).get("tool", {}).get("pytest", {}).get("ini_options", {})
+            return found if isinstance(found, dict) else {}
+        parser = configparser.RawConfigParser()
+        parser.read_string(text)
+        return dict(parser.items(_SECTIONS.get(name, "pytest")))
+    except (ValueError, AttributeError, RecursionError, configparser.Error):
+        return {}
+
+
+def _folders(value: Any) -> tuple[str, ...]:
+    """Paths from the top folder; none where one is the top folder itself, or a pattern."""
+    folders = tuple(posixpath.normpath(each) for each in _words(value))
+    return () if any(each == "." or set(each) & set("*?[") for each in folders) else folders
+
+
+def _words(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    try:
+        return shlex.split(str(value or ""))
+    except ValueError:
+        return []

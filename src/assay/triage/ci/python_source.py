@@ -1,0 +1,212 @@
+"""What the text of a Python file says that it imports and names. It is parsed, and never executed.
+
+Imports inside functions count, for they run when the function does. Those under `if TYPE_CHECKING` do not: they
+never run. A dotted name in a string counts as an import of what it names (patches, plug-ins, entry points); so
+do the argument of `import_module` and what follows `-m`, of f-strings, too, as far as their text is written
+out. Names that are put together otherwise cannot be seen.
+"""
+
+import ast
+import itertools
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from assay.base.written_out import written_out
+
+IMPORTING_CALLS = {"import_module", "__import__", "importorskip", "run_module"}
+HOLE = "*"
+"""What an f-string fills in, in a dotted name."""
+LONGEST_STRING = 1_000
+"""Characters of strings whose words are looked at; what is longer is prose or data."""
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+_MAY_NAME_MODULES = re.compile(
+    rb"import_module|__import__|importorskip|run_module|pytest_plugins|__all__|-m\b"
+    rb"|[\"'][A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+[\"':]"
+)
+"""Most files have none of these, and their expressions need not be looked at."""
+
+
+class ImportedName(NamedTuple):
+    """`from ..a.b import c, d`: level 2, module `a.b`, names `c` and `d`; of `import a.b` none."""
+
+    level: int
+    module: str
+    names: tuple[str, ...] = ()
+    is_text: bool = False
+    """Whether a string says so, which may mean something else: `setup.py` is no module `py` of `setup`."""
+
+
+@dataclass(frozen=True)
+class PythonSource:
+    """One file's bytes, parsed once and only as far as asked."""
+
+    content: bytes
+
+    @cached_property
+    def problem(self) -> str:
+        """Why it cannot be parsed; empty where it can."""
+        return self._parsed[1]
+
+    @cached_property
+    def imports(self) -> frozenset[ImportedName]:
+        """All that count; none where it cannot be parsed."""
+        return self._parsed[0] | self._seen[0] if _MAY_NAME_MODULES.search(self.content) else self._parsed[0]
+
+    @property
+    def words(self) -> frozenset[str]:
+        """Words of its strings but for docstrings, as ends of paths: no `./`, `../` and `/` before them."""
+        return self._seen[1]
+
+    @cached_property
+    def _parsed(self) -> tuple[frozenset[ImportedName], str]:
+        tree, problem = _tree_of(self.content)
+        return frozenset(_import_statements(tree.body)), problem
+
+    @cached_property
+    def _seen(self) -> tuple[frozenset[ImportedName], frozenset[str]]:
+        """Imports by strings, and words."""
+        imports: set[ImportedName] = set()
+        words: set[str] = set()
+        for node in _expressions(_tree_of(self.content)[0]):
+            if isinstance(node, ast.Constant):
+                said = str(node.value).split() if len(str(node.value)) <= LONGEST_STRING else []
+                words.update(_end_of_path(word) for word in said)
+                imports.update(_dotted_names(said))
+                imports.update(_behind_m(said))
+            elif isinstance(node, ast.Call):
+                imports.update(_called_imports(node))
+                imports.update(_behind_m(_texts(node.args)))
+            elif isinstance(node, ast.List | ast.Tuple):
+                imports.update(_behind_m(_texts(node.elts)))
+            elif isinstance(node, ast.Assign):
+                imports.update(_assigned_imports(node))
+        return frozenset(imports), frozenset(words - {""})
+
+
+def _tree_of(content: bytes) -> tuple[ast.Module, str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of escapes and the like, which are the file's own business
+            return ast.parse(content), ""
+    except SyntaxError as error:
+        line = f"line {error.lineno}: " if error.lineno else ""
+        return ast.Module([], []), f"{line}{written_out(str(error.msg))}"
+    except (ValueError, RecursionError, MemoryError) as error:
+        return ast.Module([], []), written_out(str(error)) or "nested too deeply"
+
+
+def _import_statements(body: Sequence[ast.stmt]) -> Iterator[ImportedName]:
+    waiting: list[ast.AST] = [*body]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            yield from (ImportedName(0, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield ImportedName(node.level, node.module or "", tuple(alias.name for alias in node.names))
+        elif isinstance(node, ast.If) and _is_type_checking(node.test):
+            waiting += node.orelse
+        elif isinstance(node, ast.If) and _is_not_type_checking(node.test):
+            waiting += node.body
+        else:
+            for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+                waiting += getattr(node, field, ())
+
+
+def _is_type_checking(test: ast.expr) -> bool:
+    return getattr(test, "id", getattr(test, "attr", "")) == "TYPE_CHECKING"
+
+
+def _is_not_type_checking(test: ast.expr) -> bool:
+    return isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and _is_type_checking(test.operand)
+
+
+def _expressions(tree: ast.Module) -> Iterator[ast.AST]:
+    """Strings that are no statement of their own, calls, lists, tuples and assignments."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                yield node
+            continue
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.Call | ast.List | ast.Tuple | ast.Assign):
+            yield node
+        waiting += ast.iter_child_nodes(node)
+
+
+def _end_of_path(word: str) -> str:
+    """`../data/table.csv::row` -> `data/table.csv`."""
+    return re.sub(r"^(?:\.{0,2}/)+", "", word.strip("'\"`,;()[]").partition("::")[0])
+
+
+def _dotted_names(words: Sequence[str]) -> Iterator[ImportedName]:
+    for word in words:
+        name = word.partition(":")[0]
+        if _DOTTED.fullmatch(name):
+            module, _, last = name.rpartition(".")
+            yield ImportedName(0, module, (last,), is_text=True)
+
+
+def _behind_m(words: Sequence[str]) -> Iterator[ImportedName]:
+    """`python -m package` runs the package's `__main__`."""
+    for before, word in itertools.pairwise(words):
+        if before == "-m":
+            yield ImportedName(0, word, ("__main__",))
+
+
+def _texts(nodes: Sequence[ast.expr]) -> list[str]:
+    return [str(node.value) if isinstance(node, ast.Constant) else "" for node in nodes]
+
+
+def _called_imports(call: ast.Call) -> Iterator[ImportedName]:
+    name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    if name not in IMPORTING_CALLS or not call.args:
+        return
+    text = _text_with_holes(call.args[0])
+    module = text.lstrip(".")
+    # A name that is all hole says nothing.
+    if module and not module.startswith(HOLE):
+        yield ImportedName(len(text) - len(module), module)
+
+
+def _text_with_holes(node: ast.expr) -> str:
+    """The text of a string; of an f-string with `*` for what is filled in, and `.` for the own package."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if not isinstance(node, ast.JoinedStr):
+        return ""
+    parts = [
+        str(each.value) if isinstance(each, ast.Constant)
+        else "" if _is_own_package(each) and index == 0
+        else HOLE
+        for index, each in enumerate(node.values)
+    ]  # fmt: skip
+    return "".join(parts)
+
+
+def _is_own_package(node: ast.expr) -> bool:
+    return isinstance(node, ast.FormattedValue) and getattr(node.value, "id", "") in (
+        "__package__",
+        "__name__",
+    )
+
+
+def _assigned_imports(node: ast.Assign) -> Iterator[ImportedName]:
+    """`pytest_plugins` names modules, and a package's `__all__` what a star imports."""
+    targets = {getattr(target, "id", "") for target in node.targets}
+    texts = [
+        str(each.value)
+        for each in ast.walk(node.value)
+        if isinstance(each, ast.Constant) and isinstance(each.value, str)
+    ]
+    if "pytest_plugins" in targets:
+        yield from (ImportedName(0, text) for text in texts)
+    if "__all__" in targets:
+        yield ImportedName(1, "", tuple(texts))

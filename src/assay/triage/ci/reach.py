@@ -1,0 +1,85 @@
+"""Which tests a change reaches: those that use a changed file, at any remove.
+
+Settings and lists of what is installed reach all tests. A file that is no Python is used by those that name it
+in a string; where none does, who reads it is unknown, and the tests of the nearest folder around it (below the
+top one) are taken. A file that does not parse may import anything, so it is taken for changed.
+"""
+
+import fnmatch
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from assay.base.units import number_of
+from assay.triage.ci.import_graph import ImportGraph
+from assay.triage.ci.repository import SETTINGS, SourceTree
+
+REACH_ALL = (
+    *SETTINGS,
+    *("setup.py", "*.lock", "*.lockb", "*-lock.*", "pylock*.toml", "go.sum", "Pipfile", ".python-version"),
+    *("requirements*.txt", "requirements*.in", "constraints*.txt", "environment.yml", "environment.yaml"),
+)
+"""Names of files on which every test stands: settings, and what is installed."""
+
+
+class Reach(NamedTuple):
+    """What a change of some files means for the tests of a tree."""
+
+    graph: ImportGraph
+    tests: frozenset[str]
+    """Files of tests that it reaches."""
+    reach_all: tuple[str, ...]
+    """Changed files that reach every test."""
+    unreached: tuple[str, ...]
+    """Changed files that no test uses."""
+    unknown: Mapping[str, str]
+    """File -> what cannot be known of it."""
+
+
+def reach_of(tree: SourceTree, changed: Collection[str]) -> Reach:
+    """What a change that led to this tree reaches. Changed files that are not in it were deleted; a deleted
+    test is neither reached nor missing."""
+    graph = ImportGraph(tree, gone=set(changed) - tree.paths)
+    reach_all = tuple(path for path in changed if _reaches_all(path))
+    other = [path for path in changed if not path.endswith(".py") and path not in reach_all]
+    readers: dict[str, set[str]] = defaultdict(set)
+    for reader, named in graph.named_by_strings(other).items():
+        readers[reader] |= named
+    unknown = _unreadable(tree)
+    for path in sorted(set(other) - {path for named in readers.values() for path in named}):
+        folder, near = _tests_near(path, graph.tests)
+        for test in near:
+            readers[test].add(path)
+        taken = f"the {number_of(len(near), 'test file')} in {folder} are taken" if near else "none is taken"
+        unknown[path] = f"no string names it, so which tests read it is not known: {taken}"
+    touched = [*changed, *_unreadable(tree)] if changed else []
+    reached = graph.tests if reach_all else graph.tests & graph.users_of(touched, readers)
+    used = graph.used_from(graph.tests, readers)
+    unreached = [
+        path
+        for path in changed
+        if path not in used and path not in reach_all and path not in unknown and not graph.is_gone_test(path)
+    ]
+    return Reach(graph, reached, reach_all, tuple(unreached), unknown)
+
+
+def _reaches_all(path: str) -> bool:
+    return any(fnmatch.fnmatchcase(path.rpartition("/")[2], name) for name in REACH_ALL)
+
+
+def _unreadable(tree: SourceTree) -> dict[str, str]:
+    return {
+        path: f"it does not parse ({source.problem}): what it imports is not known, so it is taken for changed"
+        for path, source in sorted(tree.python.items())
+        if source.problem
+    }
+
+
+def _tests_near(path: str, tests: Collection[str]) -> tuple[str, list[str]]:
+    """The nearest folder around a file, below the top one, that holds tests at any depth, and these."""
+    for folder in PurePosixPath(path).parents:
+        near = [test for test in tests if test.startswith(f"{folder}/")]
+        if near and folder.name:
+            return str(folder), near
+    return "", []

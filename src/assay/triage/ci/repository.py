@@ -1,0 +1,139 @@
+"""A git repository, asked and never changed: the files of its working tree and of its commits.
+
+Nothing of it is executed: neither hooks nor a monitor of files that its settings name. Paths are those from its
+top folder, with `/`.
+"""
+
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from assay.base.errors import ConfigError
+from assay.triage.ci.python_source import PythonSource
+
+_LINK_MODES = ("120000", "160000")
+"""Symbolic links and other repositories, whose content is not here."""
+
+SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+"""Where pytest looks for its settings, first to last."""
+
+
+class SourceTree(NamedTuple):
+    """All files at one moment."""
+
+    paths: frozenset[str]
+    python: Mapping[str, PythonSource]
+    """Those that end in `.py`."""
+    settings: Mapping[str, bytes]
+    """Those of pytest in the top folder."""
+
+
+@dataclass
+class Repository:
+    """One, by its top folder. What was parsed is kept, for commits share most of their files."""
+
+    top: Path
+    _by_blob: dict[str, PythonSource] = field(default_factory=dict)
+
+    def commit(self, rev: str) -> str | None:
+        """The commit's whole hash; None where there is none of that name."""
+        if not rev or "\0" in rev:
+            return None
+        asked = _ask(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
+        return None if asked.returncode else asked.stdout.decode().strip()
+
+    def parent(self, commit: str) -> str | None:
+        """The first one; None of a commit that has none here."""
+        return self.commit(f"{commit}^1")
+
+    def changed_since(self, commit: str) -> tuple[str, ...]:
+        """Files of the working tree that differ from the commit, those that git does not know yet, too."""
+        differing = _paths(_git(self.top, "diff", "--name-only", "--no-renames", "-z", commit, "--"))
+        new = _paths(_git(self.top, "ls-files", "--others", "--exclude-standard", "-z"))
+        return tuple(sorted({*differing, *new}))
+
+    def changed_between(self, before: str, after: str) -> tuple[str, ...]:
+        """Files that differ between two commits."""
+        return tuple(
+            sorted(
+                _paths(_git(self.top, "diff-tree", "-r", "--name-only", "--no-renames", "-z", before, after))
+            )
+        )
+
+    def working_tree(self) -> SourceTree:
+        """Its files as they lie there, but for those that git ignores."""
+        listed = _paths(_git(self.top, "ls-files", "--cached", "--others", "--exclude-standard", "-z"))
+        paths = frozenset(path for path in listed if _is_own_file(self.top / path))
+        python = {path: PythonSource((self.top / path).read_bytes()) for path in paths if path.endswith(".py")}
+        settings = {name: (self.top / name).read_bytes() for name in SETTINGS if name in paths}
+        return SourceTree(paths, python, settings)
+
+    def tree_of(self, commit: str) -> SourceTree:
+        """The files of a commit."""
+        blobs: dict[str, str] = {}
+        for line in _paths(_git(self.top, "ls-tree", "-r", "-z", commit)):
+            about, _, path = line.partition("\t")
+            mode, _, blob = about.split()
+            if mode not in _LINK_MODES:
+                blobs[path] = blob
+        read = {path: blob for path, blob in blobs.items() if path.endswith(".py") or path in SETTINGS}
+        self._read_blobs({*read.values()} - self._by_blob.keys())
+        python = {path: self._by_blob[blob] for path, blob in read.items() if path.endswith(".py")}
+        settings = {name: self._by_blob[read[name]].content for name in SETTINGS if name in read}
+        return SourceTree(frozenset(blobs), python, settings)
+
+    def _read_blobs(self, blobs: set[str]) -> None:
+        asked = "".join(f"{blob}\n" for blob in blobs).encode()
+        answer = _git(self.top, "cat-file", "--batch", given=asked) if blobs else b""
+        start = 0
+        while start < len(answer):
+            head_end = answer.index(b"\n", start)
+            blob, *_, size = answer[start:head_end].decode().split()
+            if not size.isdecimal():  # `missing`: a partial clone
+                raise ConfigError(f"{self.top}: the file {blob} is not here. Fetch it (git fetch --refetch).")
+            end = head_end + 1 + int(size)
+            self._by_blob[blob] = PythonSource(answer[head_end + 1 : end])
+            start = end + 1
+
+
+def opened_repository(folder: Path) -> Repository:
+    """The repository in which a folder lies; a `ConfigError` where it is in none."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder. Expected one of a git repository.")
+    asked = _ask(folder, "rev-parse", "--show-toplevel")
+    if asked.returncode:
+        raise ConfigError(
+            f"{folder}: not in the working tree of a git repository. Name one with --repo. git says: "
+            f"{_said(asked)}"
+        )
+    return Repository(Path(asked.stdout.decode(errors="surrogateescape").removesuffix("\n")))
+
+
+def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
+    """What a command of git prints; a `ConfigError` where it fails."""
+    asked = _ask(folder, *arguments, given=given)
+    if asked.returncode:
+        raise ConfigError(f"{folder}: git {arguments[0]} says: {_said(asked)}")
+    return asked.stdout
+
+
+def _ask(folder: Path, *arguments: str, given: bytes = b"") -> "subprocess.CompletedProcess[bytes]":
+    command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
+    try:
+        return subprocess.run(command, cwd=folder, input=given, capture_output=True, check=False)
+    except FileNotFoundError as error:
+        raise ConfigError("git is not on the PATH, and --changed asks it. Install it.") from error
+
+
+def _said(asked: "subprocess.CompletedProcess[bytes]") -> str:
+    return asked.stderr.decode(errors="replace").strip() or f"exit code {asked.returncode}"
+
+
+def _paths(listed: bytes) -> list[str]:
+    return [each.decode(errors="surrogateescape") for each in listed.split(b"\0") if each]
+
+
+def _is_own_file(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()

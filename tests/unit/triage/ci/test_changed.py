@@ -1,0 +1,242 @@
+"""`triage ci --changed` from the outside: planted imports in, the tests that a change reaches out."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.cli.main import main
+from assay.triage.ci.python_source import PythonSource
+from assay.triage.ci.reach import reach_of
+from assay.triage.ci.repository import SourceTree
+from import_worlds import ImportWorld, commit_all, git, write_files
+
+CHECKOUT = Path(__file__).parents[4]
+
+
+def said(capsys, *arguments):
+    try:
+        main(["triage", "ci", *(str(each) for each in arguments)])
+    except SystemExit as ended:
+        return ended.code, *capsys.readouterr()
+    raise AssertionError
+
+
+def changed_in(capsys, repo, rev, *arguments):
+    code, out, talk = said(capsys, *arguments, "--changed", rev, "--repo", repo, "--json")
+    assert code == 0, talk
+    return json.loads(out)["changed"]
+
+
+def tree_of(files: dict[str, str]) -> SourceTree:
+    python = {path: PythonSource(text.encode()) for path, text in files.items() if path.endswith(".py")}
+    return SourceTree(frozenset(files), python, {})
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    modules=st.integers(1, 9),
+    tests=st.integers(1, 5),
+    density=st.sampled_from([0.1, 0.25, 0.5]),
+    is_acyclic=st.booleans(),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_a_change_reaches_the_tests_that_a_chain_of_imports_leads_from(
+    seed, modules, tests, density, is_acyclic, data
+):
+    world = ImportWorld(seed, modules=modules, tests=tests, density=density, is_acyclic=is_acyclic)
+    changed = data.draw(st.lists(st.integers(0, modules + tests - 1), unique=True))
+    reach = reach_of(tree_of(world.files), [world.paths[each] for each in changed])
+    assert sorted(reach.tests) == world.reached(changed)
+    assert sorted(reach.unreached) == world.unused(changed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_does_so_of_real_commits_and_of_what_is_not_committed_yet(tmp_path, capsys, seed):
+    world = ImportWorld(seed, modules=12, tests=8, density=0.12, is_acyclic=bool(seed % 2))
+    commit_all(tmp_path, world.files)
+    rng = np.random.default_rng(seed)
+    committed, edited = rng.choice(12, size=2, replace=False).tolist()
+    write_files(tmp_path, {world.paths[committed]: world.files[world.paths[committed]] + "value = 2\n"})
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-qm", "y")
+    write_files(tmp_path, {world.paths[edited]: world.files[world.paths[edited]] + "value = 3\n"})
+    found = changed_in(capsys, tmp_path / "src" / "pkg", "HEAD~1")
+    assert found["files"] == sorted([world.paths[committed], world.paths[edited]])
+    assert found["tests"] == world.reached([committed, edited])
+    assert found["unreached_files"] == world.unused([committed, edited])
+    assert (found["test_files"], found["since"]) == (8, git(tmp_path, "rev-parse", "HEAD~1"))
+    only_edited = changed_in(capsys, tmp_path, "HEAD")
+    assert only_edited["tests"] == world.reached([edited]) and only_edited["back_test"] is None
+
+
+BASE = {
+    "pyproject.toml": "",
+    "README.md": "hello",
+    "src/pkg/__init__.py": "",
+    "src/pkg/a.py": "from . import b\n",
+    "src/pkg/b.py": "TABLE = __file__ + '/../data/table.csv'\n",
+    "src/pkg/data/table.csv": "1",
+    "src/pkg/alone.py": "",
+    "tests/conftest.py": "",
+    "tests/helper.py": "",
+    "tests/unit/conftest.py": "import pkg.alone\n",
+    "tests/unit/test_a.py": "import pkg.a\n",
+    "tests/unit/golden/x.json": "1",
+    "tests/other/test_helper.py": "from helper import x\n",
+    "tests/other/test_script.py": "import subprocess\nsubprocess.run(['python', 'tools/run.py'])\n",
+    "tests/other/test_module.py": "import subprocess\nsubprocess.run(['python', '-m', 'pkg'])\n",
+    "src/pkg/__main__.py": "import importlib\nimportlib.import_module(f'pkg.plugins.{1}.method')\n",
+    "src/pkg/plugins/one/method.py": "",
+    "src/pkg/plugins/one/other.py": "",
+    "tools/run.py": "import tool_part\n",
+    "tools/tool_part.py": "",
+    ".github/workflows/x.yml": "1",
+}
+UNIT, HELPER = ["tests/unit/test_a.py"], ["tests/other/test_helper.py"]
+SCRIPT, MODULE = ["tests/other/test_script.py"], ["tests/other/test_module.py"]
+ALL = sorted(UNIT + HELPER + SCRIPT + MODULE)
+
+
+@pytest.mark.parametrize(
+    ("change", "tests"),
+    [
+        ("src/pkg/b.py", UNIT),
+        ("src/pkg/__init__.py", UNIT + MODULE),
+        ("src/pkg/alone.py", UNIT),  # by the folder's conftest.py
+        ("tests/unit/conftest.py", UNIT),
+        ("tests/conftest.py", ALL),
+        ("pyproject.toml", ALL),
+        ("uv.lock", ALL),
+        ("tests/helper.py", HELPER),
+        ("tests/other/test_helper.py", HELPER),
+        ("src/pkg/data/table.csv", UNIT),
+        ("tools/tool_part.py", SCRIPT),
+        ("src/pkg/plugins/one/method.py", MODULE),
+        ("src/pkg/plugins/one/other.py", []),
+    ],
+)
+def test_what_a_changed_file_reaches(change, tests):
+    files = {**BASE, change: "x = 1"} if change.endswith(".lock") else BASE
+    reach = reach_of(tree_of(files), [change])
+    assert sorted(reach.tests) == sorted(tests)
+    assert list(reach.unreached) == ([] if tests else [change]) and not reach.unknown
+    assert list(reach.reach_all) == ([change] if change in ("pyproject.toml", "uv.lock") else [])
+
+
+def test_of_a_file_that_nothing_names_it_says_that_its_readers_are_not_known():
+    near = reach_of(tree_of(BASE), ["tests/unit/golden/x.json"])
+    assert (
+        sorted(near.tests) == UNIT and "1 test file in tests/unit" in near.unknown["tests/unit/golden/x.json"]
+    )
+    far = reach_of(tree_of(BASE), ["README.md", ".github/workflows/x.yml"])
+    assert (
+        not far.tests and not far.unreached and far.unknown.keys() == {"README.md", ".github/workflows/x.yml"}
+    )
+
+
+def test_a_file_that_does_not_parse_reaches_all_that_import_it_and_is_named():
+    broken = {
+        **BASE,
+        "src/pkg/b.py": "def (:\n",
+        "tests/other/test_helper.py": "\0",
+        "src/pkg/alone.py": "(" * 9_999,
+    }
+    reach = reach_of(tree_of(broken), ["tools/tool_part.py"])
+    assert sorted(reach.tests) == sorted(UNIT + HELPER + SCRIPT)
+    assert reach.unknown.keys() == {"src/pkg/b.py", "tests/other/test_helper.py", "src/pkg/alone.py"}
+    assert "line 1" in reach.unknown["src/pkg/b.py"]
+    assert not reach_of(tree_of(broken), []).tests
+
+
+def test_what_is_deleted_reaches_who_still_imports_it_and_what_is_new_is_no_secret(tmp_path, capsys):
+    commit_all(tmp_path, {**BASE, ".gitignore": "ignored.py\n"})
+    (tmp_path / "src/pkg/b.py").unlink()
+    (tmp_path / "tests/other/test_script.py").unlink()
+    write_files(tmp_path, {"tests/unit/test_new.py": "", "ignored.py": "", "tests/unit/test_ünï \n.py": ""})
+    found = changed_in(capsys, tmp_path, "HEAD")
+    new = ["tests/unit/test_new.py", "tests/unit/test_ünï \n.py"]
+    assert found["files"] == sorted(["src/pkg/b.py", "tests/other/test_script.py", *new])
+    assert found["tests"] == sorted(UNIT + new)
+    assert found["unreached_files"] == []
+
+
+def test_pytests_own_settings_say_what_a_test_is_and_where_imports_begin(tmp_path, capsys):
+    settings = (
+        '[tool.pytest.ini_options]\npython_files = "check_*.py"\npythonpath = ["kit"]\ntestpaths = ["checks"]\n'
+    )
+    files = {
+        "kit/tools/part.py": "",
+        "checks/check_a.py": "import tools.part",
+        "checks/test_b.py": "import tools.part",
+    }
+    commit_all(tmp_path, {"pyproject.toml": settings, **files, "kit/check_c.py": "import tools.part"})
+    write_files(tmp_path, {"kit/tools/part.py": "x = 1"})
+    found = changed_in(capsys, tmp_path, "HEAD")
+    assert (found["tests"], found["test_files"]) == (["checks/check_a.py"], 1)
+
+
+def test_nothing_of_a_repository_is_executed(tmp_path, capsys):
+    spy = f"open({str(tmp_path / 'ran')!r}, 'w')\n"
+    repo = tmp_path / "repo"
+    commit_all(repo, {"a.py": spy, "conftest.py": spy, "test_a.py": f"import a\n{spy}"})
+    (tmp_path / "monitor").write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    (tmp_path / "monitor").chmod(0o755)
+    git(repo, "config", "core.fsmonitor", str(tmp_path / "monitor"))
+    write_files(repo, {"a.py": f"{spy}x = 1\n"})
+    (tmp_path / "ran").unlink(missing_ok=True)
+    assert changed_in(capsys, repo, "HEAD")["tests"] == ["test_a.py"]
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture(scope="module")
+def own_tree():
+    from assay.triage.ci.repository import opened_repository
+
+    if not (CHECKOUT / ".git").exists():
+        pytest.skip("not in a checkout")
+    return opened_repository(CHECKOUT).working_tree()
+
+
+def test_this_repository_takes_seconds(own_tree):
+    begun = time.process_time()
+    reach = reach_of(own_tree, ["src/assay/base/units.py"])
+    assert time.process_time() - begun < 15
+    assert len(reach.tests) > 100 and len(reach.tests) < len(reach.graph.tests)
+    assert "tests/unit/base/test_units.py" in reach.tests
+    own = "tests/unit/triage/ci/test_changed.py"
+    assert sorted(reach_of(own_tree, [own]).tests) == [own]
+
+
+def test_bad_questions_are_one_error(tmp_path, capsys, monkeypatch):
+    commit_all(tmp_path / "repo", BASE)
+    (tmp_path / "none").mkdir()
+    bad = {
+        ("--changed", "no-such", "--repo", tmp_path / "repo"): "no-such",
+        ("--changed", "--all", "--repo", tmp_path / "repo"): "--all",
+        ("--changed", "HEAD~9", "--repo", tmp_path / "repo"): "HEAD~9",
+        ("--changed", "HEAD", "--repo", tmp_path / "none"): "none",
+        ("--changed", "HEAD", "--repo", tmp_path / "nowhere"): "no such folder",
+        ("--changed", "HEAD", "--repo", tmp_path / "repo", "--shards", "2"): "--shards",
+        ("--repo", tmp_path / "repo"): "--changed",
+        (): "--changed",
+    }
+    for arguments, word in bad.items():
+        code, out, talk = said(capsys, *arguments)
+        assert (code, out) == (2, "") and word in talk and "Traceback" not in talk, talk
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, talk = said(capsys, "--changed", "HEAD", "--repo", tmp_path / "repo")
+    assert (code, out) == (2, "") and "git is not on the PATH" in talk
+
+
+def test_the_screen_says_how_many_and_obeys_nothing_in_a_name(tmp_path, capsys):
+    commit_all(tmp_path, BASE)
+    write_files(tmp_path, {"src/pkg/a.py": "x = 1", "tests/test_\x1b[2J.py": "", "notes.txt": "1"})
+    code, out, _ = said(capsys, "--changed", "HEAD", "--repo", tmp_path)
+    assert code == 0 and "they reach 2 of 5 test files" in out and "\x1b[2J" not in out
+    assert "notes.txt: no string names it" in out
