@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -20,7 +20,7 @@ from assay.cli.main import main
 
 STEP = "src/assay/training/trainer/step.py"
 BEGINS = '        self._lane_sum.enter_phase("compute")\n'
-SLEEPS = f"{BEGINS}        __import__('time').sleep(0.03)\n"
+SLEEPS = f"{BEGINS}        __import__('time').sleep(0.06)\n"
 SHORT = ("--steps", "16", "--warm-up", "3")
 
 
@@ -51,15 +51,18 @@ class CodeRepository:
         self.git("commit", "-q", "-m", subject)
         return self.git("rev-parse", "HEAD")
 
+    def checkouts(self) -> str:
+        return self.git("worktree", "list")
+
     def assay(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """The real command; nothing of it is left in the repository or the home."""
-        environment = {**os.environ, "ASSAY_HOME": str(self.home)}
+        environment, checkouts = {**os.environ, "ASSAY_HOME": str(self.home)}, self.checkouts()
         command = [sys.executable, "-P", "-m", "assay", "triage", *arguments]
         done = subprocess.run(
             command, cwd=self.top, env=environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == code, done.stderr
-        assert len(self.git("worktree", "list").splitlines()) == 1
+        assert self.checkouts() == checkouts
         assert not self.home.exists()
         return done
 
@@ -69,37 +72,59 @@ def repository(tiny_tree: dict[str, Any], tmp_path_factory: pytest.TempPathFacto
     return CodeRepository(tmp_path_factory.mktemp("code"), tiny_tree)
 
 
-@pytest.mark.slow
-def test_a_commit_that_sleeps_is_found_to_be_slower_its_phase_is_named_and_a_commit_that_does_not_is_not(
-    repository: CodeRepository,
-) -> None:
+class Line(NamedTuple):
+    """Commits of the repository, the oldest first; the command is given at one behind them."""
+
+    quick: str
+    alike: str
+    broken: str
+    sleeps: str
+
+
+@pytest.fixture(scope="module")
+def line(repository: CodeRepository) -> Line:
     quick = repository.git("rev-parse", "HEAD")
     alike = repository.commit("a comment", STEP, new="# nothing")
     broken = repository.commit("half of it", STEP, BEGINS, f"        return half of it\n{BEGINS}")
     sleeps = repository.commit("all of it", STEP, f"        return half of it\n{BEGINS}", SLEEPS)
     repository.commit("words only")
-    found = json.loads(
-        repository.assay("slow", "--ab", quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
-    )
-    assert (found["verdict"], found["phase"]) == ("slower", "compute")
-    assert found["phases"]["compute"]["difference_s"] == pytest.approx(0.03, abs=0.015)
-    assert found["low"] > 1.0 and found["what"] == "commits"
-    assert found["sources"]["A"] == quick and found["b"].endswith("(words only)")
-    same = json.loads(
-        repository.assay(
-            *("slow", "--ab", quick, alike, str(repository.recipe), *SHORT, "--most-blocks", "5", "--json")
-        ).stdout
-    )
-    assert same["verdict"] in ("same", "undecided")
-    said = repository.assay("bisect", quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
-    bisected = json.loads(said)
-    assert (bisected["verdict"], bisected["culprits"]) == ("several", [broken, sleeps])
-    assert (bisected["commits"], bisected["unchanged"]) == (4, 1)
-    assert [each["commit"] for each in bisected["skipped"]] == [broken]
-    assert "SyntaxError" in bisected["skipped"][0]["because"]
+    return Line(quick, alike, broken, sleeps)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_commit_that_sleeps_is_slower_and_its_phase_is_named(repository: CodeRepository, line: Line) -> None:
+    said = repository.assay("slow", "--ab", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    found = json.loads(said)
+    assert (found["verdict"], found["phase"]) == ("slower", "compute")
+    assert found["phases"]["compute"]["difference_s"] == pytest.approx(0.06, abs=0.03)
+    assert found["low"] > 1.0 and found["what"] == "commits"
+    assert found["sources"]["A"] == line.quick and found["b"].endswith("(words only)")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_commit_that_changes_a_comment_is_not_slower(repository: CodeRepository, line: Line) -> None:
+    asked = ("slow", "--ab", line.quick, line.alike, str(repository.recipe), *SHORT, "--most-blocks", "5")
+    found = json.loads(repository.assay(*asked, "--json").stdout)
+    assert found["verdict"] in ("same", "undecided") and found["phase"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_bisection_names_the_commit_that_sleeps_and_the_broken_one_before_it(
+    repository: CodeRepository, line: Line
+) -> None:
+    said = repository.assay("bisect", line.quick, "HEAD", str(repository.recipe), *SHORT, "--json").stdout
+    found = json.loads(said)
+    assert (found["verdict"], found["culprits"]) == ("several", [line.broken, line.sleeps])
+    assert (found["commits"], found["unchanged"]) == (4, 1)
+    assert [each["commit"] for each in found["skipped"]] == [line.broken]
+    assert "SyntaxError" in found["skipped"][0]["because"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_two_recipes_are_run_and_the_smaller_model_is_faster(
     repository: CodeRepository, tmp_path: Path
 ) -> None:
@@ -127,13 +152,14 @@ def test_no_run_stays_behind_or_stands_still_for_good_where_the_command_is_kille
 ) -> None:
     command = [sys.executable, "-P", "-m", "assay", "triage", "slow", "--ab", "HEAD", "HEAD"]
     environment = {**os.environ, "ASSAY_HOME": str(repository.home), "TMPDIR": str(tmp_path)}
+    checkouts = repository.checkouts()
     process = subprocess.Popen([*command, str(repository.recipe)], cwd=repository.top, env=environment)
     wait_until(lambda: len(trainers(tmp_path)) >= 2 and "T" in trainers(tmp_path).values())
     process.send_signal(number)
     wait_until(lambda: not trainers(tmp_path))
     assert process.wait(60) == (130 if number == signal.SIGTERM else -number)
     if number == signal.SIGTERM:
-        assert len(repository.git("worktree", "list").splitlines()) == 1
+        assert repository.checkouts() == checkouts
         assert not list(tmp_path.glob("assay-*"))
     shutil.rmtree(tmp_path)
     repository.git("worktree", "prune")
@@ -192,6 +218,7 @@ def test_what_cannot_be_run_gets_one_error_before_anything_is(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(repository.top)
+    checkouts = repository.checkouts()
     names = {"RECIPE": repository.recipe, "DATASET": tiny_dataset, "WRONG": wrong}
     if "OTHER" in arguments:
         nothing = repository.git("hash-object", "-t", "tree", "-w", "/dev/null")
@@ -201,7 +228,7 @@ def test_what_cannot_be_run_gets_one_error_before_anything_is(
     assert ended.value.code == 2
     error = capfd.readouterr().err
     assert said in error and "Traceback" not in error
-    assert len(repository.git("worktree", "list").splitlines()) == 1
+    assert repository.checkouts() == checkouts
 
 
 def test_outside_a_repository_that_is_said(
