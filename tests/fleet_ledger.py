@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from assay.records.run import Attempt, PhaseSeconds, Run
+from assay.records.surroundings import Surroundings
 from assay.store.home import Home
 
 BEGAN_S = 1_795_000_000.0
@@ -18,6 +19,7 @@ def recorded_fleet(
     fails: Callable[[int, str], float],
     step_s: Callable[[int], float] = lambda run: 1.0,
     version_of: Callable[[int], str] = lambda run: "0.1+a",
+    driver_of: Callable[[int], str] = lambda run: "550.54",
     hosts: int = 16,
     noise: float = 0.01,
     seed: int = 0,
@@ -50,6 +52,10 @@ def recorded_fleet(
                     run_id=run_id, attempt=1, world_size=8, start_step=0, started_s=began_s,
                     ended_s=began_s + held_s, end_step=100, outcome="failed" if has_failed else "succeeded",
                     hosts=(host,) * 8, devices=tuple(f"cuda:{k}" for k in range(8)), code_version=version,
+                    surroundings=Surroundings(
+                        python="3.12.1", kernel="6.8", driver=driver_of(number), image="", user="me",
+                        place="slurm", job=str(number), partition="low",
+                    ),
                 )
             )  # fmt: skip
             for rank in range(8):

@@ -70,6 +70,7 @@ READS_ENVIRONMENT = {
     "launch/ranks/processes.py": "likewise",
     "launch/ranks/rank.py": "likewise",
     "launch/ranks/processor.py": "limits of instruction sets",
+    "launch/ranks/surroundings.py": "the scheduler's job and the container's image",
     "launch/triage/case.py": "what a process is started with",
     "launch/run.py": "the compiler of torch.compile",
 }

@@ -309,8 +309,8 @@ def test_a_candidate_that_wins_the_primary_but_is_worse_on_a_safety_guardrail_is
     assert decision.decided_by == "gate stop: harm: refusals"
     main_exit(["campaign", "show", "pilot"])
     lines = capfd.readouterr().out.splitlines()
-    # A reason to stop is ticked off nowhere: in the memo it is a cross, too.
-    assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["✕"]
+    # A reason to stop is ticked off nowhere, nor is it a failure: in the memo it has the same mark.
+    assert [line[4] for line in lines if line[6:].startswith("harm: refusals ")] == ["■"]
     main_exit(["decide", "pilot"])
     decided_again = capfd.readouterr().out.splitlines()
     main_exit(["campaign", "show", "pilot"])

@@ -9,6 +9,7 @@ from assay.records.failure import Failure
 from assay.records.phase import Phase
 from assay.records.processor import Processor
 from assay.records.record import Record
+from assay.records.surroundings import Surroundings
 from assay.records.suspect import Suspect
 
 RunStatus = Literal["running", "gone", "unknown", "succeeded", "failed", "preempted"]
@@ -71,7 +72,9 @@ class Run(Record):
 class Attempt(Record):
     """One life of a run: from the start of its ranks to the end of the last of them."""
 
-    added: ClassVar = frozenset(("failure", "code_version", "hosts", "devices", "folder", "processor"))
+    added: ClassVar = frozenset(
+        ("failure", "code_version", "hosts", "devices", "folder", "processor", "surroundings")
+    )
 
     run_id: str
     attempt: PositiveInt
@@ -95,6 +98,8 @@ class Attempt(Record):
     """The version of assay, as in the run's record; empty where an older assay wrote it down."""
     processor: Processor | None = None
     """What its ranks compute on, on all nodes alike; None where an older assay wrote it down."""
+    surroundings: Surroundings | None = None
+    """Python, kernel, driver, image, user, job; None where an older assay wrote it down."""
     hosts: tuple[str, ...] = ()
     """Name of each rank's machine; empty before the ranks were started."""
     devices: tuple[str, ...] = ()

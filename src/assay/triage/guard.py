@@ -1,9 +1,9 @@
 """A diagnosis becomes a guard: what runs land on it, which hosts a scheduler is to leave out, when it lapses.
 
 What is known of a run before it begins are the factors that the ledger has of attempts: code, dataset, number
-of workers, the recipe's keys, and the host where no scheduler chooses it. A guard of anything else would keep
-nothing, and is refused. Evidence that it was mended is that of `triage fixed`, from the moment on at which it
-was accepted; a run that is refused is none, so a guard that refuses is lifted by hand.
+of workers, the recipe's keys; host and surroundings where no scheduler chooses them. A guard of anything else
+would keep nothing, and is refused. Evidence that it was mended is that of `triage fixed`, from the moment on at
+which it was accepted; a run that is refused is none, so a guard that refuses is lifted by hand.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from assay.records.failure_causes import FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.guard import Guard, GuardStanding
 from assay.records.run import Run
+from assay.records.surroundings import Surroundings
 from assay.store.ledger.ledger import Ledger
 from assay.triage.attempts.build import ColumnNames
 from assay.triage.attempts.ledger import RECIPE, ledger_attempts, recipe_texts
@@ -20,7 +21,8 @@ from assay.triage.attempts.select import with_values
 from assay.triage.failures.fixed import check_fix
 
 HOST, DEVICE = "host", "device"
-OF_A_RUN = (HOST, DEVICE, "code", "dataset", "world_size")
+OF_A_PLACE = ("python", "kernel", "driver", "image", "user", "place", "partition")
+OF_A_RUN = (HOST, DEVICE, "code", "dataset", "world_size", *OF_A_PLACE)
 
 
 def guard_of(
@@ -60,10 +62,13 @@ def guard_of(
     )
 
 
-def factors_known_before(run: Run, *, world_size: int, host: str | None) -> dict[str, str]:
-    """Factor -> value of a run that is to begin; without a host where a scheduler will choose it."""
+def factors_known_before(
+    run: Run, *, world_size: int, host: str | None, surroundings: Surroundings | None
+) -> dict[str, str]:
+    """Factor -> value of a run that is to begin; without host and surroundings where a scheduler chooses."""
     known = {
         **({} if host is None else {HOST: host}),
+        **({} if surroundings is None else {name: getattr(surroundings, name) for name in OF_A_PLACE}),
         "code": run.code_version,
         "dataset": run.dataset_fingerprint[:12],
         "world_size": str(world_size),

@@ -93,6 +93,17 @@ def test_a_host_and_all_of_its_devices_are_one(planted: Home) -> None:
     assert cause.factors == {"host": "n05"} and not cause.is_inseparable
 
 
+def test_what_an_attempt_ran_in_is_a_factor(tmp_path: Path) -> None:
+    home = Home.at(tmp_path / "home")
+    recorded_fleet(
+        home,
+        num_runs=200,
+        fails=lambda run, _: 0.7 if run % 4 == 0 else 0.02,
+        driver_of=lambda run: "560.1" if run % 4 == 0 else "550.54",
+    )
+    assert one(looked_at(home).findings.findings, "failures").what.startswith("driver=560.1: ")
+
+
 def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> None:
     fleet = looked_at(planted)
     page = render_document(triage_document(fleet, None, None, made_s=0.0))

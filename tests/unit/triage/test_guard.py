@@ -122,8 +122,8 @@ def test_only_what_is_confirmed_and_known_of_runs_becomes_a_guard() -> None:
         accept(diagnosis())
     with pytest.raises(ConfigError, match="suspected only"):
         accept(diagnosis(cause({"host": "n3"}, is_confirmed=False)))
-    with pytest.raises(ConfigError, match="'image' is nothing that assay knows of a run"):
-        accept(diagnosis(cause({"host": "n3", "image": "a7"})))
+    with pytest.raises(ConfigError, match="'rack' is nothing that assay knows of a run"):
+        accept(diagnosis(cause({"host": "n3", "rack": "a7"})))
 
 
 def test_a_name_is_given_once_and_a_wrong_one_is_said(home: Home) -> None:

@@ -136,11 +136,11 @@ def bisect(good: str, bad: str, recipe: Path, least: float, as_json: bool, **mea
     from assay.base.clock import SystemClock
     from assay.cli.screens.triage import print_bisection
     from assay.launch.side_by_side.bisect import bisect_range, commit_range
-    from assay.launch.side_by_side.checkouts import Repository
+    from assay.launch.side_by_side.checkouts import CodeRepository
 
     with _sigterm_interrupts():
         found = bisect_range(
-            commit_range(Repository.found(), good, bad),
+            commit_range(CodeRepository.found(), good, bad),
             recipe,
             _plan(measuring),
             _rules(measuring, least, MOST_BLOCKS_BISECT),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from assay.base.clock import utc_text
 from assay.base.errors import ConfigError
 from assay.base.units import percent_text
+from assay.launch.ranks.surroundings import surroundings_here
 from assay.records.guard import Guard, GuardStanding
 from assay.records.run import Run
 from assay.store.home import Home
@@ -30,8 +31,10 @@ def heed_guards(home: Home, run: Run, *, world_size: int, host: str | None) -> l
     from assay.triage.guard import factors_known_before, lands_on
 
     warnings = []
+    surroundings = None if host is None else surroundings_here()
+    known = factors_known_before(run, world_size=world_size, host=host, surroundings=surroundings)
     for guard in _standing(home):
-        if lands_on(guard, factors_known_before(run, world_size=world_size, host=host)):
+        if lands_on(guard, known):
             if guard.is_refusing:
                 raise ConfigError(
                     f"run '{run.run_id}' lands on guard {_said(guard)}. Run it without that, or lift it: "
@@ -46,7 +49,7 @@ def hosts_left_out(home: Home, run: Run, *, world_size: int) -> list[str]:
     from assay.triage.guard import factors_known_before, hosts_to_leave_out
 
     guards = list(_standing(home))
-    known = factors_known_before(run, world_size=world_size, host=None)
+    known = factors_known_before(run, world_size=world_size, host=None, surroundings=None)
     return hosts_to_leave_out(guards, known)
 
 

@@ -36,6 +36,7 @@ from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have
 from assay.launch.ranks.fork_server import fork_context
 from assay.launch.ranks.processes import AttemptRanks, RankProcesses
 from assay.launch.ranks.processor import processor_here, refuse_other_processor
+from assay.launch.ranks.surroundings import surroundings_here
 from assay.launch.ranks.task import AttemptEnd, Orders, Parallel
 from assay.records.commit import Commit
 from assay.records.failure import FROM_OUTSIDE, Failure, FailureKind
@@ -311,6 +312,7 @@ class Supervisor:
             folder=self._run.run_dir,
             code_version=code_version(),
             processor=self._nodes.processor,
+            surroundings=surroundings_here(),
         )
         save_attempt(Path(self._run.run_dir), attempt)
         self._notice_other_code(attempt)

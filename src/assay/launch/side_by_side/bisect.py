@@ -13,7 +13,7 @@ from assay.base.clock import Clock
 from assay.base.config import read_config_file
 from assay.base.digest import sha256_of_json
 from assay.base.errors import ConfigError
-from assay.launch.side_by_side.checkouts import Checkouts, CodeCommit, Repository
+from assay.launch.side_by_side.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.launch.side_by_side.compare import BlockPlan, measured_block
 from assay.launch.side_by_side.short_run import Variant, VariantError
 from assay.launch.side_by_side.sides import commit_variant, named_commit
@@ -30,7 +30,7 @@ GOOD = -1
 class CommitRange(NamedTuple):
     """The commits from GOOD to BAD."""
 
-    repository: Repository
+    repository: CodeRepository
     good: CodeCommit
     commits: tuple[CodeCommit, ...]
     """Behind GOOD, by first parents, BAD last."""
@@ -43,7 +43,7 @@ class CommitRange(NamedTuple):
         return CommitLine(self.good.sha, shas, subjects, int((~self.may_be).sum()))
 
 
-def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
+def commit_range(repository: CodeRepository, good: str, bad: str) -> CommitRange:
     """`ConfigError` where these are not two commits on one line, with other code in the second."""
     first, last = (named_commit(repository, each, name=name) for name, each in (("GOOD", good), ("BAD", bad)))
     if first.code == last.code:

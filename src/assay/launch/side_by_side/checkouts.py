@@ -29,7 +29,7 @@ class CodeCommit(NamedTuple):
         return f"{self.sha[:10]} ({self.subject})"
 
 
-class Repository:
+class CodeRepository:
     """The git repository of the code: the one where the command is given, or else of the code that runs."""
 
     def __init__(self, top: Path) -> None:
@@ -84,7 +84,7 @@ class Repository:
 class Checkouts:
     """Folders with commits, made when they are first asked for. A context: they are gone when it ends."""
 
-    def __init__(self, repository: Repository) -> None:
+    def __init__(self, repository: CodeRepository) -> None:
         self._repository = repository
         self._folder = TemporaryDirectory(prefix="assay-commits-", ignore_cleanup_errors=True)
         self._made: dict[str, Path] = {}

@@ -12,7 +12,7 @@ from assay.base.errors import AssayError, ConfigError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.manifest_file import MANIFEST_FILE
 from assay.launch.run import checked
-from assay.launch.side_by_side.checkouts import Checkouts, CodeCommit, Repository
+from assay.launch.side_by_side.checkouts import Checkouts, CodeCommit, CodeRepository
 from assay.launch.side_by_side.short_run import Variant, VariantError
 
 Kind = Literal["commits", "datasets", "recipes"]
@@ -56,7 +56,7 @@ def commit_variant(name: str, commit: CodeCommit, values: dict[str, Any], checko
     return Variant(name, values, checkouts.source_of(commit), commit.sha)
 
 
-def named_commit(repository: Repository, revision: str, *, name: str) -> CodeCommit:
+def named_commit(repository: CodeRepository, revision: str, *, name: str) -> CodeCommit:
     """What a revision names, or `ConfigError`."""
     commit = repository.commit(revision)
     if commit is None:
@@ -70,17 +70,17 @@ def _kind(text: str) -> Kind:
         return "recipes"
     if (path / MANIFEST_FILE).is_file():
         return "datasets"
-    if Repository.found().commit(text) is not None:
+    if CodeRepository.found().commit(text) is not None:
         return "commits"
     there = f"{text} is a folder without a {MANIFEST_FILE}" if path.is_dir() else f"there is no file '{text}'"
     raise ConfigError(
-        f"--ab: {there}, and no commit of {Repository.found().top} is called so. Expected two commits, the "
+        f"--ab: {there}, and no commit of {CodeRepository.found().top} is called so. Expected two commits, the "
         "folders of two datasets, or the files of two recipes."
     )
 
 
 def _commits(a: str, b: str, values: dict[str, Any], stack: ExitStack) -> Sides:
-    repository = Repository.found()
+    repository = CodeRepository.found()
     checkouts = stack.enter_context(Checkouts(repository))
     commits = [named_commit(repository, each, name="--ab") for each in (a, b)]
     names = [f"{side} {each.text()}" for side, each in zip("AB", commits, strict=True)]

@@ -228,19 +228,19 @@ def gate_text(gate: GateResult) -> str:
 
 
 def clause_tone(decision: Decision, gate: GateResult, clause: Clause) -> Tone:
-    """A stop condition that holds is bad news; one that does not is none, nor is what was not asked."""
+    """A stop condition that holds ends it; one that does not is nothing, nor is what was not asked."""
     if clause.name in decision.not_asked:
         return "open"
     if gate.then != "scale" and clause.verdict != "undecided":
-        return "bad" if clause.verdict == "pass" else "good"
+        return "ended" if clause.verdict == "pass" else "good"
     return {"pass": "good", "fail": "bad", "undecided": "open"}[clause.verdict]  # type: ignore[return-value]
 
 
 def mark_of(decision: Decision, gate: GateResult, clause: Clause) -> str:
-    """✓ holds, ✕ does not, ○ is open; a dash for what was not asked, or is a reason to stop that is none."""
+    """✓ holds, ✕ does not, ○ is open, ■ is a reason to stop; a dash for what is none, or was not asked."""
     if clause.name in decision.not_asked or (gate.then != "scale" and clause.verdict == "fail"):
         return "–"
-    return {"pass": SIGNS["good"], "fail": SIGNS["bad"], "undecided": SIGNS["open"]}[clause.verdict]
+    return SIGNS[clause_tone(decision, gate, clause)]
 
 
 def gain_by_seed(decision: Decision) -> list[float]:

@@ -22,6 +22,8 @@ MOST_KEYS = 12
 """Recipe keys that are looked at, those with the fewest values first."""
 OVER = ("succeeded", "failed", "killed")
 HOUR_S = 3_600.0
+SURROUNDINGS = ("model", "torch", "python", "kernel", "driver", "image", "user", "place", "partition")
+"""What an attempt ran on and in."""
 RECIPE = "recipe."
 """What stands before a recipe's key as a factor."""
 SHOWN_FINGERPRINT = 12
@@ -56,7 +58,15 @@ def ledger_columns(ledger: Ledger, asked: Sequence[str] = ()) -> tuple[Columns, 
         for attempt in attempts
     ]
     devices = ("device",) if _devices_tell(attempts) else ()
-    factors = ("host", *devices, "code", "dataset", "world_size", *(f"{RECIPE}{key}" for key in keys))
+    factors = (
+        "host",
+        *devices,
+        "code",
+        *SURROUNDINGS,
+        "dataset",
+        "world_size",
+        *(f"{RECIPE}{key}" for key in keys),
+    )
     columns = columns_of(
         rows, "the ledger", failed="failed", at="at", unit="unit", device_hours="device_hours", factors=factors
     )
@@ -84,9 +94,19 @@ def _row(attempt: Attempt, run: Run) -> dict[str, str | None]:
         "host": several(list(attempt.hosts)),
         "device": several([f"{h}/{d}" for h, d in zip(attempt.hosts, attempt.devices, strict=False) if d]),
         "code": attempt.code_version,
+        **_surroundings(attempt),
         "dataset": run.dataset_fingerprint[:SHOWN_FINGERPRINT],
         "world_size": str(attempt.world_size),
     }
+
+
+def _surroundings(attempt: Attempt) -> dict[str, str | None]:
+    """What was not recorded is no value."""
+    processor, surroundings = attempt.processor, attempt.surroundings
+    known = {} if surroundings is None else {name: getattr(surroundings, name, "") for name in SURROUNDINGS}
+    if processor is not None:
+        known |= {"model": processor.model, "torch": processor.torch}
+    return {name: known.get(name) or None for name in SURROUNDINGS}
 
 
 def recipe_texts(run: Run) -> dict[str, str | None]:

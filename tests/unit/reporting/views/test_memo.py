@@ -141,7 +141,7 @@ def test_a_guardrail_has_the_same_mark_and_words_on_the_terminal_as_in_the_memo(
             assert clause.reason in line
 
 
-def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_ticked(decision):
+def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_no_failure(decision):
     made = decision("yes", "scale")
     gate = made.gates[0]
     clause = gate.clauses[0].model_copy(update={"verdict": "fail"})
@@ -151,7 +151,7 @@ def test_what_was_not_asked_has_no_mark_and_a_reason_to_stop_that_holds_is_ticke
     assert clause_tone(unasked, gate, clause) == "open"
     stop = gate.model_copy(update={"gate": "stop", "then": "stop"})
     holds = clause.model_copy(update={"verdict": "pass"})
-    assert (mark_of(asked, stop, holds), clause_tone(asked, stop, holds)) == ("✓", "bad")
+    assert (mark_of(asked, stop, holds), clause_tone(asked, stop, holds)) == ("■", "ended")
     assert mark_of(asked, stop, clause) == "–"
 
 

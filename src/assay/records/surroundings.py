@@ -1,0 +1,24 @@
+"""What an attempt ran in, beside its processor: what may be at fault where many of them fail."""
+
+from assay.records.record import Record
+
+
+class Surroundings(Record):
+    """What is around its ranks on the first node; a text is empty where nothing says it."""
+
+    python: str
+    """Version of Python."""
+    kernel: str
+    """Release of the operating system's kernel."""
+    driver: str
+    """Version of the NVIDIA driver that is loaded."""
+    image: str
+    """The container's image, by `ASSAY_IMAGE` or what Apptainer, Slurm or enroot set."""
+    user: str
+    """Who started it."""
+    place: str
+    """`slurm` or `machine`: whether a scheduler's job holds it."""
+    job: str
+    """The scheduler's number of that job."""
+    partition: str
+    """The part of the cluster that the job queued for."""
