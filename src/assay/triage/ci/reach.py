@@ -2,7 +2,8 @@
 
 Settings and lists of what is installed reach all tests. A file that is no Python is used by those that name it
 in a string; where none does, who reads it is unknown, and the tests of the nearest folder around it (below the
-top one) are taken. A file that does not parse may import anything, so it is taken for changed.
+top one) are taken, and who names its folder. A file that does not parse may import anything, so it is taken for
+changed.
 """
 
 import fnmatch
@@ -43,16 +44,8 @@ def reach_of(tree: SourceTree, changed: Collection[str]) -> Reach:
     graph = ImportGraph(tree, gone=set(changed) - tree.paths)
     reach_all = tuple(path for path in changed if _reaches_all(path))
     other = [path for path in changed if not path.endswith(".py") and path not in reach_all]
-    readers: dict[str, set[str]] = defaultdict(set)
-    for reader, named in graph.named_by_strings(other).items():
-        readers[reader] |= named
-    unknown = _unreadable(tree)
-    for path in sorted(set(other) - {path for named in readers.values() for path in named}):
-        folder, near = _tests_near(path, graph.tests)
-        for test in near:
-            readers[test].add(path)
-        taken = f"the {number_of(len(near), 'test file')} in {folder} are taken" if near else "none is taken"
-        unknown[path] = f"no string names it, so which tests read it is not known: {taken}"
+    readers, unknown = _readers_of(other, graph)
+    unknown |= _unreadable(tree)
     touched = [*changed, *_unreadable(tree)] if changed else []
     reached = graph.tests if reach_all else graph.tests & graph.users_of(touched, readers)
     used = graph.used_from(graph.tests, readers)
@@ -66,6 +59,32 @@ def reach_of(tree: SourceTree, changed: Collection[str]) -> Reach:
 
 def _reaches_all(path: str) -> bool:
     return any(fnmatch.fnmatchcase(path.rpartition("/")[2], name) for name in REACH_ALL)
+
+
+def _readers_of(files: Collection[str], graph: ImportGraph) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """Python file -> those of the files that it reads, as far as can be told; and of which that is a guess."""
+    readers: dict[str, set[str]] = defaultdict(set)
+    for reader, named in graph.named_by_strings(files).items():
+        readers[reader] |= named
+    unnamed = sorted(set(files) - {path for named in readers.values() for path in named})
+    naming_folder = graph.named_by_strings({_folder(path) for path in unnamed} - {""})
+    unknown = {}
+    for path in unnamed:
+        place, near = _tests_near(path, graph.tests)
+        naming = {reader for reader, folders in naming_folder.items() if _folder(path) in folders}
+        for reader in naming.union(near):
+            readers[reader].add(path)
+        taken = [f"the {number_of(len(near), 'test file')} in {place}"] if near else []
+        taken += [f"{number_of(len(naming), 'file')} with the name of its folder"] if naming else []
+        unknown[path] = (
+            "no string names it, so which tests read it is not known; taken for readers: "
+            f"{' and '.join(taken) or 'none'}"
+        )
+    return readers, unknown
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _unreadable(tree: SourceTree) -> dict[str, str]:

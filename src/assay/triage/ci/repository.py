@@ -19,6 +19,9 @@ _LINK_MODES = ("120000", "160000")
 SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
 """Where pytest looks for its settings, first to last."""
 
+LONGEST_REV = 1_000
+"""Characters of what may be the name of a commit."""
+
 
 class SourceTree(NamedTuple):
     """All files at one moment."""
@@ -39,7 +42,7 @@ class Repository:
 
     def commit(self, rev: str) -> str | None:
         """The commit's whole hash; None where there is none of that name."""
-        if not rev or "\0" in rev:
+        if not rev.isprintable() or not 0 < len(rev) <= LONGEST_REV:
             return None
         asked = _ask(self.top, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
         return None if asked.returncode else asked.stdout.decode().strip()

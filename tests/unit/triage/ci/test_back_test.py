@@ -43,7 +43,7 @@ def wilson(hits, count):
 @pytest.mark.parametrize("seed", range(2))
 def test_planted_failures_are_selected_where_a_chain_leads_and_else_listed(tmp_path, capsys, seed):
     rng = np.random.default_rng(seed)
-    world = ImportWorld(seed, modules=10, tests=6, density=0.15, is_acyclic=True)
+    world = ImportWorld(seed, modules=10, tests=6, density=0.3, is_acyclic=True)
     tests, repo = world.paths[10:], tmp_path / "repo"
     commit_all(repo, world.files)
     selected, missed, shares = 0, [], []
@@ -51,21 +51,17 @@ def test_planted_failures_are_selected_where_a_chain_leads_and_else_listed(tmp_p
         changed = int(rng.integers(10))
         world.files[world.paths[changed]] += f"value = {number}\n"
         commit = commit_all(repo, {world.paths[changed]: world.files[world.paths[changed]]})
-        failing = str(rng.choice(tests)) if number % 2 else tests[number % 6]
+        failing = tests[number % 6]
         junit(tmp_path / "results" / f"{number}-ok.xml", commit, dict.fromkeys(set(tests) - {failing}, False))
-        # The same failure in two runs is one; every other commit says nothing of the test.
-        if number % 2:
+        if number % 2:  # all is well on every other commit
             continue
-        for run in "ab":
-            junit(
-                tmp_path / "results" / f"{number}-{run}.xml",
-                commit[: 12 if run == "a" else 40],
-                {failing: True},
-            )
+        for run, name in (("a", commit[:12]), ("b", commit)):  # one failure, in two runs
+            junit(tmp_path / "results" / f"{number}-{run}.xml", name, {failing: True})
         selected += failing in world.reached([changed])
         missed += [(commit, failing)] * (failing not in world.reached([changed]))
         shares.append(len(world.reached([changed])) / 6)
     found = back_test_of(capsys, repo, tmp_path / "results")
+    assert 0 < selected < 4
     assert (found["failures"], found["selected"], found["commits"]) == (4, selected, 4)
     assert [(each["commit"], each["file"]) for each in found["missed"]] == missed
     np.testing.assert_allclose([found["low"], found["high"]], wilson(selected, 4), atol=1e-6)
@@ -103,6 +99,15 @@ def test_the_commits_own_files_are_asked_and_not_todays(tmp_path, capsys):
     commit_all(repo, {"test_x.py": "import b"})
     junit(tmp_path / "then.xml", then, {"test_x.py": True})
     assert back_test_of(capsys, repo, tmp_path / "then.xml")["selected"] == 1
+
+
+@pytest.mark.parametrize("commit", ["\\ud800", "c" * 200_000, "--all", "a\\nb", "\\u0000"])
+def test_a_commit_that_is_no_name_is_not_in_the_repository(tmp_path, capsys, commit):
+    commit_all(tmp_path / "repo", {"test_x.py": ""})
+    job = f'{{"name": "unit", "conclusion": "failure", "head_sha": "{commit}"}}'
+    (tmp_path / "jobs.json").write_text(f'{{"jobs": [{job}]}}')
+    found = back_test_of(capsys, tmp_path / "repo", tmp_path / "jobs.json")
+    assert found["left_out"] == {"its commit is not in the repository": 1}
 
 
 def test_without_failures_there_is_no_share(tmp_path, capsys):

@@ -1,6 +1,9 @@
 """`triage ci --changed` from the outside: planted imports in, the tests that a change reaches out."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.cli.main import main
+from assay.triage.ci.import_graph import ImportGraph
 from assay.triage.ci.python_source import PythonSource
 from assay.triage.ci.reach import reach_of
 from assay.triage.ci.repository import SourceTree
 from import_worlds import ImportWorld, commit_all, git, write_files
+from variants import slow
 
 CHECKOUT = Path(__file__).parents[4]
 
@@ -90,6 +95,7 @@ BASE = {
     "tests/unit/golden/x.json": "1",
     "tests/other/test_helper.py": "from helper import x\n",
     "tests/other/test_script.py": "import subprocess\nsubprocess.run(['python', 'tools/run.py'])\n",
+    "tests/other/test_built.py": "import pkg.built.part\n",  # not in the repository
     "tests/other/test_module.py": "import subprocess\nsubprocess.run(['python', '-m', 'pkg'])\n",
     "src/pkg/__main__.py": "import importlib\nimportlib.import_module(f'pkg.plugins.{1}.method')\n",
     "src/pkg/plugins/one/method.py": "",
@@ -99,15 +105,16 @@ BASE = {
     ".github/workflows/x.yml": "1",
 }
 UNIT, HELPER = ["tests/unit/test_a.py"], ["tests/other/test_helper.py"]
+BUILT = ["tests/other/test_built.py"]
 SCRIPT, MODULE = ["tests/other/test_script.py"], ["tests/other/test_module.py"]
-ALL = sorted(UNIT + HELPER + SCRIPT + MODULE)
+ALL = sorted(UNIT + HELPER + BUILT + SCRIPT + MODULE)
 
 
 @pytest.mark.parametrize(
     ("change", "tests"),
     [
         ("src/pkg/b.py", UNIT),
-        ("src/pkg/__init__.py", UNIT + MODULE),
+        ("src/pkg/__init__.py", UNIT + BUILT + MODULE),
         ("src/pkg/alone.py", UNIT),  # by the folder's conftest.py
         ("tests/unit/conftest.py", UNIT),
         ("tests/conftest.py", ALL),
@@ -133,6 +140,12 @@ def test_of_a_file_that_nothing_names_it_says_that_its_readers_are_not_known():
     near = reach_of(tree_of(BASE), ["tests/unit/golden/x.json"])
     assert (
         sorted(near.tests) == UNIT and "1 test file in tests/unit" in near.unknown["tests/unit/golden/x.json"]
+    )
+    lists = {**BASE, "docs/a.md": "", "tests/other/test_docs.py": "import os\nos.listdir('docs')\n"}
+    listed = reach_of(tree_of(lists), ["docs/a.md"])
+    assert (
+        sorted(listed.tests) == ["tests/other/test_docs.py"]
+        and "name of its folder" in listed.unknown["docs/a.md"]
     )
     far = reach_of(tree_of(BASE), ["README.md", ".github/workflows/x.yml"])
     assert (
@@ -213,6 +226,35 @@ def test_this_repository_takes_seconds(own_tree):
     assert sorted(reach_of(own_tree, [own]).tests) == [own]
 
 
+PLUGIN = """
+import json, pathlib, sys
+def pytest_sessionfinish():
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    pathlib.Path(__file__).with_name("imported.json").write_text(json.dumps([each for each in files if each]))
+"""
+
+
+@pytest.mark.parametrize(
+    "test",
+    slow(
+        "tests/unit/cli/screens/test_benchmarks.py",
+        "tests/unit/training/methods/test_registry.py",
+        "tests/unit/launch/evaluation/test_queue.py",
+        "tests/unit/planning/test_what_if.py",
+    ),
+)
+def test_whatever_a_test_really_imports_is_in_the_graph(tmp_path, own_tree, test):
+    (tmp_path / "imported_files.py").write_text(PLUGIN)
+    asked = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "imported_files", test]
+    paths = [str(tmp_path), *filter(None, sys.path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    subprocess.run(asked, cwd=CHECKOUT, env=environment, check=True, capture_output=True)
+    imported = [Path(each) for each in json.loads((tmp_path / "imported.json").read_text())]
+    own = {str(each.relative_to(CHECKOUT)) for each in imported if each.is_relative_to(CHECKOUT)}
+    own &= own_tree.paths
+    assert len(own) > 10 and own <= ImportGraph(own_tree).used_from([test])
+
+
 def test_bad_questions_are_one_error(tmp_path, capsys, monkeypatch):
     commit_all(tmp_path / "repo", BASE)
     (tmp_path / "none").mkdir()
@@ -238,5 +280,5 @@ def test_the_screen_says_how_many_and_obeys_nothing_in_a_name(tmp_path, capsys):
     commit_all(tmp_path, BASE)
     write_files(tmp_path, {"src/pkg/a.py": "x = 1", "tests/test_\x1b[2J.py": "", "notes.txt": "1"})
     code, out, _ = said(capsys, "--changed", "HEAD", "--repo", tmp_path)
-    assert code == 0 and "they reach 2 of 5 test files" in out and "\x1b[2J" not in out
+    assert code == 0 and "they reach 2 of 6 test files" in out and "\x1b[2J" not in out
     assert "notes.txt: no string names it" in out
