@@ -1,51 +1,21 @@
 """Levels: planted changes are found where they are, in real noise too; noise alone seldom raises an alarm."""
 
 import math
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from assay.triage.slow.detect import find_levels
+from triage_series import NOISES, benchmark_histories, with_step
 from variants import slow
 
 LEAST = math.log1p(0.005)
-NEVER = ("commit", "committed_s", "measured_s", "machine", "python", "env")
-
-
-def autoregressive(rng: np.random.Generator, number: int) -> np.ndarray:
-    values = np.zeros(number + 100)
-    for index, shock in enumerate(rng.normal(size=number + 99), 1):
-        values[index] = 0.5 * values[index - 1] + shock
-    return values[100:]
-
-
-NOISES: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
-    "white": lambda rng, number: 0.02 * rng.normal(size=number),
-    "autoregressive": lambda rng, number: 0.02 * autoregressive(rng, number),
-    "heavy tails": lambda rng, number: 0.02 * rng.standard_t(3, number),
-    "log-normal": lambda rng, number: np.log(rng.lognormal(size=number)),
-    # The command takes the logarithm of what is positive; of 400 such values as they are 8% raise an alarm.
-    "log-normal, as it is": lambda rng, number: 0.02 * rng.lognormal(size=number),
-}
 
 
 @pytest.fixture(scope="module")
 def histories(published_data: Path) -> list[np.ndarray]:
-    """Logarithms of published benchmark results: one series for each benchmark in each frequent environment."""
-    table = pq.read_table(published_data / "triage/benchmark_history/history.parquet").to_pydict()
-    found = []
-    for env, _ in Counter(table["env"]).most_common(3):
-        here = np.array([each == env for each in table["env"]])
-        for name in table:
-            if name not in NEVER:
-                values = np.array(table[name], float)
-                values = values[here & np.isfinite(values) & (values > 0)]
-                found += [np.log(values)] if len(values) > 100 else []
-    return found
+    return benchmark_histories(published_data)
 
 
 LONG = slow(*((name, 400) for name in NOISES if name != "log-normal, as it is"))
@@ -76,9 +46,7 @@ def test_steps_of_two_standard_deviations_are_found_in_the_noise_of_histories(
 ) -> None:
     rng, tries, found = np.random.default_rng(7), 150, 0
     for _ in range(tries):
-        values = rng.permutation(histories[rng.integers(len(histories))])[:number].copy()
-        place = int(rng.integers(20, number - 19))
-        values[place:] += 2.0 * values.std() * rng.choice([-1, 1])
+        values, place = with_step(histories[rng.integers(len(histories))], number, rng)
         found += any(abs(each.first - place) <= 3 for each in find_levels(values, least=LEAST).changes)
     assert found >= 0.9 * tries
 
