@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import found_ledger, given_home
+from assay.cli.given import asked_ledger, given_home
 from assay.cli.triage.given import JSON, SOURCES, column_options, names_in
 
 if TYPE_CHECKING:
@@ -113,11 +113,7 @@ def _table(sources: tuple[Path, ...], names: "ColumnNames") -> "AttemptTable":
         from assay.triage.attempts.sources import read_attempts
 
         return read_attempts(list(sources), names)
-    home = given_home()
-    ledger = found_ledger(home)
-    if ledger is None:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right? Or give a SOURCE.")
     from assay.triage.attempts.ledger import ledger_attempts
 
-    with ledger:
+    with asked_ledger(given_home()) as ledger:
         return ledger_attempts(ledger, names)

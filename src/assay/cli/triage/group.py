@@ -7,7 +7,7 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import SOURCE_PATH, CommandGroup, found_ledger, given_home
+from assay.cli.given import SOURCE_PATH, CommandGroup, asked_ledger, given_home
 from assay.cli.triage.case import case
 from assay.cli.triage.ci import ci
 from assay.cli.triage.data import data
@@ -47,11 +47,7 @@ def triage(context: click.Context, page: Path | None, junit: tuple[Path, ...], a
     from assay.cli.screens.findings import print_findings
     from assay.triage.findings import look_at
 
-    home = given_home()
-    ledger = found_ledger(home)
-    if ledger is None:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right?")
-    with ledger:
+    with asked_ledger(given_home()) as ledger:
         fleet = look_at(ledger)
     if page is not None:
         _write_page(fleet, page, junit)

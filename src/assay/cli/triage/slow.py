@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from assay.base.errors import ConfigError
-from assay.cli.given import RUN, SOURCE_PATH, found_ledger, given_home
+from assay.cli.given import RUN, SOURCE_PATH, asked_ledger, given_home
 from assay.cli.triage.given import JSON, SOURCES, names_in
 from assay.cli.triage.measured import LEAST, MEASURING, compare_and_print, measuring_options, refuse_given
 
@@ -130,11 +130,7 @@ def _series(sources: tuple[Path, ...], names: "SeriesNames") -> "MeasuredSeries"
         from assay.triage.slow.series import read_series
 
         return read_series(sources, names)
-    home = given_home()
-    ledger = found_ledger(home)
-    if ledger is None:
-        raise ConfigError(f"there are no runs in {home.folder}. Is $ASSAY_HOME right? Or give a SOURCE.")
     from assay.triage.slow.ledger import ledger_series
 
-    with ledger:
+    with asked_ledger(given_home()) as ledger:
         return ledger_series(ledger, names)
