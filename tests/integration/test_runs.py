@@ -85,6 +85,21 @@ def test_tags_and_notes_of_a_lost_ledger_come_back_from_the_folders(home: Home, 
     assert listed(capfd, "--rebuild", "--tag", "kept") == ["slow"]
 
 
+def test_triage_of_two_runs_data_says_what_their_metric_did_and_what_would_prove_why(home: Home, capfd) -> None:
+    assert assay("triage", "data", "slow", "fast", "--json") == 0
+    moved = json.loads(capfd.readouterr().out)["moved"]
+    assert (moved["metric"], moved["overall"]["column"]) == ("AUC", "")
+    assert (
+        moved["overall"]["low"]
+        < moved["overall"]["after"] - moved["overall"]["before"]
+        < moved["overall"]["high"]
+    )
+    assert "the recipe of fast with data.dataset=" in moved["ablation"] and moved["device_hours"] > 0
+    assert assay("triage", "data", "slow", "fast") == 0
+    shown = capfd.readouterr().out
+    assert "the same" in shown and "AUC: 0." in shown and "next: train the recipe of fast" in shown
+
+
 def test_a_diff_names_what_was_done_otherwise_and_what_came_of_it(home: Home, capfd) -> None:
     capfd.readouterr()
     assert assay("diff", "slow", "fast", "--json") == 0

@@ -1,6 +1,6 @@
 """What changed between two versions of the data, and by how much: columns, and what columns hide."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, NonNegativeInt
 
@@ -58,8 +58,41 @@ class DataFinding(Versioned):
     """Changes, as `column: kind`, that are gone or halved among rows that this one left alone."""
 
 
+class MovedSlice(Versioned):
+    """Rows with one value in one column, of which the metric became another; `column` is empty for all rows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    column: str
+    value: str
+    before: float
+    after: float
+    low: float
+    """The lower end of the 95% interval of after - before, over all slices that were asked together."""
+    high: float
+
+
+class MovedMetric(Versioned):
+    """What a metric did between two runs on two versions of the data, and the run that would tell why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    metric: str
+    overall: MovedSlice
+    slices: tuple[MovedSlice, ...]
+    """Those that surely moved, the farthest first."""
+    num_slices: NonNegativeInt
+    """Slices that both runs have, of which these are some."""
+    ablation: str
+    """The run that would prove that the data did it."""
+    device_hours: float | None
+    """What that costs: what the run after held; None where that is not on record."""
+
+
 class DataChanges(Record):
     """From one version of the data to another."""
+
+    added: ClassVar = frozenset(("moved",))
 
     because: str
     """The outcome in a sentence."""
@@ -71,3 +104,5 @@ class DataChanges(Record):
     """Columns that both have -> what each was taken for."""
     sources: dict[str, str]
     """What was read, before and after -> SHA-256 of its rows, or a dataset's fingerprint."""
+    moved: MovedMetric | None = None
+    """What came of it; None where the two are no runs that were evaluated alike."""

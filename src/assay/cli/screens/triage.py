@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import click
 
 from assay.base.units import duration_text, number_of, percent_text
-from assay.cli.screens.words import one_line
+from assay.cli.screens.words import device_hours_text, one_line
 from assay.records.ci_report import CiBackTest, CiChanged, CiReport, CiSpans
 from assay.records.commit_bisection import CommitBisection
-from assay.records.data_changes import DataChanges
+from assay.records.data_changes import DataChanges, MovedMetric, MovedSlice
 from assay.records.failure_causes import AdjustedRatio, FailureCause, FailureDiagnosis
 from assay.records.fix_check import FixCheck
 from assay.records.hung_ranks import HungRanks
@@ -76,6 +76,24 @@ def print_data_changes(found: DataChanges) -> None:
         click.echo(f"   effect {each.effect:+.4g} [{each.low:+.4g}, {each.high:+.4g}], p = {each.p_value:.2g}")
         if each.consequences:
             click.echo(f"   so did {one_line('; '.join(each.consequences))}")
+    if found.moved is not None:
+        _print_moved(found.moved)
+
+
+def _print_moved(moved: MovedMetric) -> None:
+    click.secho(f"{moved.metric}: {_moved_text(moved.overall)}", bold=True)
+    for each in moved.slices:
+        click.echo(f"   {one_line(each.column)}={one_line(each.value)}: {_moved_text(each)}")
+    if not moved.slices:
+        click.echo(f"   none of {number_of(moved.num_slices, 'slice')} surely moved")
+    price = (
+        "" if moved.device_hours is None else f", about {device_hours_text(3_600.0 * moved.device_hours)} each"
+    )
+    click.echo(f"next: {one_line(moved.ablation)}{price}")
+
+
+def _moved_text(each: MovedSlice) -> str:
+    return f"{each.before:.4f} -> {each.after:.4f} ({each.low:+.4f} to {each.high:+.4f})"
 
 
 def print_startup(found: Startup) -> None:

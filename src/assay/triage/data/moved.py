@@ -1,0 +1,71 @@
+"""What came of a change of data: which slice of the metric moved between two runs, and what would prove why.
+
+The two were evaluated on rows of two datasets, so nothing is paired: a difference has the interval that follows
+from both intervals (MOVER, Zou & Donner 2008), widened so that all slices hold together (Bonferroni).
+"""
+
+import math
+
+from scipy.special import ndtri
+
+from assay.base.units import number_of
+from assay.records.data_changes import MovedMetric, MovedSlice
+from assay.records.evaluation import ClassifierMetrics, Estimate, Evaluation, ScoreMetrics
+
+MOST_MOVED = 5
+CONFIDENCE = 0.95
+
+
+def moved_metric(before: Evaluation, after: Evaluation, *, dataset: str, held_s: float) -> MovedMetric | None:
+    """`dataset`: that of the run before; `held_s`: device time of the run after. None where the two have no
+    metric in common that both know with an interval."""
+    name = after.headline.metric.name
+    old, new = _estimate(before.overall, name), _estimate(after.overall, name)
+    if old is None or new is None:
+        return None
+    known = {(each.column, each.value): _estimate(each.metrics, name) for each in before.slices}
+    pairs = [
+        (each.column, each.value, was, now)
+        for each in after.slices
+        if (was := known.get((each.column, each.value))) and (now := _estimate(each.metrics, name))
+    ]
+    slices = [_moved(*each, together=len(pairs)) for each in pairs]
+    surely = sorted(
+        (each for each in slices if not each.low <= 0.0 <= each.high),
+        key=lambda each: -abs(each.after - each.before),
+    )
+    hours = held_s / 3_600.0 if held_s else None
+    return MovedMetric(
+        metric=after.headline.metric.title,
+        overall=_moved("", "", old, new, together=1),
+        slices=tuple(surely[:MOST_MOVED]),
+        num_slices=len(slices),
+        ablation=(
+            f"train the recipe of {after.run_id} with data.dataset={dataset}, and compare it with both: if the "
+            f"metric comes back, the data did it ({number_of(2, 'further seed')} tell luck apart)"
+        ),
+        device_hours=hours,
+    )
+
+
+def _estimate(metrics: ClassifierMetrics | ScoreMetrics, name: str) -> Estimate | None:
+    """With an interval; None where there is none."""
+    found = next((each.estimate for each in metrics.measured if each.metric.name == name), None)
+    return found if found is not None and found.low is not None and found.high is not None else None
+
+
+def _moved(column: str, value: str, before: Estimate, after: Estimate, *, together: int) -> MovedSlice:
+    assert before.low is not None and before.high is not None
+    assert after.low is not None and after.high is not None
+    wider = float(ndtri(0.5 + 0.5 * (1.0 - (1.0 - CONFIDENCE) / together)) / ndtri(0.5 + CONFIDENCE / 2.0))
+    difference = after.value - before.value
+    down = math.hypot(after.value - after.low, before.high - before.value)
+    up = math.hypot(after.high - after.value, before.value - before.low)
+    return MovedSlice(
+        column=column,
+        value=value,
+        before=before.value,
+        after=after.value,
+        low=difference - wider * down,
+        high=difference + wider * up,
+    )
