@@ -26,7 +26,7 @@ NOISES: dict[str, Callable[[np.random.Generator, int], Float64[np.ndarray, " row
     "autoregressive": lambda rng, number: 0.02 * autoregressive(rng, number),
     "heavy tails": lambda rng, number: 0.02 * rng.standard_t(3, number),
     "log-normal": lambda rng, number: np.log(rng.lognormal(size=number)),
-    # The command takes the logarithm of what is positive; of 400 such values as they are 8% raise an alarm.
+    # The command takes the logarithm of what is positive; as they are, 6 to 8% of 400 such raise an alarm.
     "log-normal, as it is": lambda rng, number: 0.02 * rng.lognormal(size=number),
 }
 
