@@ -56,8 +56,10 @@ class ItemDraws(NamedTuple):
     """If all rows of the dataset were held out; None where items are no rows."""
 
     def text(self, number: int | None = None) -> str:
-        """`35 groups`, or `357 items`; of so many, where another number is given."""
-        return number_of(number or self.number, "item" if self.number == self.num_items else "group")
+        """`35 independent groups`, or `357 items`; of so many, where another number is given. Groups of unequal
+        size are worth fewer than there are."""
+        are_items = self.number == self.num_items
+        return number_of(number or self.number, "item" if are_items else "independent group")
 
 
 class PairedNoise(NamedTuple):
