@@ -52,7 +52,7 @@ def test_the_peers_of_logs_name_lines_by_number() -> None:
     assert learned.likeliest(["step", "step done", "disk exploded"])[0] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_all_of_it_briefly(published_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     triage.main(["--quick"])
     found = json.loads(capsys.readouterr().out.splitlines()[-1])

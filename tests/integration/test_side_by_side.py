@@ -102,7 +102,7 @@ def test_a_commit_that_sleeps_is_slower_and_its_phase_is_named(repository: CodeR
     assert found["sources"]["A"] == line.quick and found["b"].endswith("(words only)")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_a_commit_that_changes_a_comment_is_not_slower(repository: CodeRepository, line: Line) -> None:
     asked = ("slow", "--ab", line.quick, line.alike, str(repository.recipe), *SHORT, "--most-blocks", "5")
@@ -123,7 +123,7 @@ def test_bisection_names_the_commit_that_sleeps_and_the_broken_one_before_it(
     assert "SyntaxError" in found["skipped"][0]["because"]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_two_recipes_are_run_and_the_smaller_model_is_faster(
     repository: CodeRepository, tmp_path: Path
