@@ -62,6 +62,7 @@ def test_each_planted_thing_is_found_with_what_it_cost_the_dearest_first(planted
     assert failures.what.startswith("host=n05: ") and "elsewhere" in failures.what
 
 
+@pytest.mark.slow
 def test_where_nothing_is_planted_what_stands_out_is_what_time_was_spent_on(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.0)
@@ -70,6 +71,7 @@ def test_where_nothing_is_planted_what_stands_out_is_what_time_was_spent_on(tmp_
     assert (fleet.findings.attempts, fleet.findings.failures) == (150, 0)
 
 
+@pytest.mark.slow
 def test_failures_that_share_nothing_are_told_without_a_cause(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     recorded_fleet(home, num_runs=150, fails=lambda *_: 0.1)
@@ -115,6 +117,7 @@ def test_the_page_says_the_same_and_needs_nothing_beside_it(planted: Home) -> No
     assert page.count("<svg") >= 6, "each figure for a desk and for a telephone"
 
 
+@pytest.mark.slow
 def test_what_a_factor_is_called_stays_text(tmp_path: Path) -> None:
     home = Home.at(tmp_path / "home")
     version = "<script>alert(1)</script>"
