@@ -62,6 +62,9 @@ from assay.store.home import CAMPAIGN_FILE, Home
 from assay.store.launches import save_launch
 from assay.store.ledger.ledger import Ledger
 from assay.store.objects import open_store
+from assay.store.triage.guards import lift_guard, save_guard
+from assay.triage.guard import guard_of
+from blamed import cause, diagnosis
 from variants import slow
 
 NUM_ITEMS = 1500
@@ -80,6 +83,7 @@ class MadeUpTrainer:
         self.rates = rates
         self.failed_audit = failed_audit
         self.trained: list[str] = []
+        self.warned: list[str] = []
 
     def start(self, run: Run, *, world_size: int) -> Launch:
         self.trained.append(run.run_id)
@@ -239,7 +243,9 @@ def decided(
         result = run_campaign(
             campaign,
             ledger,
-            place=Workplace(trainer, arms_at_once, state_of=trainer.state_of, poll_s=0.0),
+            place=Workplace(
+                trainer, arms_at_once, state_of=trainer.state_of, poll_s=0.0, warn=trainer.warned.append
+            ),
             say=said.append,
             score=holdout or MadeUpHoldout({}),
         )
@@ -253,6 +259,26 @@ def pilot() -> OpenCampaign:
 
 
 GOOD: Rates = {"treated": dict.fromkeys(PRIMARY, 0.66)}
+
+
+def test_arms_that_land_on_a_guard_are_warned_of_or_refused(campaign_file) -> None:
+    def accepted(*, is_refusing: bool, name: str) -> None:
+        blamed = diagnosis(cause({"world_size": "1"}))
+        save_guard(
+            Home.from_environment().folder,
+            guard_of(blamed, 1, name=name, is_refusing=is_refusing, accepted_s=0.0, accepted_by="me"),
+        )
+
+    accepted(is_refusing=True, name="no")
+    trainer = MadeUpTrainer(GOOD)
+    with pytest.raises(ConfigError, match="lands on guard 'no'"):
+        decided(campaign_file(), trainer)
+    assert trainer.warned == []
+    lift_guard(Home.from_environment().folder, "no")
+    accepted(is_refusing=False, name="beware")
+    _, result = decided(campaign_file(), trainer)
+    assert result.decisions["treated"].recommendation == "scale"
+    assert trainer.warned and all("lands on guard 'beware'" in each for each in trainer.warned)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import click
 from assay.base.clock import SystemClock
 from assay.base.units import number_of
 from assay.cli.given import CAMPAIGN, FILE, CommandGroup, found_ledger, given_home, opened_ledger
-from assay.cli.train_on import PlaceOptions, place_options
+from assay.cli.train_on import PlaceOptions, place_options, warned
 
 if TYPE_CHECKING:
     from assay.evaluation.decision.config import CampaignConfig
@@ -117,7 +117,7 @@ def run(
         result = run_campaign(
             opened,
             ledger,
-            place=Workplace(launcher, arms_at_once, host=place.host()),
+            place=Workplace(launcher, arms_at_once, host=place.host(), warn=warned),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     written = write_memo(opened, stopped_by=result.stopped_by)

@@ -11,7 +11,7 @@ from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
 from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given, run_and_step
-from assay.cli.train_on import PlaceOptions, place_options
+from assay.cli.train_on import PlaceOptions, place_options, warned
 
 if TYPE_CHECKING:
     from assay.launch.drive import RunResult
@@ -225,7 +225,7 @@ def _heed_guards(home: "Home", run: "Run", workers: int, place: PlaceOptions) ->
     from assay.launch.places.guards import heed_guards
 
     for warning in heed_guards(home, run, world_size=workers, host=place.host()):
-        click.secho(f"warning: {warning}. 'assay triage guard' lists all.", err=True, fg="yellow")
+        warned(f"warning: {warning}. 'assay triage guard' lists all.")
 
 
 def _has_finished(run: "Run") -> bool:

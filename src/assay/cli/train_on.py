@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from assay.records.run import Run
     from assay.store.home import Home
 
+
+def warned(text: str) -> None:
+    """Say it in yellow, beside what a command prints."""
+    click.secho(text, err=True, fg="yellow")
+
+
 PLACES = ("here", "background", "slurm", "allocation")
 
 

@@ -48,12 +48,16 @@ def train_pipeline(
         return
     opened = declare_pipeline(home, given, SystemClock())
     with opened_ledger(home) as ledger, marking(home, config.name):
+        from assay.cli.train_on import warned
+
         launcher = place.launcher(home, ()) or InThisProcess(home, RunProgress, SystemClock(), of="pipeline")
         result = run_pipeline(
             opened,
             ledger,
             # A cluster queues; this machine has its cores once.
-            place=Workplace(launcher, config.seeds if place.on == "slurm" else 1, host=place.host()),
+            place=Workplace(
+                launcher, config.seeds if place.on == "slurm" else 1, host=place.host(), warn=warned
+            ),
             say=lambda text: click.secho(f"· {text}", fg="cyan", err=True),
         )
     print_pipeline(config.name, as_json=as_json)

@@ -92,6 +92,8 @@ class Workplace(NamedTuple):
     poll_s: float = 0.5
     host: str | None = None
     """Where they are trained; None where a scheduler chooses."""
+    warn: Callable[[str], None] = lambda text: None
+    """Is told what a guard warns of."""
 
 
 class ArmRun(NamedTuple):
@@ -184,7 +186,9 @@ class Training:
         refuse_links(Path(each.run.run_dir))
         settle(each.run, self._ledger)
         num_before = len(saved_attempts(Path(each.run.run_dir)))
-        heed_guards(self._arms.home, each.run, world_size=self._arms.workers, host=self._place.host)
+        workers = self._arms.workers
+        for warning in heed_guards(self._arms.home, each.run, world_size=workers, host=self._place.host):
+            self._place.warn(f"warning: {warning}. 'assay triage guard' lists all.")
         launch = self._place.launcher.start(each.run, world_size=self._arms.workers)
         self._ledger.record_run(each.run)
         self._ledger.record_launch(launch)
