@@ -75,6 +75,16 @@ def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-rank-{rank:05d}.txt"
 
 
+def are_stacks_whole(path: Path) -> bool:
+    """Whether a rank wrote what it was asked for to the end: the main thread comes last, its module at the bottom.
+
+    A rank that was too young to open its file writes none, and nobody need wait for it."""
+    if not path.is_file():
+        return True
+    last = path.read_text(errors="replace").rpartition("\n")[0].rpartition("\n")[2]
+    return last.endswith(("in <module>", "  ..."))  # the dots: more frames than are shown
+
+
 def flight_path(run_dir: Path, attempt: int, rank: int) -> Path:
     """Where it writes which collectives it entered; a folder for each attempt, for `assay triage hang`."""
     return run_dir / "stacks" / f"attempt-{attempt:04d}-flight" / f"rank-{rank:05d}.json"

@@ -1,5 +1,8 @@
+import subprocess
+import sys
+
 from assay.store.heartbeat import Beat, Heartbeats
-from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, describe_silence
+from assay.triage.hang import SLOW_PHASE_LIMIT_S, HungRank, are_stacks_whole, describe_silence
 from assay.triage.hang import find_hung_rank as find
 from assay.triage.straggler import SLOW_WINDOWS, WINDOW_STEPS, StragglerWatch
 
@@ -90,3 +93,19 @@ def test_a_page_holds_what_each_rank_wrote_last(tmp_path) -> None:
     assert page.read()[0].at_s == 0.0
     page.close()
     rank.close()
+
+
+def test_stacks_are_whole_once_the_main_thread_stands_there_to_the_end(tmp_path) -> None:
+    path, ready = tmp_path / "stacks.txt", "import faulthandler, sys, threading, time\n"
+    path.write_text("")
+    code = f"{ready}threading.Thread(target=time.sleep, args=(9,), daemon=True).start()\ntime.sleep(0.2)\n"
+    code += f"faulthandler.dump_traceback(open({str(path)!r}, 'w'), all_threads=True)"
+    assert not are_stacks_whole(path)
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert are_stacks_whole(path)
+    lines = path.read_text().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        path.write_text("".join(lines[:kept]))
+        assert not are_stacks_whole(path), lines[:kept]
+    path.unlink()
+    assert are_stacks_whole(path)  # a rank that was too young to write any

@@ -50,7 +50,7 @@ from assay.store.known_runs import RUN_FILE
 from assay.store.notices import append_notice
 from assay.store.objects import ObjectStore
 from assay.store.patience import PATIENCE_S, Patience
-from assay.triage.hang import HungRank, describe_silence, find_hung_rank, stacks_path
+from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find_hung_rank, stacks_path
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
 AfterDeath = Literal["same", "shrink"]
@@ -59,8 +59,8 @@ AfterDeath = Literal["same", "shrink"]
 POLL_S = 0.1
 SIGN_OF_LIFE_S = 1.0
 """From one of the store to the next, while a run that was asked to stop makes its last commit."""
-STACKS_S = 0.5
-"""How long hung ranks have to write their stacks."""
+STACKS_S = 5.0
+"""How long hung ranks have to write their stacks, at most."""
 PRIOR_FAILURE_S = 3600.0
 """What is assumed of a run that has not died yet: a preemptible node lives for hours."""
 STORE_TRIES = 4
@@ -452,9 +452,17 @@ class Supervisor:
         )
         return AttemptEnd("preempted", 0, failure=failure, error=error)
 
+    def _wait_for_stacks(self, attempt: Attempt) -> None:
+        """Let every rank write its own to the end: a busy machine cuts what is killed too soon."""
+        run_dir = Path(self._run.run_dir)
+        paths = [stacks_path(run_dir, attempt.attempt, rank) for rank in range(attempt.world_size)]
+        deadline_s = self._clock.monotonic_s() + STACKS_S
+        while not all(map(are_stacks_whole, paths)) and self._clock.monotonic_s() < deadline_s:
+            self._clock.sleep_s(0.1)
+
     def _end_hung(self, ranks: AttemptRanks, attempt: Attempt, hung: HungRank) -> AttemptEnd:
         state = ranks.take_stacks(hung.rank)
-        self._clock.sleep_s(STACKS_S)
+        self._wait_for_stacks(attempt)
         stacks = stacks_path(Path(self._run.run_dir), attempt.attempt, hung.rank)
         place = whereabouts(hung.beat)
         failure = Failure(
