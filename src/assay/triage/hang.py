@@ -76,7 +76,7 @@ def stacks_path(run_dir: Path, attempt: int, rank: int) -> Path:
 
 
 def are_stacks_whole(path: Path) -> bool:
-    """Whether a rank wrote what it was asked for to the end: the main thread comes last, its module at the bottom.
+    """Whether a rank wrote its stacks to the end: the main thread comes last, its module at the bottom.
 
     A rank that was too young to open its file writes none, and nobody need wait for it."""
     if not path.is_file():
@@ -90,11 +90,14 @@ def flight_path(run_dir: Path, attempt: int, rank: int) -> Path:
     return run_dir / "stacks" / f"attempt-{attempt:04d}-flight" / f"rank-{rank:05d}.json"
 
 
-def ask_for_flight(pid: int) -> None:
-    """A thread of the rank's writes the flight recorder's dump; one that is stopped is let be, for it would go
-    on where it was before it could write."""
-    if process_state(pid) != STOPPED:
+def ask_for_flight(pid: int) -> bool:
+    """Whether a thread of the rank's was asked to write the flight recorder's dump.
+
+    One that is stopped is let be: it would go on where it was before it could write."""
+    is_asked = process_state(pid) != STOPPED
+    if is_asked:
         os.kill(pid, FLIGHT_SIGNAL)
+    return is_asked
 
 
 def ask_for_stacks(pid: int) -> None:

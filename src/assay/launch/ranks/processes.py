@@ -21,13 +21,13 @@ from assay.launch.ranks.task import AttemptEnd, Orders, RankBegan, RankReport, R
 from assay.records.failure import Failure, FailureKind
 from assay.records.run import Run
 from assay.store.heartbeat import Beat, Heartbeats, heartbeat_path
-from assay.triage.hang import ask_for_flight, ask_for_stacks, process_state
+from assay.triage.hang import ask_for_flight, ask_for_stacks, flight_path, process_state
 
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 """Signals that a process brings upon itself; SIGKILL and the like come from outside."""
 
-FLIGHT_S = 0.3
-"""How long ranks have to write what their flight recorders keep."""
+FLIGHT_S = 2.0
+"""How long ranks have to write what their flight recorders keep, at most."""
 
 
 class AttemptRanks(Protocol):
@@ -85,8 +85,9 @@ class RankProcesses:
         """`rendezvous`: the URL where all ranks of the attempt meet, see `training.parallel.ranks`."""
         self._ranks = ranks
         self._attempt = orders.attempt
+        self._run_dir = Path(run.run_dir)
         self._devices = [""] * len(ranks)
-        page = heartbeat_path(Path(run.run_dir), self._attempt.attempt, ranks)
+        page = heartbeat_path(self._run_dir, self._attempt.attempt, ranks)
         self._heartbeats = Heartbeats.create(page, self._attempt.world_size)
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
@@ -132,9 +133,12 @@ class RankProcesses:
     def take_stacks(self, rank: int) -> str:
         """Have this machine's ranks write their stacks; the state of `rank`, empty where it is elsewhere."""
         state = process_state(self.pids[rank - self._ranks.start]) if rank in self._ranks else ""
-        for pid in self.pids:
-            ask_for_flight(pid)
-        time.sleep(FLIGHT_S)  # before a stopped one is woken, which would enter what the others wait in
+        asked = [each for each, pid in zip(self._ranks, self.pids, strict=True) if ask_for_flight(pid)]
+        dumps = [flight_path(self._run_dir, self._attempt.attempt, each) for each in asked]
+        deadline_s = time.monotonic() + FLIGHT_S
+        # Before a stopped one is woken, which would enter what the others wait in.
+        while not all(dump.is_file() for dump in dumps) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
         for pid in self.pids:
             ask_for_stacks(pid)
         return state

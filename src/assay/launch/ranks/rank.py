@@ -92,6 +92,8 @@ def _dump_flight_when_asked(task: RankTask) -> None:
         from assay.training.parallel.flight_dump import flight_dump
 
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(flight_dump(task.rank))
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_bytes(flight_dump(task.rank))
+        unfinished.replace(path)
 
     threading.Thread(target=dump, name="flight-recorder", daemon=True).start()
