@@ -112,6 +112,12 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     help="Go on though the last commit was computed on another kind of processor: the weights will be others.",
 )
 @click.option(
+    "--take-over",
+    is_flag=True,
+    help="With --resume: of a run that a process of this machine still trains, too. That one can commit no "
+    "more, and what it did since its last commit is done again.",
+)
+@click.option(
     "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
 )
 @click.option(
@@ -161,6 +167,7 @@ def train(
     store: str | None,
     parallel: Any,
     leave_within: float,
+    take_over: bool,
     faults: Path | None,
     check: bool,
     check_seconds: float,
@@ -184,6 +191,8 @@ def train(
         _print_check(recipe, overrides, workers, check_seconds, verbose=verbose, as_json=as_json)
         return
     place.check(workers)
+    if take_over and resume is None:
+        raise ConfigError("--take-over goes with --resume RUN: a new run is trained by nobody.")
     home = given_home()
     _refuse_names(home, overrides, resume=resume, store=store, run_id=run_id, check=check)
     planned = _fault_plan(faults) if faults else None
@@ -198,6 +207,8 @@ def train(
     os.environ["ASSAY_STORE_PATIENCE"] = str(restarts["store_patience"])  # for ranks, and what is beside them
     plan, new = planned or NO_FAULTS, {"world_size": workers, "run_id": run_id, "store_url": store}
     run = _asked_for(home, recipe, overrides, parallel, place, resume=resume, forked=forked, new=new)
+    if resume is not None and not (take_over or place.launched or place.on == "allocation"):
+        _refuse_to_take_over(run)
     if check:
         click.echo(f"{run.parent} can be forked so, to end at step {run.num_steps}; nothing was started")
         return
@@ -298,18 +309,19 @@ def _told_apart(
     return recipe, overrides
 
 
-def _what_is_taken_over(run: "Run") -> str:
-    """A warning, where a process on this host trains the run now; of a job its scheduler would have to be
-    asked."""
+def _refuse_to_take_over(run: "Run") -> None:
+    """Raise `ConfigError` where a process of this host trains the run now.
+
+    Of a job its scheduler would have to be asked."""
     from assay.store.launches import process_state, saved_launches
 
     last = next(reversed(saved_launches(run)), None)
-    if last is None or last.place == "slurm" or process_state(last) != "running":
-        return ""
-    return (
-        f"run {run.run_id} is being trained by {last.where()}: it is taken over from its last commit, and that "
-        f"process can commit no more. To look on: 'assay show {run.run_id}'."
-    )
+    if last is not None and last.place != "slurm" and process_state(last) == "running":
+        raise ConfigError(
+            f"run {run.run_id} is being trained by {last.where()}: 'assay show {run.run_id}' looks on, 'assay "
+            f"stop {run.run_id}' ends it with a commit. If that process is stuck, --take-over goes on from the "
+            "run's last commit."
+        )
 
 
 def _asked_for(
@@ -332,10 +344,7 @@ def _asked_for(
     from assay.training.recipe import recipe_of
 
     if resume is not None:
-        run = existing_run(home, resume)
-        if warning := _what_is_taken_over(run):
-            click.secho(warning, err=True, fg="yellow")
-        return run
+        return existing_run(home, resume)
     if forked is not None:
         run = planned_fork(home, *run_and_step(home, forked), overrides, **new)
     else:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
+from assay.base.errors import ConfigError
 from assay.cli.main import main
-from assay.cli.train import _what_is_taken_over
+from assay.cli.train import _refuse_to_take_over
 from assay.records.audit import AuditReport
 from assay.records.commit import AttemptBegan, Commit, CommitQuarantined, FileDigest, LogEntry, RunFinished
 from assay.records.cursor import Cursor
@@ -307,18 +308,19 @@ def test_a_run_that_was_evaluated_on_the_way_is_not_said_to_be_without(
 
 
 @pytest.mark.parametrize(
-    ("pid", "is_said"),
+    ("pid", "is_refused"),
     [(os.getppid(), True), (2**22 - 1, False), (os.getpid(), False)],
     ids=["another's", "nobody's", "ours"],
 )
-def test_who_resumes_a_run_that_still_trains_is_told_what_becomes_of_that(
-    home: Path, pid: int, is_said: bool
-) -> None:
+def test_a_run_that_still_trains_is_not_resumed_beside_that(home: Path, pid: int, is_refused: bool) -> None:
     with Home.from_environment().open_ledger() as ledger:
         run = recorded_run(ledger, home)
     save_launch(run, place="here", job=str(pid), world_size=1, process=process_key(pid) or "gone")
-    said = _what_is_taken_over(run)
-    assert said.startswith(f"run tiny-1 is being trained by process {pid} on ") == is_said == bool(said)
+    if not is_refused:
+        _refuse_to_take_over(run)
+        return
+    with pytest.raises(ConfigError, match=f"run tiny-1 is being trained by process {pid} on .*--take-over"):
+        _refuse_to_take_over(run)
 
 
 def begun_by(ledger: Ledger, home: Path, *, host: str = "", pid: int = 0, seen_s: float = 0.0) -> None:
