@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import yaml
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -53,6 +52,8 @@ class LoadedConfig(NamedTuple):
 
 def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
     """Read a YAML mapping and lay `a.b=value` overrides over it; nothing is validated yet."""
+    import yaml  # here and below: most commands read none
+
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -71,6 +72,8 @@ def read_config_file(path: Path, overrides: Sequence[str]) -> LoadedConfig:
 
 def parse_override(text: str) -> tuple[str, Any]:
     """`optimizer.learning_rate=1e-4` -> (`optimizer.learning_rate`, 0.0001). Values are YAML."""
+    import yaml
+
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"'{text}' is not an override. Write key=value, e.g. seed=1.")
@@ -181,6 +184,8 @@ def set_dotted(tree: dict[str, Any], dotted_key: str, value: Any, *, where: str)
 
 
 def _yaml_value(text: str) -> Any:
+    import yaml
+
     value = yaml.safe_load(text)
     # YAML 1.1 reads 1e-4 (no dot) as a string; nobody who types it means one.
     if isinstance(value, str):

@@ -10,13 +10,10 @@ from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from assay.records.audit import AuditReport
-from assay.records.benchmark import BenchmarkResult
-from assay.records.campaign import Campaign
 from assay.records.commit import ENTRY_CLASSES, LogEntry
-from assay.records.decision import Decision
 from assay.records.evaluation import (
     AnyComparison,
     AnyEvaluation,
@@ -36,6 +33,11 @@ from assay.store.ledger.database import Connection, Database, Values
 from assay.store.ledger.sqlite import SqliteDatabase, copy_sqlite
 from assay.store.ledger.tables import LedgerTable
 from assay.store.ledger.url import checked_url, sqlite_file
+
+if TYPE_CHECKING:  # who asks for a run needs none of these
+    from assay.records.benchmark import BenchmarkResult
+    from assay.records.campaign import Campaign
+    from assay.records.decision import Decision
 
 RecordT = TypeVar("RecordT")
 
@@ -139,7 +141,7 @@ class Ledger:
         estimate = evaluation.headline.estimate
         self._put(tables.evaluations, evaluation, auc=None if estimate is None else estimate.value)
 
-    def record_benchmark_result(self, result: BenchmarkResult) -> None:
+    def record_benchmark_result(self, result: "BenchmarkResult") -> None:
         """Write a benchmark's result down; one per run, step and version of the benchmark."""
         self._put(
             tables.benchmark_results,
@@ -160,11 +162,11 @@ class Ledger:
         """Write down what people say about a run."""
         self._put(tables.remarks, remarks)
 
-    def record_campaign(self, campaign: Campaign) -> None:
+    def record_campaign(self, campaign: "Campaign") -> None:
         """Write down what a campaign declared."""
         self._put(tables.campaigns, campaign, campaign=campaign.name)
 
-    def record_decision(self, decision: Decision) -> None:
+    def record_decision(self, decision: "Decision") -> None:
         """Write a decision down; one per candidate, look and revision."""
         look = decision.look
         self._put(tables.decisions, decision, num_seeds=look.num_seeds, is_gate=int(look.is_gate))
@@ -231,8 +233,10 @@ class Ledger:
         """A run's evaluations by step, the last last."""
         return self._records(evaluation_from_json, tables.evaluations, run_id, order="step, split")
 
-    def benchmark_results(self, run_id: str | None = None) -> list[BenchmarkResult]:
+    def benchmark_results(self, run_id: str | None = None) -> "list[BenchmarkResult]":
         """The benchmark results of a run, or of all, by run, benchmark and step."""
+        from assay.records.benchmark import BenchmarkResult
+
         table = tables.benchmark_results
         order = "run_id, benchmark, version_sha256, step"
         return self._records(BenchmarkResult.from_json, table, run_id, order=order)
@@ -251,12 +255,16 @@ class Ledger:
         """What people say about a run, or about all of those of which they said something."""
         return self._records(Remarks.from_json, tables.remarks, run_id)
 
-    def campaigns(self) -> list[Campaign]:
+    def campaigns(self) -> "list[Campaign]":
         """All campaigns, the newest first."""
+        from assay.records.campaign import Campaign
+
         return self._records(Campaign.from_json, tables.campaigns, order="created_s DESC")
 
-    def decisions(self, campaign: str) -> list[Decision]:
+    def decisions(self, campaign: str) -> "list[Decision]":
         """A campaign's decisions by candidate, each candidate's newest last."""
+        from assay.records.decision import Decision
+
         its = {"campaign": campaign}
         return self._records(Decision.from_json, tables.decisions, where="campaign = :campaign", values=its)
 
