@@ -1,0 +1,134 @@
+"""Does `assay triage slow --ab` find a step that takes 5% longer, and nothing where both sides are one?
+
+    python benchmarks/side_by_side.py [--alike 40] [--slower 4] [--blocks 40] [--steps 16]
+
+The command itself, with real runs, in a repository of this checkout's code: a commit beside itself, and beside
+one whose steps take 5% longer (it waits for a twentieth of what the step before took). Each verdict is printed,
+then the counts; the last line is one JSON object. `same` and `undecided` both claim no change. The defaults
+take hours: what is measured is short, and each block starts two processes.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from assay.base.units import duration_text
+
+CHECKOUT = Path(__file__).parents[1]
+STEP = "src/assay/training/trainer/step.py"
+BEGINS = '        self._lane_sum.enter_phase("compute")\n        if check:\n'
+SLOWER = (
+    '        self._lane_sum.enter_phase("compute")\n'
+    "        import time\n"
+    "        began_s = time.perf_counter()\n"
+    "        waits_s = 0.05 * getattr(self, 'took_s', 0.0)\n"
+    "        while time.perf_counter() < began_s + waits_s:\n"
+    "            pass\n"
+    "        if check:\n"
+)
+ENDS = "        if totals.is_made:\n            self._forward.is_made(step=step)\n"
+TIMED = f"        self.took_s = time.perf_counter() - began_s - waits_s\n{ENDS}"
+ROWS, WORDS = 2_000, 300
+
+
+class Repository:
+    """This checkout's code in a git repository of its own, with a recipe to run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.top, self.home = folder / "code", folder / "home"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(CHECKOUT / "src" / "assay", self.top / "src" / "assay", ignore=ignored)
+        self._git("init", "-q")
+        self.alike = self._commit("as it is")
+        path = self.top / STEP
+        text = path.read_text()
+        assert text.count(BEGINS) == text.count(ENDS) == 1, "the step has changed; so must this benchmark"
+        path.write_text(text.replace(BEGINS, SLOWER).replace(ENDS, TIMED))
+        self.slower = self._commit("each step waits for a twentieth of what the one before took")
+        self.recipe = self._recipe(folder)
+
+    def assay(self, *arguments: str) -> str:
+        """What a command prints."""
+        environment = {**os.environ, "ASSAY_HOME": str(self.home), "PYTHONPATH": str(CHECKOUT / "src")}
+        command = [sys.executable, "-m", "assay", *arguments]
+        done = subprocess.run(command, cwd=self.top, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        return done.stdout
+
+    def _recipe(self, folder: Path) -> str:
+        made = random.Random(7)
+        lines = ["text,label"]
+        for _ in range(ROWS):
+            words = (f"w{made.randrange(WORDS)}" for _ in range(made.randrange(20, 60)))
+            lines.append(f"{' '.join(words)},{made.choice(('yes', 'no'))}")
+        (rows := folder / "rows.csv").write_text("\n".join(lines) + "\n")
+        dataset, recipe = str(folder / "dataset"), str(folder / "recipe.yaml")
+        self.assay("data", "build", str(rows), "--text", "text", "--label", "label", "--tokenizer", "new:400",
+                   "--out", dataset)  # fmt: skip
+        self.assay("recipe", "new", dataset, "--out", recipe)
+        return recipe
+
+    def _git(self, *arguments: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false")
+        command = ["git", "-C", str(self.top), *who, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    def _commit(self, subject: str) -> str:
+        self._git("add", "-A")
+        self._git("commit", "-q", "-m", subject)
+        return self._git("rev-parse", "HEAD")
+
+
+def verdicts(repository: Repository, other: str, times: int, *, steps: int, blocks: int) -> list[str]:
+    """Of so many comparisons with the first commit, each printed as it comes."""
+    found = []
+    for number in range(times):
+        began_s = time.monotonic()
+        options = ("--steps", str(steps), "--warm-up", "3", "--most-blocks", str(blocks), "--seed", str(number))
+        sides = (repository.alike, other)
+        said = json.loads(
+            repository.assay("triage", "slow", "--ab", *sides, repository.recipe, *options, "--json")
+        )
+        low, high = said["low"] or float("nan"), said["high"] or float("nan")
+        interval = f"{said['ratio']:.4f} [{low:.4f}, {high:.4f}]"
+        took = f"{len(said['blocks'])} blocks, {duration_text(time.monotonic() - began_s)}"
+        print(f"  {number + 1:3d} of {times}: {said['verdict']:9s} {interval} after {took}", flush=True)
+        found.append(said["verdict"])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--alike", type=int, default=40, help="comparisons of a commit with itself")
+    parser.add_argument("--slower", type=int, default=4, help="comparisons with steps that take 5%% longer")
+    parser.add_argument("--blocks", type=int, default=40, help="the most of each")
+    parser.add_argument("--steps", type=int, default=16, help="of each run that count")
+    arguments = parser.parse_args()
+    asked = {"steps": arguments.steps, "blocks": arguments.blocks}
+    print(f"load average {os.getloadavg()[0]:.2f}")
+    with tempfile.TemporaryDirectory() as folder:
+        repository = Repository(Path(folder))
+        print("a commit beside itself:", flush=True)
+        alike = verdicts(repository, repository.alike, arguments.alike, **asked)
+        print("beside one whose steps take 5% longer:", flush=True)
+        slower = verdicts(repository, repository.slower, arguments.slower, **asked)
+    changed = sum(each in ("slower", "faster") for each in alike)
+    result = {
+        "alike": len(alike),
+        "alike_without_a_change": len(alike) - changed,
+        "alike_same": alike.count("same"),
+        "slower": len(slower),
+        "slower_found": slower.count("slower"),
+    }
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
