@@ -1,18 +1,30 @@
 """Who works at what, told by files alone: a lease is a numbered object that is put only if absent.
 
-    lease-0001.json  worker a, taken 10:00:00, last beat 10:00:35        (a died)
-    lease-0002.json  worker b, taken 10:01:40, last beat 10:02:10, released
+    lease-0001.json  worker a, a term of 60 s, the last beat at 10:00:35        (a died)
+    lease-0002.json  worker b, a term of 60 s, the last beat at 10:02:10, released
 
-The newest lease counts. It ends when it is released, or when its holder has not beaten for `patience_s`; then
-the next number is anybody's, and `put_if_absent` decides between two who want it. A holder that was only slow
-finds that its number is no longer the newest. So leases spare double work; what must not be done twice has to
-be put if absent itself.
+The newest lease counts. It ends when it is released, or when its holder has not beaten for a whole term; then
+the next number is anybody's, and `put_if_absent` decides between two who want it.
+
+Nobody compares clocks. Every beat changes the lease's text; who wants the lease watches it, and takes over once
+the text was the same for a whole term of the watcher's *own* monotonic clock. So it takes a term to tell a dead
+holder from a living one, and no clock that is wrong, set back or ahead makes a living one look dead.
+
+A holder that only was slow finds that its number is no longer the newest. Between its look and its next write
+somebody may still take over, so leases spare double work; what must not be done twice is put if absent itself.
+A log that only the holder may add to is *fenced* by the lease's number, greater with every holder: its entries
+are put if absent, each at the number after the last and with its writer's lease, and a successor adds one before
+it does anything else. Then who lost its lease loses the number, reads on, finds an entry of a greater lease, and
+adds nothing (`tests/simulation/test_leases.py`).
 
 The beats also are the account: the time from the taking to the last beat of every lease, the dead ones'
 included.
 """
 
 import json
+import math
+import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +34,24 @@ from assay.base.clock import Clock
 from assay.base.errors import StoreAwayError, StoreError
 from assay.store.objects import ObjectStore
 
-PATIENCE_S = 60.0
+TERM_S = 60.0
 BEAT_S = 5.0
+LOOK_S = 1.0
+"""How often a lease is looked at by who waits for it."""
 
 
 class LeaseState(NamedTuple):
-    """One lease as it stands in the store. Times are seconds since the epoch, of the holder's clock."""
+    """One lease as it stands in the store. Times are seconds since the epoch, of the holder's clock: for people
+    and for the account, never compared with another's."""
 
     worker: str
     taken_s: float
     beat_s: float
     is_released: bool
+    term_s: float = TERM_S
+    """How long the holder may be silent before it counts as dead."""
+    nonce: str = ""
+    """Tells a holder its own lease, where the answer to its put got lost."""
 
     @property
     def held_s(self) -> float:
@@ -43,41 +62,104 @@ class LeaseState(NamedTuple):
 class Lease:
     """A lease that this process holds; it beats while the block of `holding` runs."""
 
-    def __init__(self, store: ObjectStore, key: str, state: LeaseState, clock: Clock) -> None:
+    def __init__(self, store: ObjectStore, folder: str, number: int, state: LeaseState, clock: Clock) -> None:
+        self.number = number
+        """Greater than that of every holder before."""
         self._store = store
-        self._key = key
+        self._folder = folder
         self._state = state
         self._clock = clock
         self._lock = threading.Lock()
 
     def is_newest(self) -> bool:
         """Whether nobody has taken over."""
-        folder = self._key.rpartition("/")[0]
-        return _lease_keys(self._store, folder)[-1:] == [self._key]
+        return not self._store.exists(_key(self._folder, self.number + 1))
 
     def beat(self, *, release: bool = False) -> None:
-        """Say that the holder lives."""
+        """Say that the holder lives. The text changes whatever the clock does."""
         with self._lock:
-            self._state = self._state._replace(beat_s=self._clock.now_s(), is_released=release)
-            self._store.put(self._key, _text(self._state))
+            beat_s = max(self._clock.now_s(), math.nextafter(self._state.beat_s, math.inf))
+            self._state = self._state._replace(beat_s=beat_s, is_released=release)
+            self._store.put(_key(self._folder, self.number), _text(self._state))
+
+
+class _Seen(NamedTuple):
+    """A lease as a watcher has seen it."""
+
+    number: int
+    text: bytes
+    looked_s: float
+    """When it was last looked at, on the watcher's monotonic clock."""
+    silent_s: float
+    """How long it has been the same for certain."""
+    is_alive: bool
+    """Whether it has changed under the watcher's eyes, not long ago."""
+
+
+class LeaseWatch:
+    """Takes the leases of a store's folders; remembers since when each of others has not changed."""
+
+    def __init__(self, store: ObjectStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
+
+    def take(self, folder: str, *, worker: str, term_s: float = TERM_S) -> Lease | None:
+        """The lease on a folder; None where somebody else holds it, or may: ask again until it is told."""
+        newest = self._newest(folder)
+        if newest and not self._is_over(folder, newest):
+            return None
+        now_s = self._clock.now_s()
+        state = LeaseState(worker, now_s, now_s, False, term_s, secrets.token_hex(8))
+        key, text = _key(folder, newest + 1), _text(state)
+        if not self._store.put_if_absent(key, text) and self._store.get(key) != text:
+            return None
+        self._seen.pop(folder, None)
+        return Lease(self._store, folder, newest + 1, state, self._clock)
+
+    def may_be_dead(self, folder: str) -> bool:
+        """Whether a holder was seen that has not shown that it lives."""
+        return folder in self._seen and not self._seen[folder].is_alive
+
+    def _newest(self, folder: str) -> int:
+        """The number of the newest lease; 0 where there is none."""
+        seen = self._seen.get(folder)
+        if seen is not None and not self._store.exists(_key(folder, seen.number + 1)):
+            return seen.number
+        return max(_numbers(self._store, folder), default=0)
+
+    def _is_over(self, folder: str, number: int) -> bool:
+        """Whether a lease was released, or has not changed for a term.
+
+        What lies between two looks counts as silence up to a third of the term: where the whole machine stood
+        still, its holders have time to beat before anybody takes over.
+        """
+        began_s = self._clock.monotonic_s()
+        text = self._store.get(_key(folder, number))
+        state = _parse(text)
+        if state.is_released or not state.worker:
+            return True
+        seen, looked_s = self._seen.get(folder), self._clock.monotonic_s()
+        if seen is None or (seen.number, seen.text) != (number, text):
+            self._seen[folder] = _Seen(number, text, looked_s, 0.0, is_alive=seen is not None)
+            return False
+        silent_s = seen.silent_s + min(max(0.0, began_s - seen.looked_s), state.term_s / 3)
+        is_alive = seen.is_alive and silent_s < state.term_s / 3
+        self._seen[folder] = _Seen(number, text, looked_s, silent_s, is_alive)
+        return silent_s >= state.term_s
 
 
 def take_lease(
-    store: ObjectStore, folder: str, *, worker: str, clock: Clock, patience_s: float = PATIENCE_S
+    store: ObjectStore, folder: str, *, worker: str, clock: Clock, term_s: float = TERM_S
 ) -> Lease | None:
-    """The lease on a folder of the store; None where somebody else holds it."""
-    keys = _lease_keys(store, folder)
-    now_s = clock.now_s()
-    if keys:
-        newest = _read(store, keys[-1])
-        if not newest.is_released and now_s - newest.beat_s < patience_s:
-            return None
-    number = int(keys[-1][-9:-5]) + 1 if keys else 1
-    state = LeaseState(worker, now_s, now_s, False)
-    key = f"{folder}/lease-{number:04d}.json"
-    if not store.put_if_absent(key, _text(state)):
-        return None
-    return Lease(store, key, state, clock)
+    """The lease on a folder of the store; None where somebody else holds it and lives. To tell takes until the
+    holder beats, or a term."""
+    watch = LeaseWatch(store, clock)
+    while True:
+        lease = watch.take(folder, worker=worker, term_s=term_s)
+        if lease is not None or not watch.may_be_dead(folder):
+            return lease
+        clock.sleep_s(LOOK_S)
 
 
 @contextmanager
@@ -109,20 +191,28 @@ def holding(lease: Lease, *, beat_s: float = BEAT_S) -> Iterator[Lease]:
 
 def leases(store: ObjectStore, folder: str) -> list[LeaseState]:
     """Every lease that was ever taken on a folder, the oldest first."""
-    return [_read(store, key) for key in _lease_keys(store, folder)]
+    return [_parse(store.get(_key(folder, number))) for number in _numbers(store, folder)]
 
 
-def _lease_keys(store: ObjectStore, folder: str) -> list[str]:
-    return sorted(item.key for item in store.list(f"{folder}/lease-"))
+def _key(folder: str, number: int) -> str:
+    return f"{folder}/lease-{number:04d}.json"
+
+
+def _numbers(store: ObjectStore, folder: str) -> list[int]:
+    """The numbers of all leases on a folder, in order: by name the 10,000th would come before the 9,999th."""
+    names = (item.key.rpartition("/")[2] for item in store.list(f"{folder}/lease-"))
+    return sorted(int(named[1]) for name in names if (named := re.fullmatch(r"lease-(\d{4,})\.json", name)))
 
 
 def _text(state: LeaseState) -> bytes:
     return json.dumps(state._asdict()).encode()
 
 
-def _read(store: ObjectStore, key: str) -> LeaseState:
+def _parse(text: bytes) -> LeaseState:
+    """What a newer assay says beside is passed over."""
     try:
-        return LeaseState(**json.loads(store.get(key)))
-    except (ValueError, TypeError):
+        tree = json.loads(text)
+        return LeaseState(**{name: value for name, value in tree.items() if name in LeaseState._fields})
+    except (ValueError, TypeError, AttributeError):
         # Cut short with its holder: nobody beats it any more.
         return LeaseState("", 0.0, 0.0, False)

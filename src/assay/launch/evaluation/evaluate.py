@@ -257,8 +257,8 @@ def evaluate_model(
     lease = take_lease(store, checkpoint.folder, worker="eval run", clock=clock)
     if lease is None:
         raise ConfigError(
-            f"{store.url}/{checkpoint.folder}: another process evaluates this checkpoint. Wait until it "
-            "is done; if it is dead, its lease runs out within a minute."
+            f"{store.url}/{checkpoint.folder}: another process evaluates this checkpoint, and it lives. Wait "
+            "until it is done."
         )
     results = []
     with holding(lease):

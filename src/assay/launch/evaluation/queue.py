@@ -35,7 +35,7 @@ from assay.records.benchmark import BenchmarkResult
 from assay.records.commit import Commit
 from assay.records.run import PhaseSeconds, Run
 from assay.store.commit_log import CommitLog
-from assay.store.leases import holding, take_lease
+from assay.store.leases import LeaseWatch, holding
 from assay.store.ledger.ledger import Ledger
 from assay.store.ledger.writer import LedgerWriter
 from assay.store.objects import ObjectStore, open_store
@@ -100,16 +100,20 @@ def _not_done(commits: Sequence[Commit], sha256: str, store: ObjectStore) -> lis
 def work(
     queue: Queue, writer: LedgerWriter, *, clock: Clock, follow: bool, on_chunk: OnChunk = lambda *_: None
 ) -> int:
-    """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed."""
-    completed = 0
+    """Evaluate what is due; with `follow`, until the run has finished. How many checkpoints it completed.
+
+    Of a checkpoint that another worker had taken, it waits until it is told whether that one lives.
+    """
+    completed, watch = 0, LeaseWatch(queue.store, clock)
     while True:
         is_last_round = not follow or queue.log.finished() is not None
-        num_done = sum(_work_at(queue, commit, writer, clock, on_chunk) for commit in due_commits(queue))
+        num_done = sum(_work_at(queue, commit, writer, clock, watch, on_chunk) for commit in due_commits(queue))
         completed += num_done
-        if is_last_round and not due_commits(queue):
+        due = due_commits(queue)
+        if is_last_round and not due:
             return completed
         if num_done == 0:
-            if not follow:
+            if not follow and not any(watch.may_be_dead(_folder(commit)) for commit in due):
                 return completed
             clock.sleep_s(POLL_S)
 
@@ -141,12 +145,16 @@ def record_results(queue: Queue, writer: LedgerWriter) -> list[BenchmarkResult]:
     return [result for _, result in results]
 
 
-def _work_at(queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, on_chunk: OnChunk) -> bool:
+def _folder(commit: Commit) -> str:
+    return checkpoint_results(commit.step, commit.weights_digest)
+
+
+def _work_at(
+    queue: Queue, commit: Commit, writer: LedgerWriter, clock: Clock, watch: LeaseWatch, on_chunk: OnChunk
+) -> bool:
     """Evaluate one commit, unless somebody else is at it; whether it is done now."""
     recipe = recipe_of(queue.run)
-    folder = checkpoint_results(commit.step, commit.weights_digest)
-    worker = f"{socket.gethostname()}-{os.getpid()}"
-    lease = take_lease(queue.store, folder, worker=worker, clock=clock)
+    lease = watch.take(_folder(commit), worker=f"{socket.gethostname()}-{os.getpid()}")
     if lease is None:
         return False
     checkpoint = Checkpoint(
