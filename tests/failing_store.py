@@ -74,6 +74,9 @@ class FailingStore:
     def exists(self, key: str) -> bool:
         return self._ask(lambda: self._inner.exists(key))
 
+    def num_bytes(self, key: str) -> int:
+        return self._ask(lambda: self._inner.num_bytes(key))
+
     def delete(self, key: str) -> None:
         self._ask(lambda: self._inner.delete(key))
 

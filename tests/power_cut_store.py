@@ -58,6 +58,10 @@ class PowerCutStore:
         self._check()
         return self._inner.exists(key)
 
+    def num_bytes(self, key: str) -> int:
+        self._check()
+        return self._inner.num_bytes(key)
+
     def delete(self, key: str) -> None:
         if self._survives():
             self._inner.delete(key)

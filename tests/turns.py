@@ -155,6 +155,10 @@ class TurnStore:
         self._program.end_turn()
         return self._inner.exists(key)
 
+    def num_bytes(self, key: str) -> int:
+        self._program.end_turn()
+        return self._inner.num_bytes(key)
+
     def delete(self, key: str) -> None:
         self._program.end_turn()
         self._inner.delete(key)

@@ -8,11 +8,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from assay.base.errors import DamagedDataError, StoreAwayError, StoreError
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.index import index_dataset
+from assay.store.keys import require_key, require_prefix
 from assay.store.objects import ObjectStore, open_store
+
+
+def is_key(text: str) -> bool:
+    try:
+        require_key("", text)
+    except StoreError:
+        return False
+    return True
 
 
 @pytest.fixture(params=["folder", "memory", "s3"])
@@ -37,25 +48,107 @@ def test_what_was_put_is_got_and_can_be_replaced_and_deleted(store: ObjectStore)
         store.get("a/b")
 
 
-@pytest.mark.parametrize("key", ["../out", "a/../../out", "/out"])
-def test_a_key_that_leads_out_of_the_store_touches_nothing(
-    store: ObjectStore, tmp_path: Path, key: str
-) -> None:
-    (tmp_path.parent / "out").write_bytes(b"theirs")
-    uses: list[Callable[[], object]] = [
+SEGMENTS = st.one_of(
+    st.sampled_from(
+        [
+            "a",
+            "b",
+            "..",
+            ".",
+            "",
+            "...",
+            "..a",
+            "a..",
+            "~",
+            "a b",
+            "a%2fb",
+            "%2e%2e",
+            "a\\b",
+            "..\\out",
+            "C:",
+            "a:b",
+        ]
+        + ["#?*&+='\"", "ä", "a\u0308", "\u202e", "a\0b", "a\nb", "\x7f", "\ud800", ".unfinished-a", "x" * 255]
+        + ["x" * 256, "ä" * 128]
+    ),
+    st.text(st.characters(), min_size=1, max_size=8),
+)
+KEYS = st.lists(SEGMENTS, min_size=1, max_size=5).map("/".join)
+UNDISTURBED = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+def uses_of(store: ObjectStore, key: str) -> list[Callable[[], object]]:
+    return [
         lambda: store.get(key),
         lambda: store.get_ranges(key, [0], [1]),
         lambda: store.put(key, b"ours"),
         lambda: store.put_if_absent(key, b"ours"),
+        lambda: store.exists(key),
+        lambda: store.num_bytes(key),
         lambda: store.delete(key),
-        lambda: list(store.list(key + "/")),
         lambda: store.open_reader(key).__enter__(),
         lambda: store.open_writer(key).__enter__(),
     ]
-    for use in uses:
-        with pytest.raises(StoreError, match="out"):
-            use()
-    assert (tmp_path.parent / "out").read_bytes() == b"theirs"
+
+
+@UNDISTURBED
+@given(key=KEYS)
+@example("../out")
+@example("a/../../out")
+@example("/out")
+@example("a/" * 520 + "b")
+def test_any_text_is_refused_as_a_key_by_all_or_names_one_object(
+    store: ObjectStore, tmp_path: Path, key: str
+) -> None:
+    outside = tmp_path.parent / "out"
+    outside.write_bytes(b"theirs")
+    beside = sorted(path.name for path in tmp_path.parent.iterdir())
+    try:
+        require_key("", key)
+    except StoreError:
+        for use in uses_of(store, key):
+            with pytest.raises(StoreError, match="no assay wrote"):
+                use()
+    else:
+        store.put(key, b"one")
+        assert not store.put_if_absent(key, b"two")
+        assert (store.get(key), store.num_bytes(key), store.exists(key)) == (b"one", 3, True)
+        assert list(store.list("")) == list(store.list(key)) == [(key, 3)]
+        with store.open_writer(key) as writer:
+            writer.write(b"three")
+        with store.open_reader(key) as reader:
+            assert reader.read() == b"three"
+        store.delete(key)
+    assert list(store.list("")) == []
+    assert (outside.read_bytes(), sorted(path.name for path in tmp_path.parent.iterdir())) == (
+        b"theirs",
+        beside,
+    )
+
+
+@UNDISTURBED
+@given(keys=st.lists(KEYS.filter(is_key), unique=True, max_size=4), prefix=KEYS)
+def test_a_listing_by_any_text_is_refused_by_all_or_has_what_begins_so(
+    store: ObjectStore, keys: list[str], prefix: str
+) -> None:
+    there = [
+        key for key in keys if not any(other.startswith(f"{key}/") for other in keys)
+    ]  # files, not folders
+    for key in there:
+        store.put(key, b"x")
+    try:
+        require_prefix("", prefix)
+    except StoreError:
+        with pytest.raises(StoreError, match="no assay wrote"):
+            list(store.list(prefix))
+    else:
+        assert sorted(item.key for item in store.list(prefix)) == sorted(
+            k for k in there if k.startswith(prefix)
+        )
+    for key in there:
+        store.delete(key)
 
 
 def test_of_many_writers_that_put_if_absent_exactly_one_wins(store: ObjectStore) -> None:

@@ -49,6 +49,9 @@ class FlakyStore:
     def exists(self, key: str) -> bool:
         return self._inner.exists(key)
 
+    def num_bytes(self, key: str) -> int:
+        return self._inner.num_bytes(key)
+
     def delete(self, key: str) -> None:
         self._inner.delete(key)
 

@@ -12,10 +12,10 @@ holder from a living one, and no clock that is wrong, set back or ahead makes a 
 
 A holder that only was slow finds that its number is no longer the newest. Between its look and its next write
 somebody may still take over, so leases spare double work; what must not be done twice is put if absent itself.
-A log that only the holder may add to is *fenced* by the lease's number, greater with every holder: its entries
-are put if absent, each at the number after the last and with its writer's lease, and a successor adds one before
-it does anything else. Then who lost its lease loses the number, reads on, finds an entry of a greater lease, and
-adds nothing (`tests/simulation/test_leases.py`).
+A log that only the holder may add to is *fenced* by the lease's number, greater with every holder: its
+entries are put if absent, each at the number after the last and with its writer's lease, and a successor adds
+one before it does anything else. Then who lost its lease loses the number, reads on, finds an entry of a
+greater lease, and adds nothing (`tests/simulation/test_leases.py`).
 
 The beats also are the account: the time from the taking to the last beat of every lease, the dead ones'
 included.

@@ -23,6 +23,7 @@ from obstore.store import MemoryStore, from_url
 from assay.base.errors import StoreAwayError, StoreError, StoreFullError, no_room
 from assay.base.shown_url import without_secrets
 from assay.store import range_reader
+from assay.store.keys import UNFINISHED, require_key, require_prefix
 from assay.store.patience import Answer, Patience
 from assay.store.range_reader import RangeReader
 
@@ -35,7 +36,7 @@ class ObjectInfo(NamedTuple):
 
 
 class ObjectStore(Protocol):
-    """What the rest of assay asks of a store; keys have forward slashes and no leading one."""
+    """What the rest of assay asks of a store; what may be a key says `keys`, and another is refused by all."""
 
     url: str
 
@@ -61,6 +62,10 @@ class ObjectStore(Protocol):
 
     def exists(self, key: str) -> bool:
         """Whether the key is taken."""
+        ...
+
+    def num_bytes(self, key: str) -> int:
+        """How long the object is."""
         ...
 
     def delete(self, key: str) -> None:
@@ -157,6 +162,9 @@ class PatientStore:
     def exists(self, key: str) -> bool:
         return self._ask("look up", key, lambda: self._inner.exists(key))
 
+    def num_bytes(self, key: str) -> int:
+        return self._ask("look up", key, lambda: self._inner.num_bytes(key))
+
     def delete(self, key: str) -> None:
         self._ask("delete", key, lambda: self._inner.delete(key))
 
@@ -165,12 +173,9 @@ class PatientStore:
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
-        sizes = {item.key: item.num_bytes for item in self.list(key)}
-        if key not in sizes:
-            raise StoreError(f"{self.url}/{key}: not there.")
         by_range = RangeReader(
             f"{self.url}/{key}",
-            sizes[key],
+            self.num_bytes(key),
             lambda start, end: self.get_ranges(key, [start], [end])[0],
             self.patience.say,
         )
@@ -223,7 +228,7 @@ class RemoteStore:
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         folder, _, start = prefix.rpartition("/")
-        with self._named("list", prefix):
+        with self._named("list", prefix, require_prefix):
             for chunk in obstore.list(self._store, folder or None, offset=after or None):
                 for item in chunk:
                     if item["path"].startswith(f"{folder}/{start}" if folder else start):
@@ -237,6 +242,10 @@ class RemoteStore:
                 return False
             return True
 
+    def num_bytes(self, key: str) -> int:
+        with self._named("look up", key):
+            return int(obstore.head(self._store, key)["size"])
+
     def delete(self, key: str) -> None:
         with self._named("delete", key):
             try:
@@ -249,9 +258,7 @@ class RemoteStore:
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
-        with self._named("read", key):
-            num_bytes = obstore.head(self._store, key)["size"]
-        with io.BufferedReader(self._reader(key, num_bytes), range_reader.RANGE_BYTES) as reader:
+        with io.BufferedReader(self._reader(key, self.num_bytes(key)), range_reader.RANGE_BYTES) as reader:
             yield reader
 
     def _reader(self, key: str, num_bytes: int) -> RangeReader:
@@ -264,8 +271,8 @@ class RemoteStore:
             yield cast(IO[bytes], _CopyingWriter(writer))
 
     @contextmanager
-    def _named(self, verb: str, key: str) -> Iterator[None]:
-        _require_within(self.url, key)
+    def _named(self, verb: str, key: str, require: Callable[[str, str], None] = require_key) -> Iterator[None]:
+        require(self.url, key)
         try:
             yield
         except FileNotFoundError as error:
@@ -296,15 +303,6 @@ class _CopyingWriter:
 def _is_past(folder: str, key: str) -> bool:
     """Whether nothing in a folder is greater than a key."""
     return f"{folder}/" <= key and not key.startswith(f"{folder}/")
-
-
-def _require_within(url: str, key: str) -> None:
-    """Keys come from logs and manifests that anybody may have written."""
-    if key.startswith("/") or ".." in key.split("/"):
-        raise StoreError(
-            f"{url}: '{key}' leads out of this store, which no assay wrote. Nothing was touched: ask "
-            "whoever gave you this run or dataset."
-        )
 
 
 _AWAY = re.compile(r"status code: (408|425|429|5\d\d)|HTTP error")
@@ -349,12 +347,12 @@ class FolderStore:
             return True
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        _require_within(self.url, prefix)
+        require_prefix(self.url, prefix)
         with self._named("list", prefix):
             for key, entry in self._files(
                 prefix.rpartition("/")[0], prefix, lambda folder: _is_past(folder, after)
             ):
-                if key > after and not entry.name.startswith(_UNFINISHED):
+                if key > after and not entry.name.startswith(UNFINISHED):
                     with suppress(FileNotFoundError):
                         yield ObjectInfo(key, entry.stat().st_size)
 
@@ -362,7 +360,7 @@ class FolderStore:
         with self._named("sweep", ""):
             for key, entry in self._files("", "", is_swept):
                 with suppress(FileNotFoundError):
-                    if entry.name.startswith(_UNFINISHED):
+                    if entry.name.startswith(UNFINISHED):
                         age_s = time.time() - entry.stat().st_mtime
                         if is_dead(key.rpartition("/")[0], age_s):
                             Path(entry.path).unlink()
@@ -390,6 +388,13 @@ class FolderStore:
         with self._named("look up", key):
             return self._path(key).is_file()
 
+    def num_bytes(self, key: str) -> int:
+        with self._named("look up", key):
+            path = self._path(key)
+            if not path.is_file():
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return path.stat().st_size
+
     def delete(self, key: str) -> None:
         """Nothing behind a link to a folder: what lies there is not this store's alone."""
         with self._named("delete", key):
@@ -397,9 +402,9 @@ class FolderStore:
             if self._link_above(path) is not None:
                 return
             path.unlink(missing_ok=True)
-            if path.parent != self._root:
-                with suppress(OSError):  # the folder goes with its last file
-                    path.parent.rmdir()
+            with suppress(OSError):  # folders go with their last file
+                for above in path.relative_to(self._root).parents[:-1]:
+                    (self._root / above).rmdir()
 
     @contextmanager
     def open_reader(self, key: str) -> Iterator[IO[bytes]]:
@@ -416,7 +421,7 @@ class FolderStore:
             _sync_folder(path.parent)
 
     def _path(self, key: str) -> Path:
-        _require_within(self.url, key)
+        require_key(self.url, key)
         return self._root / key
 
     @contextmanager
@@ -428,7 +433,7 @@ class FolderStore:
                 f"{link} is a link to {link.readlink()}: a store writes into folders of its own only, and "
                 "nothing was written. Remove it, or put what it leads to in its place."
             )
-        unfinished = path.with_name(f"{_UNFINISHED}{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
+        unfinished = path.with_name(f"{UNFINISHED}{path.name[:40]}-{os.getpid()}-{secrets.token_hex(4)}")
         try:
             with _opened(unfinished) as file:
                 self._was_there = True
@@ -460,7 +465,6 @@ class FolderStore:
             raise kind(f"{self._root / key}: cannot {verb} it: {error.strerror}. {cure}") from error
 
 
-_UNFINISHED = ".unfinished-"
 _CURES = {
     errno.EROFS: "The file system is read-only: choose another folder.",
     errno.EPERM: "The file system may have no hard links, which commits rest on: choose another (--store).",

@@ -1,0 +1,63 @@
+"""What may be an object's key: the same in every store, and never a way out of one.
+
+    runs/a/log/00000007.json      segments between slashes, as they are
+    ../b   /etc/passwd   a//b   a/./b   a/   a\\0b     none of these
+
+A folder would read `a//b`, `a/./b` and `a/b` as one file, an object store as three objects or an error; so only
+one spelling is a key. Keys come from logs and manifests that anybody may have written, and what a request says
+is no key at all: it is looked up, or stands in the object.
+"""
+
+import re
+
+from assay.base.errors import StoreError
+
+UNFINISHED = ".unfinished-"
+"""How the names of files begin that are being written in a folder; they are in no listing."""
+MAX_KEY_BYTES = 1024
+MAX_SEGMENT_BYTES = 255
+"""What S3 takes of a key, and file systems of a name."""
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def require_key(url: str, key: str) -> None:
+    """Raise `StoreError` where an object cannot have this key."""
+    segments = key.split("/")
+    if problem := _problem(segments) or _problem_of_last(segments[-1]):
+        raise _refused(url, key, problem)
+
+
+def require_prefix(url: str, prefix: str) -> None:
+    """Raise `StoreError` where no key can begin so: its last segment may be the beginning of one, or empty."""
+    segments = prefix.split("/")
+    if problem := _problem([*segments[:-1], segments[-1] or "x"]):
+        raise _refused(url, prefix, problem)
+
+
+def _refused(url: str, key: str, problem: str) -> StoreError:
+    shown = key.encode("utf-8", "backslashreplace").decode()
+    return StoreError(
+        f"{url}: {shown[:200]!r} {problem}, which no assay wrote. Nothing was touched: ask whoever gave you "
+        "this run or dataset."
+    )
+
+
+def _problem(segments: list[str]) -> str:
+    key = "/".join(segments)
+    if segments[0] == "" or ".." in segments:
+        return "leads out of this store"
+    if "" in segments or "." in segments:
+        return "is not the one spelling of a key (an empty segment, or '.')"
+    if _CONTROL.search(key):
+        return "holds a control character"
+    try:
+        num_bytes = [len(segment.encode()) for segment in segments]
+    except UnicodeEncodeError:
+        return "is not Unicode text"
+    if max(num_bytes) > MAX_SEGMENT_BYTES or sum(num_bytes) + len(segments) - 1 > MAX_KEY_BYTES:
+        return f"is longer than a key may be ({MAX_KEY_BYTES} bytes, a segment {MAX_SEGMENT_BYTES})"
+    return ""
+
+
+def _problem_of_last(name: str) -> str:
+    return "has the name of an unfinished file" if name.startswith(UNFINISHED) else ""
