@@ -13,6 +13,7 @@ import io
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,25 @@ class _Receipts(NamedTuple):
     lane: Int32[np.ndarray, "receipt"]
     num_rows: Int32[np.ndarray, "receipt"]
     digest: UInt64[np.ndarray, "receipt"]
+
+
+class _ReceiptsByLane:
+    """Receipts sorted once, so that those of a stretch of a lane are a slice: there are thousands of windows,
+    and millions of receipts."""
+
+    def __init__(self, receipts: _Receipts) -> None:
+        order = np.lexsort((receipts.step, receipts.lane))
+        self._sorted = _Receipts(*(column[order] for column in receipts))
+        lanes, starts = np.unique(self._sorted.lane, return_index=True)
+        stretches = pairwise([*starts.tolist(), len(order)])
+        self._borders = dict(zip(lanes.tolist(), stretches, strict=True))
+
+    def between(self, lane: int, after: int, last: int) -> _Receipts:
+        """Those of a lane's steps behind `after`, up to `last`."""
+        begin, end = self._borders.get(lane, (0, 0))
+        steps = self._sorted.step[begin:end]
+        first, stop = begin + np.searchsorted(steps, [after, last], side="right")
+        return _Receipts(*(column[first:stop] for column in self._sorted))
 
 
 class _Window(NamedTuple):
@@ -115,7 +135,9 @@ def audit_run(
         else:
             not_checked.append("whether the shards are still what was indexed")
         is_proved = log.finished() is not None
-    account = audit_journal(log.store, commits, _by_lane(receipts), recipe.method)
+    has_journal = any(commit.prompts is not None for commit in commits)
+    learned = _by_lane(receipts) if has_journal else {}
+    account = audit_journal(log.store, commits, learned, recipe.method)
     problems += account.problems
     not_checked += account.not_checked
     is_wrong = rows.missing or rows.repeated or problems
@@ -182,6 +204,7 @@ class _Auditor:
         self._dataset = dataset
         self._loader = loader
         self._commits = commits
+        self._with_damage = [commit for commit in commits if commit.quarantined]
         self._first_step = next((commit.step for commit in commits if commit.is_inherited), 0)
         self._found = found
         self._problems = problems
@@ -198,10 +221,10 @@ class _Auditor:
                     f"{commit.cursor.step_in_epoch}; {commit.step} steps end at epoch {place.epoch}, step "
                     f"{place.step_in_epoch}"
                 )
+        by_lane = _ReceiptsByLane(receipts)
         for window in self._windows(last_step):
-            inside = (receipts.lane == window.lane) & (receipts.step > window.steps_before)
-            inside &= receipts.step <= window.steps_before + window.num_steps
-            self._check_window(window, _Receipts(*(column[inside] for column in receipts)))
+            after = window.steps_before
+            self._check_window(window, by_lane.between(window.lane, after, after + window.num_steps))
 
     def check_shards(self) -> list[str]:
         """Read every shard again; one that changed is a problem unless its damage was quarantined.
@@ -309,7 +332,7 @@ class _Auditor:
         """The row groups that the commits of the steps `first` to `last` went without."""
         return {
             each.row_group
-            for commit in self._commits
+            for commit in self._with_damage
             if commit.receipts_from_step < last and first <= commit.step
             for each in commit.quarantined
         }
