@@ -1,4 +1,8 @@
-"""Commits of the code, each in a folder of its own that is removed afterwards (`git worktree`)."""
+"""Commits of the code, each in a folder of its own that is removed afterwards (`git worktree`).
+
+They are checked out of a clone that shares the repository's objects, which is only read: a command that is
+killed leaves nothing in it.
+"""
 
 import subprocess
 from pathlib import Path
@@ -87,7 +91,7 @@ class Checkouts:
     def __init__(self, repository: CodeRepository) -> None:
         self._repository = repository
         self._folder = TemporaryDirectory(prefix="assay-commits-", ignore_cleanup_errors=True)
-        self._made: dict[str, Path] = {}
+        self._clone = Path(self._folder.name) / "clone.git"
 
     def __enter__(self) -> Self:
         return self
@@ -96,17 +100,17 @@ class Checkouts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._folder.cleanup()
-        for path in self._made.values():
-            _git(self._repository.top, "worktree", "remove", "--force", str(path))
 
     def source_of(self, commit: CodeCommit) -> Path:
         """The folder that holds the package of a commit."""
-        if commit.sha not in self._made:
-            # Equal lengths of paths, so that nothing differs between two commits but their code.
-            path = Path(self._folder.name) / commit.sha[:16]
-            _git(self._repository.top, "worktree", "add", "--detach", "--quiet", str(path), commit.sha)
-            self._made[commit.sha] = path
-        return self._made[commit.sha] / PACKAGE.parent
+        if not self._clone.exists():
+            top = self._repository.top
+            _git(top, "clone", "--quiet", "--bare", "--shared", str(top), str(self._clone))
+        # Equal lengths of paths, so that nothing differs between two commits but their code.
+        path = Path(self._folder.name) / commit.sha[:16]
+        if not path.exists():
+            _git(self._clone, "worktree", "add", "--detach", "--quiet", str(path), commit.sha)
+        return path / PACKAGE.parent
 
 
 def _git(folder: Path, *arguments: str) -> str:
