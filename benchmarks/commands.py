@@ -42,6 +42,7 @@ NOTHING_THERE = (
     "data build no.jsonl --out out --tokenizer no.json",
     "data show no",
     "data split no",
+    "data hold-out no",
     "data score no --reference no --out out",
     "data diff no no2",
     "train no.yaml",

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from assay.cli.given import (
 
 if TYPE_CHECKING:
     from assay.data.dataset.raw.propose import AskedFields, Proposal
+    from assay.data.dataset.split import HashSplit, TimeSplit
     from assay.records.dataset import DatasetManifest
 
 
@@ -322,30 +323,58 @@ def show(dataset: Path, window_rows: int, lanes: int, batch: int, examples: int,
     click.echo("\n" + "\n".join(order_lines(found, config, mean_tokens=opened.manifest.lengths.mean)))
 
 
+_SPLIT_OPTIONS = (
+    click.option(
+        "--by",
+        "column",
+        help="Column that decides; input_ids keeps copies of a text together.  [default: shard_id; created_at "
+        "with --from]",
+    ),
+    click.option(
+        "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
+    ),
+    click.option("--seed", default=0, show_default=True),
+    click.option(
+        "--from",
+        "moment",
+        type=click.DateTime(),
+        help="Hold out the rows from this moment on (UTC), instead of by hash.",
+    ),
+    click.option(
+        "--drop-leaks",
+        is_flag=True,
+        help="Leave out of validation the rows whose very tokens training has, too; reads all rows.",
+    ),
+)
+"""How a dataset is split."""
+
+
+def _split_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_SPLIT_OPTIONS):
+        command = option(command)
+    return command
+
+
+def _split_of(
+    column: str | None, fraction: float, seed: int, moment: object, *, drop_leaks: bool
+) -> "HashSplit | TimeSplit":
+    from assay.base.config import LoadedConfig, validated
+    from assay.data.dataset.split import HashSplit, TimeSplit
+
+    by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
+    by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
+    config = (
+        validated(HashSplit, LoadedConfig(by_hash, {}))
+        if moment is None
+        else validated(TimeSplit, LoadedConfig(by_time, {}))
+    )
+    return config.model_copy(update={"drop_leaks": drop_leaks})
+
+
 @data.command()
 @click.argument("dataset", type=DATASET)
-@click.option(
-    "--by",
-    "column",
-    help="Column that decides; input_ids keeps copies of a text together.  [default: shard_id; created_at "
-    "with --from]",
-)
-@click.option(
-    "--fraction", default=0.1, show_default=True, help="Share of the column's values to hold out, by hash."
-)
-@click.option("--seed", default=0, show_default=True)
-@click.option(
-    "--from",
-    "moment",
-    type=click.DateTime(),
-    help="Hold out the rows from this moment on (UTC), instead of by hash.",
-)
+@_split_options
 @click.option("--check-leaks", is_flag=True, help="Look for the same tokens on both sides; reads all rows.")
-@click.option(
-    "--drop-leaks",
-    is_flag=True,
-    help="Leave out of validation the rows whose very tokens training has, too; reads all rows.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print the sides as JSON.")
 def split(
     dataset: Path,
@@ -361,20 +390,13 @@ def split(
 
     Prints the lines to put under 'data:' in a recipe.
     """
-    from assay.base.config import LoadedConfig, validated
     from assay.cli.screens.data import print_split
     from assay.data.dataset.dataset import Dataset
     from assay.data.dataset.leaks import find_leaks
-    from assay.data.dataset.split import HashSplit, TimeSplit, split_view
+    from assay.data.dataset.split import split_view
     from assay.reporting.views.dataset_split import dataset_split_view
 
-    by_hash = {"column": column or "shard_id", "validation_fraction": fraction, "seed": seed}
-    by_time = {"type": "time", "column": column or "created_at", "validation_from": moment}
-    config = (
-        validated(HashSplit, LoadedConfig(by_hash, {}))
-        if moment is None
-        else validated(TimeSplit, LoadedConfig(by_time, {}))
-    ).model_copy(update={"drop_leaks": drop_leaks})
+    config = _split_of(column, fraction, seed, moment, drop_leaks=drop_leaks)
     opened = Dataset.open(dataset)
     train, validation = split_view(opened, config, "train"), split_view(opened, config, "validation")
     leak = find_leaks(train, validation) if check_leaks else None
@@ -383,6 +405,35 @@ def split(
         click.echo(found.to_json())
     else:
         print_split(dataset, found, opened.manifest.build)
+
+
+@data.command("hold-out")
+@click.argument("dataset", type=DATASET)
+@_split_options
+@click.option("--json", "as_json", is_flag=True, help="Print the manifest as JSON.")
+def hold_out(
+    dataset: Path,
+    column: str | None,
+    fraction: float,
+    seed: int,
+    moment: object,
+    drop_leaks: bool,
+    as_json: bool,
+) -> None:
+    """Write the held-out rows of DATASET by a split once, as a dataset beside its manifest that names it.
+
+    Evaluations by that split read them in its place: the same rows in the same batches. Worth it where
+    held-out rows lie in many row groups, as those of a moment do: each evaluation decodes all of these.
+    """
+    from assay.cli.screens.terminal import show_progress
+    from assay.data.dataset.dataset import Dataset
+    from assay.data.dataset.held_out.copy import copy_folder
+    from assay.data.dataset.held_out.write import hold_out as write_held_out
+
+    opened, config = Dataset.open(dataset), _split_of(column, fraction, seed, moment, drop_leaks=drop_leaks)
+    manifest = write_held_out(opened, config, partial(show_progress, "holding out", unit=" row groups"))
+    assert manifest.held_out_of is not None
+    _print(manifest, copy_folder(dataset, manifest.held_out_of.split_sha256), as_json=as_json)
 
 
 @data.command()

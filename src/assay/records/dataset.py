@@ -4,7 +4,7 @@ A manifest is a folder of three files: `manifest.json` (this record), `row_group
 group, see `assay.data.dataset.row_groups`) and `footers.arrow`. The shards stay where they are.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -122,6 +122,18 @@ class ReferenceScores(Record):
     """The reference's weights as they were used, in float32: what a commit of them would have."""
 
 
+class HeldOutOf(Record):
+    """Whose held-out rows these are, and by which split."""
+
+    name: str
+    """Of the dataset that they were copied from, its parent."""
+    fingerprint: str
+    split: dict[str, Any]
+    """`data.split` of the recipes that evaluate on them."""
+    split_sha256: str
+    """SHA-256 of the parent's fingerprint and the split."""
+
+
 class DatasetManifest(Record):
     """A dataset: the bytes, by digest, and what is in them."""
 
@@ -168,6 +180,8 @@ class DatasetManifest(Record):
     scored: ReferenceScores | None = None
     """Who said what the columns `ref_chosen_logps` and `ref_rejected_logps` hold; None where assay does not
     know."""
+    held_out_of: HeldOutOf | None = None
+    """The dataset whose held-out rows these are; None of all others."""
     item_fields: dict[str, int] | None = None
     """Field of the items that graders read of prompts -> rows in which it is not null. None of other rows,
     where an older assay wrote it, and where there are more than a thousand."""
@@ -181,6 +195,7 @@ class DatasetManifest(Record):
             "tokenizer_config_sha256",
             "chat_template_sha256",
             "scored",
+            "held_out_of",
             "item_fields",
         }
     )

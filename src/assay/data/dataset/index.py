@@ -64,7 +64,7 @@ from assay.data.dataset.profile import (
 from assay.data.dataset.row_groups import RowGroups
 from assay.data.dataset.shard_file import SparseFile, chunk_ranges, footer_of, is_encrypted, read_group
 from assay.data.dataset.source_files import shard_paths
-from assay.records.dataset import BuildSummary, DatasetManifest, ReferenceScores, Shard
+from assay.records.dataset import BuildSummary, DatasetManifest, HeldOutOf, ReferenceScores, Shard
 from assay.store.objects import ObjectStore, open_store
 
 Progress = Callable[[int, int], None]
@@ -86,6 +86,15 @@ class KeptFiles(NamedTuple):
 
 
 _NONE_KEPT = KeptFiles()
+
+
+class Provenance(NamedTuple):
+    """Where the rows come from, as the manifest says it."""
+
+    kept: KeptFiles
+    build: BuildSummary | None
+    scored: ReferenceScores | None
+    held_out_of: HeldOutOf | None
 
 
 class GroupScan(NamedTuple):
@@ -125,6 +134,7 @@ def index_dataset(
     kept: KeptFiles = _NONE_KEPT,
     build: BuildSummary | None = None,
     scored: ReferenceScores | None = None,
+    held_out_of: HeldOutOf | None = None,
     progress: Progress = lambda done, total: None,
     replacing: Callable[[], None] = lambda: None,
 ) -> DatasetManifest:
@@ -154,7 +164,8 @@ def index_dataset(
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
-    return _write(scans, source_url, out, name or _name_of(source_url), kept, build, scored, replacing)
+    whose = Provenance(kept, build, scored, held_out_of)
+    return _write(scans, source_url, out, name or _name_of(source_url), whose, replacing)
 
 
 def scan_shard(
@@ -451,9 +462,7 @@ def _write(
     source_url: str,
     out: Path,
     name: str,
-    kept: KeptFiles,
-    build: BuildSummary | None,
-    scored: ReferenceScores | None,
+    whose: Provenance,
     replacing: Callable[[], None],
 ) -> DatasetManifest:
     groups = _row_groups(scans)
@@ -482,14 +491,15 @@ def _write(
         lengths=length_profile(functools.reduce(added, (scan.rows_of_length for scan in scans))),
         label_counts=_all_labels(scans),
         column_profiles=tuple(columns[name].profile(name, schema.field(name).type) for name in columns),
-        build=build,
-        scored=scored,
+        build=whose.build,
+        scored=whose.scored,
+        held_out_of=whose.held_out_of,
         format=format_of(schema),
         num_trained_tokens=sum(scan.num_trained_tokens for scan in scans if scan.num_trained_tokens is not None)
         if scans[0].num_trained_tokens is not None
         else None,
         item_fields=_all_fields(scans),
-        **kept._asdict(),
+        **whose.kept._asdict(),
     )
     folder = open_store(str(out))
     if _fingerprint_in(out) not in (None, manifest.fingerprint):

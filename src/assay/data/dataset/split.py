@@ -26,6 +26,8 @@ from assay.base.seeds import Keys, derive_key, mix64
 from assay.base.versioned import FOR_DIGEST
 from assay.data.dataset.columns import KEY, TOKENS
 from assay.data.dataset.dataset import NUM_READERS, Dataset
+from assay.data.dataset.held_out.copy import HeldOutCopy
+from assay.data.dataset.held_out.selected import Bits, SelectedRows
 from assay.data.dataset.row_digests import digests_of, token_digests
 from assay.store.objects import open_store
 
@@ -90,8 +92,9 @@ class DatasetView:
     fingerprint: str
     num_rows: npt.NDArray[np.int64]
     """[row group]: selected rows."""
-    selection: tuple[npt.NDArray[np.bool_], ...]
-    """[row group][row]: whether it is selected."""
+    selection: SelectedRows
+    copy: HeldOutCopy | None = None
+    """Of the selected rows, where somebody wrote one: read in the place of the dataset."""
 
     @property
     def identities(self) -> Keys:
@@ -105,6 +108,8 @@ class DatasetView:
 
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """A group's selected rows."""
+        if self.copy is not None:
+            return self.copy.read(group, columns)
         table = self.dataset.read_row_group(group, columns)
         selected = self.selection[group]
         return table if selected.all() else table.filter(pa.array(selected))
@@ -124,26 +129,33 @@ class DatasetView:
 def split_view(dataset: Dataset, config: HashSplit | TimeSplit, part: Part) -> DatasetView:
     """The rows of one side; reads the split column once and keeps the answer beside the manifest."""
     sides = config.model_copy(update={"drop_leaks": False})
-    held_out = _kept_or(dataset, sides, lambda: _held_out(dataset, sides))
+    bits = _kept_or(dataset, sides, lambda: _held_out(dataset, sides))
     if part == "train":
-        config, selected = sides, ~held_out
+        config = sides
     elif config.drop_leaks:
-        selected = _kept_or(dataset, config, lambda: _not_learned(dataset, held_out))
-    else:
-        selected = held_out
-    selection = tuple(np.split(selected, np.cumsum(dataset.groups.num_rows)[:-1]))
+        held_out = np.unpackbits(bits, count=dataset.manifest.num_rows).astype(bool)
+        bits = _kept_or(dataset, config, lambda: _not_learned(dataset, held_out))
+    selection = SelectedRows(bits, dataset.groups, others=part == "train")
+    num_rows = selection.counts()
     return DatasetView(
         dataset=dataset,
         fingerprint=sha256_of_json([*_named(dataset, config), part]),
-        num_rows=np.array([rows.sum() for rows in selection], np.int64),
+        num_rows=num_rows,
         selection=selection,
+        copy=None if part == "train" else HeldOutCopy.beside(dataset, split_sha256(dataset, config), num_rows),
     )
+
+
+def split_sha256(dataset: Dataset, config: HashSplit | TimeSplit) -> str:
+    """Names a dataset and how it is split."""
+    return sha256_of_json(_named(dataset, config))
 
 
 def whole_view(dataset: Dataset) -> DatasetView:
     """All rows, as if nothing were held out."""
-    num_rows = dataset.groups.num_rows
-    return DatasetView(dataset, dataset.fingerprint, num_rows, tuple(np.ones(rows, bool) for rows in num_rows))
+    nobody = np.zeros(-(-dataset.manifest.num_rows // 8), np.uint8)
+    selection = SelectedRows(nobody, dataset.groups, others=True)
+    return DatasetView(dataset, dataset.fingerprint, dataset.groups.num_rows, selection)
 
 
 def _named(dataset: Dataset, config: HashSplit | TimeSplit) -> list[Any]:
@@ -153,13 +165,13 @@ def _named(dataset: Dataset, config: HashSplit | TimeSplit) -> list[Any]:
 
 def _kept_or(
     dataset: Dataset, config: HashSplit | TimeSplit, decide: Callable[[], npt.NDArray[np.bool_]]
-) -> npt.NDArray[np.bool_]:
+) -> Bits:
     """[row of the dataset]: whether it is for validation; decided where that is not kept already."""
-    key = sha256_of_json(_named(dataset, config))
+    key = split_sha256(dataset, config)
     cache = dataset.folder / "splits" / f"{key[:16]}.bits"
     if (kept := _kept(cache, key, dataset.manifest.num_rows)) is not None:
         return kept
-    decided = decide()
+    decided: Bits = np.packbits(decide())
     _keep(cache, key, decided)
     return decided
 
@@ -269,7 +281,7 @@ def _in_microseconds(column: pa.ChunkedArray, arrow_type: pa.DataType) -> pa.Chu
     return pc.cast(column, options=pc.CastOptions(arrow_type, allow_time_truncate=True))
 
 
-def _kept(path: Path, key: str, num_rows: int) -> npt.NDArray[np.bool_] | None:
+def _kept(path: Path, key: str, num_rows: int) -> Bits | None:
     """None where nothing was kept, and where what is there was cut short, changed, or is of another split."""
     try:
         stored = path.read_bytes()
@@ -278,12 +290,12 @@ def _kept(path: Path, key: str, num_rows: int) -> npt.NDArray[np.bool_] | None:
     bits = stored[:-_DIGEST_BYTES]
     if stored[-_DIGEST_BYTES:] != _split_digest(key, bits) or len(bits) != -(-num_rows // 8):
         return None
-    return np.unpackbits(np.frombuffer(bits, np.uint8), count=num_rows).astype(bool)
+    return np.frombuffer(bits, np.uint8)
 
 
-def _keep(path: Path, key: str, held_out: npt.NDArray[np.bool_]) -> None:
+def _keep(path: Path, key: str, held_out: Bits) -> None:
     """Save, unless the manifest's folder cannot be written; then the split is computed anew each time."""
-    bits = np.packbits(held_out).tobytes()
+    bits = held_out.tobytes()
     with suppress(StoreError):
         open_store(str(path.parent)).put(path.name, bits + _split_digest(key, bits))
 

@@ -84,7 +84,11 @@ PRINTED = (
     Printed("assay replay", "one object", ReplayReport),
     Printed("assay rollout", "one object", RolloutReport),
     Printed("assay drill", "one object", DrillReport),
-    Printed("assay data index, assay data build, assay data score", "one object", DatasetManifest),
+    Printed(
+        "assay data index, assay data build, assay data hold-out, assay data score",
+        "one object",
+        DatasetManifest,
+    ),
     Printed(
         "assay data show",
         "the keys of a [dataset manifest](#dataset-manifest) and, as `order`, null where it could not be "

@@ -1,0 +1,90 @@
+"""A copy of the held-out rows beside the dataset's manifest, read in the place of the dataset.
+
+Held-out rows may lie in every row group: a time split of rows in no order of time. Then an evaluation of 50,000
+rows decodes 42 million. The copy holds the same rows in the same order, so a group's held-out rows are a slice
+of it; the order of an evaluation, its row ids and its batches stay what they are without it.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from assay.base.errors import DataError
+from assay.data.dataset.dataset import Dataset
+from assay.data.dataset.manifest_file import MANIFEST_FILE
+
+FOLDER = "_held-out"
+"""Beside the manifest; whoever indexes the folder passes over what begins with `_`."""
+CACHE_BYTES = 64 << 20
+"""Decoded row groups that are kept, since an evaluation takes rows in another order than they lie in."""
+
+
+def copy_folder(folder: Path, split_sha256: str) -> Path:
+    """Where the copy of a split's held-out rows lies, beside a dataset's manifest."""
+    return folder / FOLDER / split_sha256[:16]
+
+
+class HeldOutCopy:
+    """The held-out rows of a dataset, from their copy."""
+
+    def __init__(self, copy: Dataset, num_rows: npt.NDArray[np.int64]) -> None:
+        """`num_rows`: held out in each row group of the parent."""
+        self.manifest = copy.manifest
+        self._copy = copy
+        self._starts = np.concatenate([[0], np.cumsum(num_rows)])
+        self._cache: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
+        self._cached_bytes = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def beside(cls, parent: Dataset, split_sha256: str, num_rows: npt.NDArray[np.int64]) -> Self | None:
+        """The copy of a split's held-out rows; None where nobody wrote one."""
+        folder = copy_folder(parent.folder, split_sha256)
+        if not (folder / MANIFEST_FILE).is_file():
+            return None
+        copy = Dataset.open(folder)
+        of = copy.manifest.held_out_of
+        if of is None or (of.fingerprint, of.split_sha256) != (parent.fingerprint, split_sha256):
+            raise DataError(
+                f"{folder}: not the held-out rows of '{parent.manifest.name}' by this split. Delete it; "
+                "'assay data hold-out' writes it anew."
+            )
+        if copy.manifest.num_rows != (total := int(num_rows.sum())):
+            raise DataError(
+                f"{folder}: {copy.manifest.num_rows:,} rows, and {total:,} are held out. Delete the folder; "
+                "'assay data hold-out' writes it anew."
+            )
+        return cls(copy, num_rows)
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """The held-out rows of a row group of the parent."""
+        begin, end = int(self._starts[group]), int(self._starts[group + 1])
+        firsts = self._copy.groups.first_row
+        first = int(np.searchsorted(firsts, begin, side="right")) - 1
+        parts = []
+        for each in range(first, int(np.searchsorted(firsts, max(end, begin + 1), side="left"))):
+            at = int(firsts[each])
+            table = self._decoded(each, tuple(columns))
+            parts.append(table.slice(max(0, begin - at), min(end - at, len(table)) - max(0, begin - at)))
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
+
+    def _decoded(self, group: int, columns: tuple[str, ...]) -> pa.Table:
+        key = group, columns
+        with self._lock:
+            if (table := self._cache.get(key)) is not None:
+                self._cache.move_to_end(key)
+                return table
+        table = self._copy.read_row_group(group, columns)
+        with self._lock:
+            if key not in self._cache:
+                self._cache[key] = table
+                self._cached_bytes += table.nbytes
+            while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+                self._cached_bytes -= self._cache.popitem(last=False)[1].nbytes
+        return table
