@@ -58,6 +58,8 @@ READS_ENVIRONMENT = {
     "store/home.py": "where runs and the ledger lie, for those below",
     "store/objects.py": "the S3 client's own variables",
     "scoring/endpoint.py": "the key of an endpoint",
+    "scoring/python_graders.py": "what the operator says of graders",
+    "cli/given.py": "likewise, for processes that a command starts",
     "training/methods/grpo/reward_config.py": "where judges answer, which may change while a run lives",
     "training/parallel/ranks.py": "gloo's interface",
     "data/dataset/build.py": "what the tokenizer forks with",
@@ -75,8 +77,13 @@ READS_ENVIRONMENT = {
     "launch/run.py": "the compiler of torch.compile",
 }
 """Module -> what of the environment is its business."""
-STARTS_A_PROCESS = {"launch/ranks/wiring.py", "training/checkpoint/named_commit.py"}
-"""Beside the commands, who may ask the environment for the home: a rank; a recipe that names another run."""
+STARTS_A_PROCESS = {
+    "launch/ranks/wiring.py",
+    "training/checkpoint/named_commit.py",
+    "scoring/python_graders.py",
+}
+"""Beside the commands, who may ask the environment for the home: a rank; a recipe that names another run; who
+starts a grader's process, for the home's word on it."""
 
 
 def test_the_environment_is_read_in_few_places() -> None:

@@ -8,7 +8,18 @@ import click
 
 from assay.base.clock import SystemClock
 from assay.base.errors import ConfigError
-from assay.cli.given import FILE, OUT_FILE, PATH, RUN, CommandGroup, InputFile, given_home, opened_ledger
+from assay.cli.given import (
+    FILE,
+    OUT_FILE,
+    PATH,
+    RUN,
+    CommandGroup,
+    InputFile,
+    given_home,
+    opened_ledger,
+    python_graders_option,
+    tell_python_graders,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +64,7 @@ def eval_() -> None:
 )
 @click.option("--dataset", type=PATH, help="Likewise a dataset of ours, spelled back.")
 @click.option("--tokenizer", type=PATH, help="Its tokenizer; by default the checkpoint's.")
+@python_graders_option
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON, one object a line.")
 def run(
     model: str,
@@ -67,6 +79,7 @@ def run(
     trained_on: tuple[Path, ...],
     dataset: Path | None,
     tokenizer: Path | None,
+    python_graders: str | None,
     as_json: bool,
 ) -> None:
     """Evaluate MODEL, a folder that save_pretrained wrote with a tokenizer.json, or a name at --endpoint.
@@ -74,6 +87,7 @@ def run(
     Scores are kept chunk by chunk: killed and started again, it goes on where it was. What was scored before,
     on the same weights and the same version of the suite, is not scored again.
     """
+    tell_python_graders(python_graders)
     home = given_home()
     if endpoint is None and not Path(model).is_dir() and home.has_run(model):
         raise ConfigError(
@@ -85,9 +99,11 @@ def run(
         checkpoint_path(model)
     if judge is None and judge_model:
         raise ConfigError("--judge-model needs --judge URL: the endpoint where it answers.")
+    from assay.evaluation.suite.answerable import refuse_unfenced_graders
     from assay.evaluation.suite.config import read_suite
 
     asked = read_suite(suite)
+    refuse_unfenced_graders(asked)
     from assay.cli.screens.terminal import show_progress
     from assay.evaluation.suite.queue import Checkpoint
     from assay.launch.evaluation import evaluate as wiring
@@ -119,10 +135,11 @@ def run(
 @click.argument("run_id", metavar="RUN", type=RUN)
 @click.option("--suite", type=FILE, help="Instead of the recipe's own suite.")
 @click.option("--follow", is_flag=True, help="Wait for further commits until the run has finished.")
+@python_graders_option
 @click.option(
     "--json", "as_json", is_flag=True, help="Print all results of the run as JSON, one object a line."
 )
-def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
+def work(run_id: str, suite: Path | None, follow: bool, python_graders: str | None, as_json: bool) -> None:
     """Evaluate the commits of RUN that its recipe asks for and that nobody has evaluated yet.
 
     Any number of workers may do so at once, on any machine that sees the run's store.
@@ -132,6 +149,7 @@ def work(run_id: str, suite: Path | None, follow: bool, as_json: bool) -> None:
     from assay.launch.evaluation import queue as evaluation_queue
     from assay.launch.run import existing_run
 
+    tell_python_graders(python_graders)
     home = given_home()
     found = existing_run(home, run_id)
     queue = evaluation_queue.queue_of(found, suite=None if suite is None else str(suite.resolve()))

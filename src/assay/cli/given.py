@@ -230,6 +230,20 @@ def _up_to_date(home: "Home", ledger: "Ledger") -> "Ledger":
     return ledger
 
 
+python_graders_option = click.option(
+    "--python-graders",
+    type=click.Choice(["fenced", "trusted"]),
+    help="'fenced': the kernel keeps them in, or they are refused; 'trusted': they may do all that you may.  "
+    "[$ASSAY_PYTHON_GRADERS, else settings.yaml, else fenced]",
+)
+
+
+def tell_python_graders(said: str | None) -> None:
+    """What a command was told of them holds in this process and in those that it starts."""
+    if said is not None:
+        os.environ["ASSAY_PYTHON_GRADERS"] = said
+
+
 def is_given(context: click.Context, name: str) -> bool:
     """Whether an option stands on the command line."""
     return context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE

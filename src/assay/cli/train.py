@@ -10,7 +10,16 @@ import click
 from assay.base.errors import ConfigError
 from assay.base.names import shell_line
 from assay.base.shown_url import without_secrets
-from assay.cli.given import FILE, FILE_OR_CHANGE, RUN, given_home, is_given, run_and_step
+from assay.cli.given import (
+    FILE,
+    FILE_OR_CHANGE,
+    RUN,
+    given_home,
+    is_given,
+    python_graders_option,
+    run_and_step,
+    tell_python_graders,
+)
 from assay.cli.train_on import PlaceOptions, place_options, warned
 
 if TYPE_CHECKING:
@@ -120,6 +129,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
 @click.option(
     "--faults", type=FILE, help="A fault plan (YAML): what shall go wrong, where and when. See docs/faults.md."
 )
+@python_graders_option
 @click.option(
     "--check",
     is_flag=True,
@@ -169,6 +179,7 @@ def train(
     leave_within: float,
     take_over: bool,
     faults: Path | None,
+    python_graders: str | None,
     check: bool,
     check_seconds: float,
     verbose: bool,
@@ -183,6 +194,7 @@ def train(
     weights. 'assay train --from RUN@STEP key=value' forks: a run of its own goes on from there in another way.
     A file with stages is a pipeline (docs/pipelines.md), with which the same command goes on.
     """
+    tell_python_graders(python_graders)
     recipe, overrides = _told_apart(recipe, overrides, resume, forked)
     if recipe is not None and _is_pipeline(recipe):
         _train_pipeline(recipe, overrides, workers, place, check=check, as_json=as_json)
@@ -220,7 +232,7 @@ def train(
         save_run(home, run)
         bring_commit(home, run)
     policy = RestartPolicy(**restarts, parallel=(parallel,), grace_s=leave_within, faults=plan)
-    passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults")
+    passed_on = _passed_on(*restarts, "parallel", "leave_within", "faults", "python_graders")
     if resume is not None and not place.dry_run and _has_finished(run):
         # What a launch that was killed had yet to do, evaluation and audit, is done here; nothing is trained.
         if place.on in ("background", "slurm"):

@@ -27,6 +27,7 @@ from assay.scoring.graders import (
 )
 from assay.scoring.item_failure import ItemFailure
 from assay.scoring.judge_answer import label_in, result_in
+from assay.scoring.python_graders import fence_wanted
 from assay.scoring.python_process import Limits, PythonProcess
 from assay.scoring.sampler import Completion, Embedder, Message, Sampler, SamplerError, Sampling
 from assay.scoring.template import UnknownVariableError, render
@@ -153,7 +154,8 @@ class GraderRunner:
     def _python(self, grader: PythonGrader, values: Values) -> Grade:
         process = self._processes.get(grader.source)
         if process is None:
-            process = self._processes[grader.source] = PythonProcess(grader.source, self._tools.limits)
+            process = PythonProcess(grader.source, self._tools.limits, fence_wanted())
+            self._processes[grader.source] = process
         return Grade(*process.grade(values["sample"], values["item"]))
 
     def _judged(self, grader: ScoreModel | LabelModel, samples: Sequence[Values]) -> list[Grade]:

@@ -267,13 +267,13 @@ def needed_fields(grader: Grader) -> set[str]:
 
 def fields_of_sources(grader: Grader) -> set[str]:
     """The fields that python graders take out of any item by name, as far as their sources show it."""
-    return set().union(*(subscripted_fields(source, "item") for source in _sources(grader)))
+    return set().union(*(subscripted_fields(source, "item") for source in python_sources(grader)))
 
 
 def check_sample_fields(grader: Grader, where: str) -> None:
     """Refuse one that reads what no sample has; `where` it stands."""
     read = set().union(*(fields_read(text, "sample") for text in _templates(grader)))
-    read |= set().union(*(subscripted_fields(source, "sample") for source in _sources(grader)))
+    read |= set().union(*(subscripted_fields(source, "sample") for source in python_sources(grader)))
     for name in sorted(read.difference(SAMPLE_FIELDS)):
         raise ConfigError(
             f"{where}: grader '{grader.name}' reads sample.{name}, which no sample has. Read one of: "
@@ -317,5 +317,6 @@ def _templates(grader: Grader) -> list[str]:
     return texts
 
 
-def _sources(grader: Grader) -> list[str]:
+def python_sources(grader: Grader) -> list[str]:
+    """The sources that it runs."""
     return [each.source for each in single_graders(grader) if isinstance(each, PythonGrader)]

@@ -1,4 +1,4 @@
-"""What holds for all runs of a home: what a device-hour costs, and who is told when something happens.
+"""What holds for all runs of a home: what a device-hour costs, who is told of events, which code is trusted.
 
     $ASSAY_HOME/settings.yaml
 
@@ -8,7 +8,7 @@ which somebody asks.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, model_validator
 
@@ -43,6 +43,10 @@ class Settings(FrozenConfig):
     sinks: tuple[str, ...] = ()
     """Other tools that get the metrics of every run here as they are measured: `tensorboard:FOLDER`,
     `mlflow:SERVER_OR_FOLDER`, `wandb:FOLDER` (offline); see `assay sink`."""
+
+    python_graders: Literal["fenced", "trusted"] = "fenced"
+    """How python graders run (docs/suites.md): `fenced` by the kernel, and refused where it cannot; `trusted`
+    with all that you may do. $ASSAY_PYTHON_GRADERS, and `--python-graders`, go before it."""
 
     @model_validator(mode="after")
     def _prices_have_a_currency(self) -> "Settings":

@@ -16,6 +16,8 @@ from assay.evaluation.suite.config import (
     read_suite,
 )
 from assay.evaluation.suite.items import checked_choices, checked_items
+from assay.scoring.graders import python_sources
+from assay.scoring.python_graders import refuse_unfenced
 from assay.scoring.sampler import refuse_no_room
 from assay.training.trainer.method_config import BinaryPredictions, ClassPredictions, MethodConfig
 
@@ -25,6 +27,7 @@ def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
     `DataError` for items that cannot be read; `whose` method it is: `run 'r'`, `arm 'a'`."""
     suite = read_suite(path)
     refuse_what_it_cannot_answer(suite, str(path), method, whose=whose)
+    refuse_unfenced_graders(suite)
     for benchmark in suite.benchmarks:
         if isinstance(benchmark, Generation):
             checked_items(benchmark, path.parent)
@@ -33,6 +36,13 @@ def answerable_suite(path: Path, method: MethodConfig, *, whose: str) -> Suite:
             for item in items:
                 checked_choices(item, path.parent / benchmark.items)
     return suite
+
+
+def refuse_unfenced_graders(suite: Suite) -> None:
+    """Raise `ConfigError` where the suite has a python grader that is not trusted, and the kernel here cannot
+    keep it in."""
+    graders = [each.grader for each in suite.benchmarks if isinstance(each, Generation)]
+    refuse_unfenced([source for grader in graders for source in python_sources(grader)])
 
 
 def refuse_what_it_cannot_answer(suite: Suite, suite_path: str, method: MethodConfig, *, whose: str) -> None:

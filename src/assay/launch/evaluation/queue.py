@@ -15,6 +15,7 @@ from typing import NamedTuple
 from assay.base.clock import Clock
 from assay.base.errors import ConfigError, DamagedDataError
 from assay.evaluation.evidence.benchmark_items import ITEMS_FILE, save_result
+from assay.evaluation.suite.answerable import refuse_unfenced_graders
 from assay.evaluation.suite.config import Suite, read_suite
 from assay.evaluation.suite.contents import suite_sha256
 from assay.evaluation.suite.queue import (
@@ -104,6 +105,7 @@ def work(
 
     Of a checkpoint that another worker had taken, it waits until it is told whether that one lives.
     """
+    refuse_unfenced_graders(queue.suite)
     completed, watch = 0, LeaseWatch(queue.store, clock)
     while True:
         is_last_round = not follow or queue.log.finished() is not None

@@ -158,8 +158,8 @@ class MethodConfig(FrozenConfig, ABC):
         """Raise a `ConfigError` about steps of fewer rows than it can learn from."""
 
     def check_services(self, manifest: DatasetManifest) -> None:
-        """Raise about what is asked while a run trains and does not answer, or not so that it helps; rows are
-        known to suit. Before there is a run."""
+        """Raise about what is asked while a run trains and does not answer, or not so that it helps, and about
+        code that this machine cannot keep in; rows are known to suit. Before there is a run."""
 
     def problems_of_journal(self, groups: Sequence[JournaledGroup]) -> Iterator[str]:  # noqa: ARG002
         """What the journal says of one lane in one step, and cannot be; in words."""

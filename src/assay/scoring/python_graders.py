@@ -1,0 +1,39 @@
+"""Whether python graders are fenced by the kernel, or trusted: the operator's word, never a grader's.
+
+    --python-graders, told on as $ASSAY_PYTHON_GRADERS, else the home's settings.yaml, else fenced
+
+The word is about this machine and who writes graders for it. It is no part of a suite or recipe, which may come
+from strangers, and no part of what is computed: a grader that runs under both gives the same score.
+"""
+
+import os
+from collections.abc import Iterable
+from contextlib import closing
+
+from assay.base.errors import ConfigError
+from assay.scoring.python_fence import FENCE
+from assay.scoring.python_process import PythonProcess
+from assay.store.home import Home
+
+VARIABLE = "ASSAY_PYTHON_GRADERS"
+WORDS = ("fenced", "trusted")
+_TRUSTED = "trusted"
+
+
+def fence_wanted() -> frozenset[str]:
+    """The parts of the fence that python graders run behind here."""
+    said = os.environ.get(VARIABLE, "")
+    if said not in ("", *WORDS):
+        raise ConfigError(f"{VARIABLE}={said!r}: give one of these: {', '.join(WORDS)}.")
+    is_trusted = (said or Home.from_environment().settings().python_graders) == _TRUSTED
+    return frozenset() if is_trusted else FENCE
+
+
+def refuse_unfenced(sources: Iterable[str]) -> None:
+    """Raise `ConfigError` where one of these sources is to be fenced and this kernel cannot.
+
+    A process is tried, for a container's profile may forbid what the kernel can. It reads none of them.
+    """
+    if any(True for _ in sources) and (fence := fence_wanted()):
+        with closing(PythonProcess("def grade(sample, item): return 0", fence=fence)) as process:
+            process.grade({}, {})

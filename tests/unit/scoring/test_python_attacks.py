@@ -1,0 +1,359 @@
+"""Attacks on the process of a grader: each is a named failure, and succeeds where its defence is off."""
+
+import hashlib
+import os
+import platform
+import resource
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from assay.scoring import python_channel, python_process
+from assay.scoring.python_fence import FENCE
+from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
+from grader_attacks import GRADER, ON_FENCE
+from variants import slow
+
+LIMITS = Limits(memory_bytes=1 << 30, seconds=20.0)
+
+
+class Host(NamedTuple):
+    """What attacks are aimed at."""
+
+    folder: Path
+    victim: int
+    port: int
+    socket: str
+
+    def state(self) -> list[Any]:
+        """What none of them may change."""
+        files = {path.name: path for path in self.folder.iterdir()}
+        return [
+            sorted(files),
+            hashlib.sha256(files["file"].read_bytes()).hexdigest(),
+            [getattr(files["file"].stat(), name) for name in ("st_mode", "st_uid", "st_gid", "st_mtime_ns")],
+            Path(f"/proc/{self.victim}/stat").read_text().split()[2] not in "TtZX",
+            os.getpriority(os.PRIO_PROCESS, self.victim),
+            os.sched_getaffinity(self.victim),
+            resource.prlimit(self.victim, resource.RLIMIT_NOFILE),
+        ]
+
+    def item(self, body: str) -> dict[str, Any]:
+        """What the grader is told."""
+        return {
+            "body": body,
+            "ours": str(self.folder),
+            "victim": self.victim,
+            "port": self.port,
+            "socket": self.socket,
+        }
+
+
+@contextmanager
+def made_host(folder: Path) -> Iterator[Host]:
+    ours, path = folder / "ours", str(folder / "socket")
+    ours.mkdir()
+    (ours / "file").write_text("ours, and nobody else's")
+    victim = subprocess.Popen(["sleep", "3600"])
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(path)
+        local.listen()
+        yield Host(ours, victim.pid, server.getsockname()[1], path)
+    victim.kill()
+    victim.wait()
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    with made_host(tmp_path_factory.mktemp("host")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def attacker(fenced: None) -> Iterator[PythonProcess]:
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        yield process
+
+
+@pytest.mark.parametrize("attack", ON_FENCE)
+def test_the_kernel_refuses_it_and_nothing_of_ours_is_changed(
+    attack: str, attacker: PythonProcess, host: Host
+) -> None:
+    before = host.state()
+    answer = attacker.grade({}, host.item(ON_FENCE[attack].body))
+    assert answer.score is None
+    assert answer.failure is not None and answer.failure.kind == "python_grader_runtime_error"
+    assert any(
+        word in answer.failure.text for word in ("PermissionError", "OSError", "Operation not permitted")
+    )
+    assert host.state() == before
+    assert attacker.grade({}, {"body": "return 1"}) == PythonAnswer(1.0), "the next sample is none the worse"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ON_FENCE)
+def test_it_succeeds_where_its_part_of_the_fence_is_off(attack: str, tmp_path: Path, fenced: None) -> None:
+    fence = FENCE - ON_FENCE[attack].off
+    with made_host(tmp_path) as host, closing(PythonProcess(GRADER, LIMITS, fence)) as process:
+        answer = process.grade({}, host.item(ON_FENCE[attack].body))
+    assert answer.failure is None and answer.score
+
+
+class Excess(NamedTuple):
+    """What goes beyond a limit, what is said of it, and the limits under which it would pass."""
+
+    body: str
+    limits: Limits
+    failure: str
+    freed: Limits
+
+
+WIDE = Limits(memory_bytes=4 << 30, seconds=60.0, clock_s=60.0, threads=4000, open_files=4000)
+LATE, LATE_BY_CLOCK = "python_timeout: no score within 0.3 s", "python_timeout: no score within 1 s"
+DEAF = """for name in ('SIGXCPU', 'SIGPROF', 'SIGTERM', 'SIGALRM', 'SIGVTALRM'):
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))
+resource.setrlimit(resource.RLIMIT_CPU, (resource.getrlimit(resource.RLIMIT_CPU)[1],) * 2)
+while time.process_time() < 2: pass
+return 1"""
+CROWD = """threading.stack_size(1 << 15)
+for _ in range(500): threading.Thread(target=time.sleep, args=(1,), daemon=True).start()
+time.sleep(0.5)
+return 1"""
+DRIP = """began = time.monotonic()
+while time.monotonic() < began + 2:
+    time.sleep(0.01)
+    for descriptor in range(1, 9):
+        try: os.write(descriptor, b'x')
+        except OSError: pass
+return 1"""
+OVER_MEMORY, OVER_CPU = WIDE._replace(memory_bytes=600 << 20), WIDE._replace(seconds=0.3)
+BEYOND = {
+    "memory": Excess(
+        "return len(bytes(1 << 30)) > 0", OVER_MEMORY, "python_grader_runtime_error: Memory", WIDE
+    ),
+    "memory, bit by bit": Excess(
+        "kept = [bytes(1 << 20) for _ in range(700)]; return len(kept) > 0",
+        OVER_MEMORY,
+        "python_grader_runtime_error: MemoryError",
+        WIDE,
+    ),
+    "mapped memory": Excess(
+        "mmap.mmap(-1, 1 << 30); return 1",
+        OVER_MEMORY,
+        "python_grader_runtime_error: OSError",
+        WIDE,
+    ),
+    "a higher limit of its own": Excess(
+        "resource.setrlimit(resource.RLIMIT_AS, (2 << 30,) * 2); return 1",
+        OVER_MEMORY,
+        "python_grader_runtime_error: ValueError: not allowed to raise",
+        WIDE,
+    ),
+    "open files": Excess(
+        "kept = [open('/dev/null') for _ in range(500)]; return 1",
+        WIDE._replace(open_files=64),
+        "python_grader_runtime_error: OSError: [Errno 24]",
+        WIDE,
+    ),
+    "threads": Excess(
+        CROWD, WIDE._replace(threads=64), "python_grader_server_error: the grader has more", WIDE
+    ),
+    "a loop": Excess("while time.process_time() < 2: pass\nreturn 1", OVER_CPU, LATE, WIDE),
+    "a loop that hears no signal": Excess(DEAF, OVER_CPU, LATE, WIDE),
+    "a loop in a thread": Excess(
+        "other = threading.Thread(target=sum, args=(range(10**8),)); other.start(); other.join(); return 1",
+        OVER_CPU,
+        LATE,
+        WIDE,
+    ),
+    "a loop within C": Excess("return sum(range(10**8)) > 0", OVER_CPU, LATE, WIDE),
+    "a pattern that never ends": Excess("return not re.match('(a+)+$', 'a' * 24 + 'b')", OVER_CPU, LATE, WIDE),
+    "sleep": Excess("time.sleep(2); return 1", WIDE._replace(clock_s=1.0), LATE_BY_CLOCK, WIDE),
+    "sleep of many": Excess(
+        "[threading.Thread(target=time.sleep, args=(2,)).start() for _ in range(9)]; time.sleep(2); return 1",
+        WIDE._replace(clock_s=1.0),
+        LATE_BY_CLOCK,
+        WIDE,
+    ),
+}
+
+
+QUICK_BEYOND = ("memory", "open files", "threads", "a loop that hears no signal", "sleep")
+
+
+@pytest.mark.parametrize("excess", [*QUICK_BEYOND, *slow(*sorted(BEYOND.keys() - QUICK_BEYOND))])
+def test_what_goes_beyond_a_limit_is_a_named_failure_within_it(excess: str, fenced: None) -> None:
+    body, limits, failure, _ = BEYOND[excess]
+    with closing(PythonProcess(GRADER, limits)) as process:
+        process.grade({}, {"body": "return 1"})
+        began_s = time.monotonic()
+        assert str(process.grade({}, {"body": body}).failure).startswith(failure)
+        assert time.monotonic() - began_s < 5.0
+        assert process.grade({}, {"body": "return 1"}).score == 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("excess", BEYOND)
+def test_it_passes_where_the_limit_is_wider(excess: str, fenced: None) -> None:
+    with closing(PythonProcess(GRADER, BEYOND[excess].freed)) as process:
+        assert process.grade({}, {"body": BEYOND[excess].body}) == PythonAnswer(1.0)
+
+
+COMPAT = """code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+code.write(bytes.fromhex('b814000000cd80c3'))  # getpid as a process of 32 bits asks for it
+return ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))() > 0"""
+ENDS = {
+    "os._exit(3)": "exit code 3",
+    "ctypes.string_at(0)": "signal SIGSEGV",
+    "sys.setrecursionlimit(10**9)\ndef down(): return eval('down()', {'down': down})\ndown()": "signal SIGSEGV",
+    "os.closerange(0, 64)": "exit code",
+    "libc.syscall(0x40000000 + 39)": "signal SIGSYS",
+    COMPAT: "signal SIGSYS",
+}
+
+
+QUICK_ENDS = ("os._exit(3)", COMPAT)
+
+
+@pytest.mark.parametrize("body", [*QUICK_ENDS, *slow(*sorted(ENDS.keys() - QUICK_ENDS))])
+def test_a_process_that_ends_is_a_named_failure_and_the_next_sample_has_another(
+    body: str, fenced: None
+) -> None:
+    if "SIGSYS" in ENDS[body] and platform.machine() != "x86_64":
+        pytest.skip("only x86_64 has other ABIs in the same process")
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        answer = process.grade({}, {"body": body})
+        assert str(answer.failure).startswith(
+            f"python_grader_server_error: the grader's process ended ({ENDS[body]}"
+        )
+        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+
+
+@pytest.mark.slow
+def test_another_abi_is_there_where_calls_are_not_fenced(fenced: None) -> None:
+    if platform.machine() != "x86_64" or not Path("/proc/sys/abi/vsyscall32").exists():
+        pytest.skip("this kernel has no ABI of 32 bits")
+    with closing(PythonProcess(GRADER, LIMITS, FENCE - {"calls"})) as process:
+        assert process.grade({}, {"body": COMPAT}) == PythonAnswer(1.0)
+
+
+SAY = """said = {said}
+for descriptor in range(1, 9):
+    try: os.write(descriptor, said if isinstance(said, bytes) else said.encode())
+    except OSError: pass
+return 0.25"""
+NAME = "sys._getframe(2).f_locals['asked']['of']"
+LINES = {
+    "no JSON": "'no json\\n'",
+    "no name": "'{\"score\": 1}\\n'",
+    "no object": "'[]\\n'",
+    "null": "'null\\n'",
+    "a name of its own": '\'{"of": "", "score": 1}\\n\'',
+    "lists in lists": "'[' * 10**5 + '\\n'",
+    "half a character": "b'\\xff\\xfe\\n'",
+    "a number beyond floats": f"'{{\"of\": \"' + {NAME} + '\", \"score\": 1' + '0' * 400 + '}}\\n'",
+    "no number": f'\'{{"of": "\' + {NAME} + \'", "score": NaN}}\\n\'',
+    "a score in words": f'\'{{"of": "\' + {NAME} + \'", "score": "1"}}\\n\'',
+    "two answers": f'(\'{{"of": "\' + {NAME} + \'", "score": 1}}\\n\') * 2',
+    "a line without an end": "'x' * (3 << 20)",
+}
+
+
+QUICK_LINES = ("no JSON", "lists in lists", "a number beyond floats", "two answers")
+
+
+@pytest.mark.parametrize("line", [*QUICK_LINES, *slow(*sorted(LINES.keys() - QUICK_LINES))])
+def test_a_line_that_is_no_answer_is_a_named_failure_and_none_for_the_next_sample(
+    line: str, fenced: None
+) -> None:
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        said = process.grade({}, {"body": SAY.format(said=LINES[line])})
+        assert said.score is None
+        assert said.failure is not None and said.failure.kind == "python_grader_server_error"
+        assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+
+
+THIEF = """def answer():
+    while True:
+        asked = json.loads(os.read(0, 1 << 16))
+        said = json.dumps({'of': asked['of'], 'score': 0.5}).encode() + b'\\n'
+        for descriptor in range(3, 9):
+            try: os.write(descriptor, said)
+            except OSError: pass
+import json
+threading.Thread(target=answer, daemon=True).start()
+time.sleep(0.05)
+return 0.25"""
+LEFT_BEHIND = {
+    "a thread that reads the next question": THIEF.replace("\\\\n", "\\n"),
+    "an alarm that ends the process": "signal.setitimer(signal.ITIMER_REAL, 0.3)\nreturn 0.25",
+    "a second answer, by its own name": SAY.format(said=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\'')
+    .replace("range(1, 9)", "range(3, 4)")
+    .replace("return", "time.sleep(0.1)\nreturn"),
+}
+
+
+@pytest.mark.parametrize("left", LEFT_BEHIND)
+def test_nothing_that_a_sample_left_behind_answers_for_the_next(left: str, fenced: None) -> None:
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        assert process.grade({}, {"body": "return 1"}).score == 1.0
+        assert process.grade({}, {"body": LEFT_BEHIND[left]}).score == 0.25
+        time.sleep(0.4)
+        for _ in range(3):
+            assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
+
+
+def test_a_thief_of_questions_succeeds_where_threads_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, fenced: None
+) -> None:
+    monkeypatch.setattr(python_process._Child, "_num_threads", lambda _: 1)
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        assert process.grade({}, {"body": LEFT_BEHIND["a thread that reads the next question"]}).score == 0.25
+        assert process.grade({}, {"body": "return 1"}).score == 0.5
+
+
+def test_a_forged_answer_counts_where_questions_have_no_secret_name(
+    monkeypatch: pytest.MonkeyPatch, fenced: None
+) -> None:
+    ahead = SAY.format(said='\'{"of": "7", "score": 0.5}\\n\'')
+    ahead = ahead.replace("return 0.25", "time.sleep(0.2)\nreturn 1")
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "7")
+    monkeypatch.setattr(python_channel.Channel, "holds_something", lambda _: False)
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        assert process.grade({}, {"body": ahead.replace("range(1, 9)", "range(3, 4)")}).score == 0.5
+
+
+def test_bytes_that_come_without_end_hold_nobody_up(fenced: None) -> None:
+    with closing(PythonProcess(GRADER, WIDE._replace(clock_s=1.0))) as process:
+        assert process.grade({}, {"body": DRIP}).failure == ("python_timeout", "no score within 1 s")
+
+
+@pytest.mark.slow
+def test_bytes_that_come_without_end_hold_up_who_does_not_look(
+    monkeypatch: pytest.MonkeyPatch, fenced: None
+) -> None:
+    monkeypatch.setattr(python_channel._Looking, "now_and_then", lambda _: None)
+    with closing(PythonProcess(GRADER, WIDE._replace(clock_s=1.0))) as process:
+        failure = process.grade({}, {"body": DRIP}).failure
+        assert failure is not None and failure.kind == "python_grader_server_error", "nobody looked"
+
+
+def test_what_a_grader_says_of_its_failure_can_be_written_down(fenced: None) -> None:
+    with closing(PythonProcess(GRADER, LIMITS)) as process:
+        failure = process.grade({}, {"body": "raise ValueError(chr(0xd800) + 'x' * 10**6)"}).failure
+    assert failure is not None and len(failure.text.encode()) < 2000
+
+
+def test_a_process_whose_parent_is_gone_ends_by_itself(fenced: None) -> None:
+    limits = Limits(seconds=0.1)
+    with closing(PythonProcess(GRADER, limits)) as process:
+        spent = process.grade({}, {"body": "return resource.getrlimit(resource.RLIMIT_CPU)[1]"})
+    assert spent == PythonAnswer(60.0)
