@@ -12,8 +12,8 @@ opens no socket. Processor time, threads and the clock are watched from here, wh
 off. Hashes of words and the numbers of `random` are fixed: a grader that is asked again says the same.
 
 One child serves many samples. Each question has a name that nobody can know before it is asked, and an answer
-bears it; a child that said something unasked, ended, or left threads behind answers for no other sample: the
-next one gets a fresh child.
+bears it; a child that said something unasked, ended, or goes on by itself (a thread of Python's, processor
+time) answers for no other sample: the next one gets a fresh child.
 """
 
 import json
@@ -42,8 +42,8 @@ HOW_TO_TRUST = (
 )
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_FAILURE_CHARACTERS = 500
-LINGER_S = 0.02
-"""A thread that has been waited for may need a moment to be gone."""
+IDLE_CPU_S = 0.05
+"""A child that took more processor time before it was asked again computes for itself."""
 ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     # Where a machine has a hundred cores, the stacks of as many threads would not fit into the memory allowed.
@@ -117,7 +117,10 @@ class PythonProcess:
             if self._child is None:
                 self._start()
             assert self._child is not None, "it was started"
-            return _answer(self._child.said({"sample": sample, "item": item}))
+            said = self._child.said({"sample": sample, "item": item})
+            if said.get("goes_on"):
+                self.close()
+            return _answer(said)
         except _NoAnswerError:
             self.close()
             raise
@@ -133,7 +136,6 @@ class PythonProcess:
                 f"here, say so: {HOW_TO_TRUST}."
             )
         self._child.said({"source": self._source})
-        self._child.count_threads()
 
     def close(self) -> None:
         """Kill the child with all that it started."""
@@ -166,7 +168,7 @@ class _Child:
             start_new_session=True,
         )
         self._channel = Channel(self._process)
-        self._own_threads = 1
+        self._cpu_when_answered_s = 0.0
 
     def put_up_fence(self) -> list[str]:
         """Limits and fence; what of it the kernel did not grant."""
@@ -179,21 +181,14 @@ class _Child:
         told = self.said({**limits, "fence": sorted(self._fence), "calls": calls and calls.hex()})
         return [str(each) for each in told["missing"]]
 
-    def count_threads(self) -> None:
-        """Those that the libraries of its source began are its own, and may outlive a sample."""
-        self._own_threads = self._num_threads()
-
     def may_go_on(self) -> bool:
         """Whether the next sample may be its: it said nothing unasked, and nothing goes on in it."""
-        if (
+        used_s = self._cpu_s()
+        return not (
             self._channel.holds_something()
-            or self._cpu_s() > self._limits.lifetime_s - 2 * self._limits.seconds
-        ):
-            return False
-        until_s = time.monotonic() + LINGER_S
-        while (linger := self._num_threads() > self._own_threads) and time.monotonic() < until_s:
-            time.sleep(LINGER_S / 20)
-        return not linger
+            or used_s - self._cpu_when_answered_s > IDLE_CPU_S
+            or used_s > self._limits.lifetime_s - 2 * self._limits.seconds
+        )
 
     def said(self, question: Mapping[str, Any]) -> dict[str, Any]:
         """What it says to a question. Raises `_NoAnswerError` where it ends, takes too long or forges."""
@@ -223,6 +218,7 @@ class _Child:
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
             if isinstance(found, dict) and found.get("of") == name:
+                self._cpu_when_answered_s = self._cpu_s()
                 return found
         text = "the grader wrote an answer by itself"
         raise _NoAnswerError("python_grader_server_error", text, is_forged=True)

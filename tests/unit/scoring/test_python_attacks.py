@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from assay.scoring import python_channel, python_process
+from assay.scoring import python_channel
 from assay.scoring.python_fence import FENCE
 from assay.scoring.python_process import Limits, PythonAnswer, PythonProcess
 from grader_attacks import GRADER, ON_FENCE
@@ -294,6 +294,10 @@ time.sleep(0.05)
 return 0.25"""
 LEFT_BEHIND = {
     "a thread that reads the next question": THIEF.replace("\\\\n", "\\n"),
+    "a thread that computes and hides": (
+        "__main__._num_threads = int\n"
+        "threading.Thread(target=exec, args=('while True: pass',), daemon=True).start()\nreturn 0.25"
+    ),
     "an alarm that ends the process": "signal.setitimer(signal.ITIMER_REAL, 0.3)\nreturn 0.25",
     "a second answer, by its own name": SAY.format(said=f'\'{{"of": "\' + {NAME} + \'", "score": 0.25}}\\n\'')
     .replace("range(1, 9)", "range(3, 4)")
@@ -311,12 +315,11 @@ def test_nothing_that_a_sample_left_behind_answers_for_the_next(left: str, fence
             assert process.grade({}, {"body": "return 1"}) == PythonAnswer(1.0)
 
 
-def test_a_thief_of_questions_succeeds_where_threads_are_not_counted(
-    monkeypatch: pytest.MonkeyPatch, fenced: None
-) -> None:
-    monkeypatch.setattr(python_process._Child, "_num_threads", lambda _: 1)
+def test_a_thief_of_questions_succeeds_where_threads_are_not_counted(fenced: None) -> None:
+    """The count is within the grader's process: docs/decisions/0035 says what that means."""
+    hidden = "__main__._num_threads = int\n" + LEFT_BEHIND["a thread that reads the next question"]
     with closing(PythonProcess(GRADER, LIMITS)) as process:
-        assert process.grade({}, {"body": LEFT_BEHIND["a thread that reads the next question"]}).score == 0.25
+        assert process.grade({}, {"body": hidden}).score == 0.25
         assert process.grade({}, {"body": "return 1"}).score == 0.5
 
 
