@@ -7,13 +7,14 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import shapes
 from assay.base.errors import ConfigError
-from assay.scoring.python_graders import refuse_unfenced
+from assay.scoring.python_process import PythonProcess
 from slurm_cluster import SlurmCluster, missing_program
 
 shapes.install()
@@ -21,11 +22,20 @@ shapes.install()
 # A checkout that belongs to somebody else, as in a container, is asked all the same.
 os.environ.update(GIT_CONFIG_COUNT="1", GIT_CONFIG_KEY_0="safe.directory", GIT_CONFIG_VALUE_0="*")
 
-# Where the kernel cannot fence graders, tests of what graders say trust them; those of the fence are skipped.
-try:
-    refuse_unfenced(["a python grader"])
-except ConfigError:
-    os.environ.setdefault("ASSAY_PYTHON_GRADERS", "trusted")
+
+def _why_unfenced() -> str:
+    """What this kernel lacks of the fence of python graders; empty where nothing."""
+    try:
+        with closing(PythonProcess("def grade(sample, item): return 0")) as process:
+            process.grade({}, {})
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+if UNFENCED := _why_unfenced():
+    # Tests of what graders say trust them; those of the fence are skipped.
+    os.environ["ASSAY_PYTHON_GRADERS"] = "trusted"
 
 
 def pytest_runtest_setup() -> None:
@@ -41,10 +51,16 @@ def require(part: str, present: bool, reason: str) -> None:
     pytest.skip(f"{part}: {reason}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def requires() -> Callable[[str, bool, str], None]:
     """`require`, for tests in folders below."""
     return require
+
+
+@pytest.fixture(scope="session")
+def fenced() -> None:
+    """The kernel keeps python graders in."""
+    require("landlock", not UNFENCED, UNFENCED)
 
 
 @pytest.fixture(scope="session")
