@@ -4,7 +4,9 @@ import math
 
 
 def count_text(count: float) -> str:
-    """`42_000_000` -> `42.0 M`; below ten thousand, all digits."""
+    """`42_000_000` -> `42.0 M`; below ten thousand, all digits; from 1e18 on, none but three."""
+    if abs(count) >= 1e18:
+        return f"{count:.3g}"
     for size, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(count) >= size:
             return f"{count / (1e3 if suffix == 'k' else size):.1f} {suffix}"

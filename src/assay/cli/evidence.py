@@ -31,7 +31,7 @@ def evidence() -> None:
 )
 @click.option(
     "--seed-sd",
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, 1),
     default=0.01,
     show_default=True,
     help="Of one recipe's score over its seeds.",

@@ -11,7 +11,9 @@ class LawParameter(Record):
 
     name: str
     estimate: Estimate
-    standard_error: NonNegativeFloat
+    """An end is None where resamples put it beyond any number."""
+    standard_error: NonNegativeFloat | None
+    """Likewise."""
 
 
 class ScalingLaw(Record):

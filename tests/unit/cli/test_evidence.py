@@ -87,6 +87,11 @@ def test_where_no_scale_is_good_enough_none_is_named(runs_csv, capsys):
         ("scale,recipe,seed,score\n1e7,a,0,1\n1e8,b,0,1\n", "no recipe was run at all 2 scales"),
         ("scale,recipe,score\n1e7,a,nan\n", "finite score"),
         ("scale,recipe,score\n", "needs runs at two scales"),
+        (
+            "scale,recipe,score\n"
+            + "".join(f"{n},{r},1e{300 * n}\n" for n in (1, 2) for r in "abcd").replace("600", "3"),
+            "scale 1: a score is beyond 1e+100",
+        ),
     ],
 )
 def test_a_file_that_can_not_be_used_is_named_with_its_fault(text, words, tmp_path, capsys):

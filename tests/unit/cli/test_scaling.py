@@ -117,6 +117,10 @@ def test_a_target_beyond_what_was_tested_is_predicted_and_marked(runs_csv, capsy
         (("--at", "tokens"), "'tokens' is not parameters or tokens or compute=NUMBER"),
         (("--at", "loss=3"), "'loss=3' is not parameters"),
         (("--at", "tokens=-1"), "expected a positive number"),
+        (
+            ("--at", "tokens=1e300"),
+            "target: tokens=1e+300; expected between 1e-100 and 1e+100. Check its unit.",
+        ),
         (("--score", "arc"), "no column 'arc'"),
         (("--drop-highest", "12"), "4 points for the 3 parameters of 'tokens'"),
         (("--form", "chinchilla"), "do not say parameters"),

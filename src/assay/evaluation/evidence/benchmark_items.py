@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int
 
 from assay.base.digest import sha256_of_bytes
 from assay.base.errors import ConfigError, DamagedDataError, DataError
-from assay.evaluation.evidence.interval import clustered_variance, wilson_interval
+from assay.evaluation.evidence.interval import LARGEST_SCORE, clustered_variance, wilson_interval
 from assay.records.benchmark import BenchmarkResult, DetectableEffect
 from assay.records.evaluation import Estimate
 from assay.scoring.item_failure import ItemFailure
@@ -260,8 +260,9 @@ def _are_shares(scores: Float64[np.ndarray, "item"]) -> bool:
 
 
 def _scores(table: pa.Table) -> Float64[np.ndarray, "item"]:
-    filled: np.ndarray = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
-    return filled
+    """NaN where there is none, or the model has diverged."""
+    filled = table["score"].to_numpy(zero_copy_only=False).astype(np.float64)
+    return np.where(np.abs(filled) <= LARGEST_SCORE, filled, np.nan)
 
 
 def _cluster_indices(column: Any) -> Int[np.ndarray, "item"]:

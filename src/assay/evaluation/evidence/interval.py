@@ -27,6 +27,8 @@ ONE_SIDED = 0.95
 """Confidence of guardrails and safety bounds. All must pass, so they share no error (an intersection-union
 test)."""
 
+LARGEST_SCORE = 1e100
+"""A score beyond it is that of a model that has diverged: its square is no number."""
 
 _ALL = 1.0 - 1e-9
 """A cluster with this share of the weight leaves the others none."""

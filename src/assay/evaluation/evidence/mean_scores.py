@@ -17,6 +17,7 @@ from assay.base.errors import DataError
 from assay.evaluation.evidence.failure_rate import independent_trials
 from assay.evaluation.evidence.interval import (
     CONFIDENCE,
+    LARGEST_SCORE,
     Clusters,
     clustered,
     normal_quantile,
@@ -154,10 +155,10 @@ def _paired(differences: Float64[np.ndarray, "row"], clusters: Clusters | None) 
 
 def _scores(table: Any, metric: Metric) -> Float64[np.ndarray, "row"]:
     scores = np.asarray(table[metric.name].to_numpy(), np.float64)
-    if not (is_finite := np.isfinite(scores)).all():
+    if not (is_number := np.abs(scores) <= LARGEST_SCORE).all():
         raise DataError(
-            f"{metric.title} is {scores[~is_finite][0]} in {int((~is_finite).sum()):,} rows: the model that "
-            "was asked has diverged. Train it with a lower learning rate."
+            f"{metric.title} is {scores[~is_number][0]:.3g} in {int((~is_number).sum()):,} rows: the model "
+            "that was asked has diverged. Train it with a lower learning rate."
         )
     return scores
 

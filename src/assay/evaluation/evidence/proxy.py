@@ -18,7 +18,7 @@ from jaxtyping import Float64, Int64
 from scipy.stats import rankdata
 
 from assay.base.errors import DataError
-from assay.evaluation.evidence.interval import CONFIDENCE
+from assay.evaluation.evidence.interval import CONFIDENCE, LARGEST_SCORE
 from assay.records.evaluation import Estimate
 
 NUM_RESAMPLES = 1000
@@ -183,4 +183,9 @@ def _checked(
     for scale, values in checked.items():
         if not np.isfinite(values).all():
             raise DataError(f"scale {scale:g}: a score is not a number. Leave that recipe out at all scales.")
+        if np.abs(values).max() > LARGEST_SCORE:
+            raise DataError(
+                f"scale {scale:g}: a score is beyond {LARGEST_SCORE:g}: a run that diverged, or another unit. "
+                "Leave that recipe out at all scales."
+            )
     return checked

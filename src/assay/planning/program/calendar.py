@@ -111,6 +111,8 @@ class Calendar(FrozenConfig):
     def day_text(self, hour: float, *, begins: bool = False) -> str:
         """`day 37, 9 Feb`: likewise, with its date; `1 Jan, before day 1`."""
         day = self.day_of(hour, begins=begins)
+        if day > (date.max - self.start).days:
+            return f"day {day:.3g}"  # no calendar reaches so far
         on = self.start + timedelta(days=day - 1)
         date_text = f"{on.day} {on:%b}"
         return f"day {day}, {date_text}" if day > 0 else f"{date_text}, before day 1"

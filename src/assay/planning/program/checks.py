@@ -21,6 +21,13 @@ WATCHED = ("device_hours", "decision_day", "failure_share", "gain")
 """What a stop condition may watch besides benchmarks."""
 
 
+MOST = 1e12
+"""Up to which the numbers of a program are anything that is planned: device-hours, items, points, days."""
+
+MOST_DAYS = 3640
+"""As many as a calendar may have."""
+
+
 class ProgramMistake(NamedTuple):
     """Something wrong with a program."""
 
@@ -35,6 +42,9 @@ def problems_of(program: Program, unread: Collection[str] = ()) -> Iterator[Prog
 
     `unread`: dotted keys that were left out because they could not be read; what hangs on them is no mistake.
     """
+    if beyond := list(_beyond_measure("", program.model_dump(mode="json"))):
+        yield from beyond  # with such numbers nothing can be counted on
+        return
     sections = {key.partition(".")[0] for key in unread}
     yield from _dangling(program, {UNREAD, *sections, *(key.rpartition(".")[2] for key in unread)})
     yield from _triangles(program)
@@ -87,6 +97,18 @@ def misfits(program: Program, progress: Progress, unread: Collection[str] = ()) 
             if not is_touched(f"verdicts.{name}", unread):
                 yield from _looks_that_are_not_there(name, program.gates[name], said)
             yield from _not_over(program, progress, name, now, unread)
+
+
+def _beyond_measure(key: str, part: object) -> Iterator[ProgramMistake]:
+    """Numbers that no program has; days of work that no calendar has."""
+    if isinstance(part, dict | list):
+        named = part.items() if isinstance(part, dict) else enumerate(part)
+        for name, value in named:
+            yield from _beyond_measure(f"{key}.{name}".removeprefix("."), value)
+    elif isinstance(part, int | float) and not isinstance(part, bool):
+        most = MOST_DAYS if key.rpartition(".")[2] == "days" else MOST
+        if abs(part) > most:
+            yield ProgramMistake(key, f"expected {most:g} at most (given: {part:g}). Check its unit.")
 
 
 def refuse(found: Iterable[ProgramMistake]) -> None:

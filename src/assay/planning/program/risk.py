@@ -22,16 +22,16 @@ Changes = dict[str, Any]
 class Noise(FrozenConfig):
     """How durations and runs scatter around what was planned. State the rates, or fit them to the ledger."""
 
-    work_factor: PositiveFloat = 1.1
+    work_factor: Annotated[float, Field(gt=0, le=1000)] = 1.1
     """Median of (days that people's work takes) / (days planned)."""
 
-    work_sigma: NonNegativeFloat = 0.3
+    work_sigma: Annotated[float, Field(ge=0, le=5)] = 0.3
     """Standard deviation of its logarithm."""
 
-    run_sigma: NonNegativeFloat = 0.12
+    run_sigma: Annotated[float, Field(ge=0, le=5)] = 0.12
     """The same for the hours of a run; the median is as planned."""
 
-    interrupts_per_device_hour: NonNegativeFloat = 1 / 50_676 + 1 / 2_500
+    interrupts_per_device_hour: Annotated[float, Field(ge=0, le=10_000)] = 1 / 50_676 + 1 / 2_500
     """Hardware (Llama 3's 419 in 54 days on 16,384 devices) and software together."""
 
     interrupts_known_from: PositiveFloat | None = None

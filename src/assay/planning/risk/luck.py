@@ -48,6 +48,9 @@ _AXES = 512
 """Dimensions of the Sobol sequence. A name takes the axis of its hash, or the next free one, so that it keeps
 its luck where others come and go; names beyond the last are drawn at random."""
 
+MANY_PARTS = 1000
+"""More parts than these are summed by their normal law."""
+
 _GATE_AXES = 32
 """Dimensions of that of the few names that gates depend on."""
 
@@ -130,6 +133,9 @@ class Drawing:
         """The sum of as many uniform numbers in [low, high] as a Poisson of this mean asks for; at random."""
         stream = self._stream(*name)
         counts = stream.poisson(rate, self.num_worlds)
+        if counts.max(initial=0) > MANY_PARTS:
+            scatter = np.sqrt(counts / 12.0) * stream.standard_normal(self.num_worlds)
+            return np.asarray(low * counts + (high - low) * (counts / 2.0 + scatter).clip(0.0, counts))
         parts = stream.random((int(counts.max(initial=0)), self.num_worlds))
         is_counted = np.arange(len(parts))[:, None] < counts
         return np.asarray(low * counts + (high - low) * (parts * is_counted).sum(axis=0))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from assay.base.clock import utc_text
 from assay.base.units import count_text, number_of, power_text
 from assay.evaluation.evidence.scaling.study import ExtrapolatedTarget, ScalingStudy
-from assay.records.scaling import BandCheck, ScalingPrediction
+from assay.records.scaling import BandCheck, LawParameter, ScalingPrediction
 from assay.reporting.figures.figure import Figure, Table, figure
 from assay.reporting.figures.scaling_plots import back_test_chart, loss_chart
 from assay.reporting.pages.render import render_page
@@ -102,9 +102,17 @@ def parameters_table(study: ScalingStudy) -> Table:
         study.law.parameters,
         ("parameter", lambda each: each.name),
         ("value", lambda each: f"{each.estimate.value:.5g}"),
-        ("standard error", lambda each: f"{each.standard_error:.3g}"),
-        ("95% interval", lambda each: f"{each.estimate.low:.4g} to {each.estimate.high:.4g}"),
+        ("standard error", lambda each: "—" if each.standard_error is None else f"{each.standard_error:.3g}"),
+        ("95% interval", _interval_text),
     )
+
+
+def _interval_text(parameter: LawParameter) -> str:
+    low, high = (
+        "no number" if end is None else f"{end:.4g}"
+        for end in (parameter.estimate.low, parameter.estimate.high)
+    )
+    return f"{low} to {high}"
 
 
 def targets_table(study: ScalingStudy) -> Table:

@@ -97,6 +97,13 @@ def test_seeds_are_laid_side_by_side_without_the_items_that_failed_in_any(tmp_pa
     assert matrix.num_dropped == 1
 
 
+@pytest.mark.parametrize("far", [1e300, -1e101, float("inf")])
+def test_a_score_of_a_model_that_diverged_is_none(tmp_path: Path, far: float):
+    folders = [saved(tmp_path / "a", [1.0, 0.0, far]), saved(tmp_path / "b", [1.0, 1e100, 1.0], seed=1)]
+    matrix = read_score_matrix(folders)
+    assert matrix.item_ids == ("i000", "i001") and matrix.num_dropped == 1 and matrix.scores.max() == 1e100
+
+
 def test_results_of_other_prompts_are_not_laid_side_by_side(tmp_path: Path):
     one, two = saved(tmp_path / "1", [1.0, 0.0]), saved(tmp_path / "2", [1.0, 0.0], prompt="q")
     with pytest.raises(ConfigError, match="differ in prompt_sha256: p and q"):

@@ -170,10 +170,11 @@ def test_two_evaluations_of_other_labels_are_not_compared(tmp_path: Path) -> Non
         compare_evaluations(one, other, baseline_dir=tmp_path / "a", candidate_dir=tmp_path / "b")
 
 
-def test_a_model_that_diverged_is_said_to_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("error", "said"), [(float("inf"), "inf"), (1e300, r"1e\+300")])
+def test_a_model_that_diverged_is_said_to_have(tmp_path: Path, error: float, said: str) -> None:
     table = numbers_table(1.0)[0]
-    column = pa.array([float("inf")] * 200)
-    with pytest.raises(DataError, match=r"absolute error is inf in 200 rows: the model .* has diverged"):
+    column = pa.array([error] * 200)
+    with pytest.raises(DataError, match=rf"absolute error is {said} in 200 rows: the model .* has diverged"):
         evaluated(tmp_path / "a", table.set_column(2, "absolute_error", column), NumberPredictions(""))
 
 

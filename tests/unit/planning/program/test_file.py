@@ -42,6 +42,15 @@ MISTAKES = [
         "changes: {risks.data_last.effect.days:",
         "sample_first.changes.risks.data_last.effect.days: there is no",
     ),
+    (
+        "device_hours: 18000",
+        "device_hours: 1e300",
+        "budget.device_hours: expected 1e+12 at most (given: 1e+300)",
+    ),
+    ("device_hours: 640,", "device_hours: 1e300,", "confirm.runs.device_hours: expected 1e+12 at most"),
+    ("work: {days: 5, ", "work: {days: 1e300, ", "data_contract.work.0.days: expected 3640 at most"),
+    ("seed_sd: 1.0}", "seed_sd: 1e300}", "benchmarks.helpfulness.seed_sd: expected 1e+12 at most"),
+    ("work_sigma: 0.3", "work_sigma: 1000", "noise.work_sigma: expected 5 or less"),
     ("weeks: 12 ", "weeks: 10000 ", "calendar.weeks: expected 520 or less (given: 10000)"),
     (
         "work: {days: 3, people: {research_scientist: 1}}",
@@ -413,6 +422,11 @@ def test_what_the_program_cannot_do_without_is_not_optional(small_program: Calla
 def test_midnight_ends_one_day_and_begins_the_next(hour: float, ends: str, begins: str) -> None:
     calendar = Calendar(start="2026-11-30", weeks=8)
     assert (calendar.day_text(hour), calendar.day_text(hour, begins=True)) == (ends, begins)
+
+
+def test_a_day_beyond_all_calendars_has_no_date() -> None:
+    calendar = Calendar(start="2026-11-30", weeks=8)
+    assert calendar.day_text(24 * 2.9e6).startswith("day 2900000, ") and calendar.day_text(24e9) == "day 1e+09"
 
 
 def test_a_deadline_is_said_with_its_last_day() -> None:

@@ -39,6 +39,12 @@ def test_interrupts_cost_as_often_and_as_much_as_stated():
     assert (lost == 0).mean() == pytest.approx(np.exp(-0.8), abs=0.01)
 
 
+def test_many_interrupts_cost_as_much_as_stated_in_as_little_memory():
+    lost = Drawing(num_worlds=50_000, seed=0).poisson_sum(1e6, 1.0, 2.0, "x")
+    assert lost.mean() == pytest.approx(1.5e6, rel=1e-4)
+    assert lost.std() == pytest.approx(np.sqrt(1e6 * 7 / 3), rel=0.02)  # rate times the mean square of a part
+
+
 def test_work_scatters_around_the_stated_median(small):
     compiled, luck = drawn(small)
     hours = luck.draws.duration_h[compiled.network.index("prepare")]

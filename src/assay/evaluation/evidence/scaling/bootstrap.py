@@ -48,8 +48,14 @@ def resampled(fit: ScalingFit, *, num_resamples: int = NUM_RESAMPLES, seed: int 
 
 
 def standard_errors(fit: ScalingFit, replicates: Thetas) -> dict[str, float]:
-    """By parameter: the standard deviation over the resamples."""
-    deviations = fit.form.natural(replicates, fit.centre).std(axis=0, ddof=1)
+    """By parameter: the standard deviation over the resamples; infinite where one of them is."""
+    natural = fit.form.natural(replicates, fit.centre)
+    sizes = np.maximum(np.abs(natural).max(axis=0), np.finfo(float).tiny)
+    with np.errstate(
+        invalid="ignore", over="ignore"
+    ):  # in units of the largest, so that no square is beyond all
+        deviations = sizes * (natural / sizes).std(axis=0, ddof=1)
+    deviations[np.isnan(deviations)] = np.inf
     return dict(zip(fit.form.parameter_names, deviations.tolist(), strict=True))
 
 
@@ -57,14 +63,15 @@ def scaling_law(fit: ScalingFit, replicates: Thetas, *, seed: int = 0) -> Scalin
     """The record of a fit: each parameter with its standard error and percentile interval."""
     natural = fit.form.natural(replicates, fit.centre)
     tail = (1 - CONFIDENCE) / 2
-    lows, highs = np.quantile(natural, [tail, 1 - tail], axis=0)
+    with np.errstate(invalid="ignore"):  # between two infinities
+        lows, highs = np.quantile(natural, [tail, 1 - tail], axis=0)
     errors = standard_errors(fit, replicates)
     method = f"percentile bootstrap, {len(replicates)} resamples"
     parameters = tuple(
         LawParameter(
             name=name,
-            estimate=Estimate(value=value, low=float(lows[index]), high=float(highs[index]), method=method),
-            standard_error=errors[name],
+            estimate=Estimate(value=value, low=_number(lows[index]), high=_number(highs[index]), method=method),
+            standard_error=_number(errors[name]),
         )
         for index, (name, value) in enumerate(fit.parameters().items())
     )
@@ -79,3 +86,7 @@ def scaling_law(fit: ScalingFit, replicates: Thetas, *, seed: int = 0) -> Scalin
         num_resamples=len(replicates),
         seed=seed,
     )
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

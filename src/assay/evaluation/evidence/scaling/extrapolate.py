@@ -27,7 +27,13 @@ from assay.evaluation.evidence.scaling.backtest import (
 from assay.evaluation.evidence.scaling.bootstrap import resampled
 from assay.evaluation.evidence.scaling.fit import ScalingFit, fit_scaling_law
 from assay.evaluation.evidence.scaling.forms import ScalingForm, forms_that_suit
-from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables, completed_target
+from assay.evaluation.evidence.scaling.points import (
+    LEAST,
+    MOST,
+    ScalingPoints,
+    Variables,
+    completed_target,
+)
 from assay.evaluation.evidence.scaling.solver import Thetas
 from assay.records.evaluation import Estimate
 from assay.records.scaling import BandCheck, ScalingLaw, ScalingPrediction
@@ -137,6 +143,10 @@ def target_of(form: ScalingForm, target: Mapping[str, float]) -> dict[str, float
     if bad := [name for name, value in target.items() if not (np.isfinite(value) and value > 0)]:
         raise ConfigError(f"target: {bad[0]}={target[bad[0]]:g}; expected a positive number.")
     at = completed_target(target)
+    if far := [name for name, value in at.items() if not LEAST <= value <= MOST]:
+        raise ConfigError(
+            f"target: {far[0]}={at[far[0]]:g}; expected between {LEAST:g} and {MOST:g}. Check its unit."
+        )
     if missing := [name for name in form.variables if name not in at]:
         raise ConfigError(
             f"the target says {', '.join(target) or 'nothing'}; '{form.name}' ({form.formula}) needs also "

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from assay.base.errors import DataError
 from assay.evaluation.evidence.scaling.forms import FORMS, ScalingForm
 from assay.evaluation.evidence.scaling.points import ScalingPoints, Variables
 from assay.evaluation.evidence.scaling.solver import (
@@ -88,7 +89,13 @@ def fit_scaling_law(
     thetas = minimise(features, targets, ones, starts, deltas=falling_deltas(delta))
     reached = objectives(features, targets, ones, thetas, delta)
     best = int(np.nanargmin(np.where(np.isfinite(reached), reached, np.inf)))
-    return ScalingFit(form, points, delta, centre, thetas[best], float(reached[best]))
+    fit = ScalingFit(form, points, delta, centre, thetas[best], float(reached[best]))
+    if runaway := [name for name, value in fit.parameters().items() if not np.isfinite(value)]:
+        raise DataError(
+            f"{runaway[0]} of '{form.name}' ({form.formula}) is beyond any number: the loss does not fall by a "
+            "power. Leave out the runs of highest loss, or choose another form."
+        )
+    return fit
 
 
 def falling_deltas(last: float, *, first: float = _FIRST_DELTA) -> tuple[float, ...]:

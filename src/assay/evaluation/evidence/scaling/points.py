@@ -24,6 +24,8 @@ Variables = Mapping[str, Float64[np.ndarray, "point"]]
 FLOP_PER_PARAMETER_AND_TOKEN = 6.0
 MOST_APART = 10.0
 """Between the FLOP that are given and 6 N D: experts and attention account for less, another unit for more."""
+LEAST, MOST = 1e-100, 1e100
+"""Between which every number of a point lies: no run is beyond, and products of such numbers are numbers."""
 VARIABLES = ("parameters", "tokens", "compute")
 _HEADINGS = {
     "parameters": ("parameters", "params", "n", "model size", "model_size", "num_parameters"),
@@ -79,8 +81,8 @@ def scaling_points(
 ) -> ScalingPoints:
     """Points from arrays by name; what is missing is derived by C = 6 N D.
 
-    Raises `DataError` if a number is not finite and positive, a score is not in [0, 1], or there is nothing
-    to scale with.
+    Raises `DataError` if a number is not positive, or beyond `LEAST` and `MOST`, a score is not in [0, 1], or
+    there is nothing to scale with.
     """
     losses = np.asarray(loss, float)
     variables = _completed({name: np.asarray(values, float) for name, values in given.items()})
@@ -92,6 +94,12 @@ def scaling_points(
             raise DataError(
                 f"{source}: {name} of point {bad[0] + 1} is {values[bad[0]]:g}; every {name} must be "
                 "a positive number. Remove the point, or correct it."
+            )
+        far = np.flatnonzero((values < LEAST) | (values > MOST))
+        if len(far):
+            raise DataError(
+                f"{source}: {name} of point {far[0] + 1} is {values[far[0]]:.3g}, expected between {LEAST:g} "
+                f"and {MOST:g}: a run that diverged, or another unit. Remove the point, or correct it."
             )
     _refuse_contradiction(variables, source)
     numbers = np.arange(len(losses)) if groups is None else np.unique(groups, return_inverse=True)[1]

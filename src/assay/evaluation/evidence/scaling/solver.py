@@ -31,6 +31,8 @@ MAX_ITERATIONS = 60
 TOLERANCE = 1e-12
 """A fit is done when the next step promises to lower its objective by less than this share."""
 _LEAST_DAMPING, _MOST_DAMPING = 1e-12, 1e8
+_SINGULAR = 1e-14
+"""Smallest over largest eigenvalue, below which a matrix is not solved with."""
 
 
 def minimise(
@@ -129,7 +131,9 @@ def _damped_step(here: _Local, damping: Float64[np.ndarray, "fit"]) -> Thetas:
     damped = here.hessian + damping[:, None, None] * positive
     is_broken = ~np.isfinite(damped).all(axis=(1, 2))
     damped[is_broken] = np.eye(num_parameters)
-    is_indefinite = np.linalg.eigvalsh(damped)[:, 0] <= 0
+    sizes = np.linalg.eigvalsh(damped)
+    # Also where it is singular but for rounding: points that do not tell two parameters apart.
+    is_indefinite = sizes[:, 0] <= _SINGULAR * sizes[:, -1]
     damped[is_indefinite] = (1 + damping[is_indefinite])[:, None, None] * positive[is_indefinite]
     step: np.ndarray = -np.linalg.solve(damped, here.gradient[..., None])[..., 0]
     return step

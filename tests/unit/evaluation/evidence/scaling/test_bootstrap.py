@@ -7,6 +7,7 @@ import pytest
 
 from assay.evaluation.evidence.scaling.bootstrap import bootstrap, resample_counts, scaling_law, standard_errors
 from assay.evaluation.evidence.scaling.fit import fit_scaling_law
+from assay.evaluation.evidence.scaling.forms import FORMS
 from assay.evaluation.evidence.scaling.points import scaling_points
 
 PUBLISHED = {"A": 124.5, "B": 1293.3, "E": 0.0257, "alpha": 0.0154, "beta": 0.0206}
@@ -65,3 +66,16 @@ def test_the_record_of_a_law_names_its_points_and_survives_json(ladder):
     law = scaling_law(fit, bootstrap(fit, resample_counts(points.groups, 100, np.random.default_rng(0))))
     assert law.points_sha256 == points.sha256()
     assert type(law).from_json(law.to_json(), source="law") == law
+
+
+def test_coefficients_as_large_as_numbers_get_have_errors_that_are_numbers_or_none():
+    tokens = np.geomspace(1e7, 1e9, 24)
+    loss = (2 + (2e7 / tokens) ** 22) * np.exp(0.01 * np.random.default_rng(0).standard_normal(24))
+    fit = fit_scaling_law(scaling_points(loss, tokens=tokens), FORMS["tokens"])
+    replicates = bootstrap(fit, resample_counts(fit.points.groups, 200, np.random.default_rng(0)))
+    coefficient = scaling_law(fit, replicates).parameters[0]
+    assert coefficient.estimate.value > 1e155 and coefficient.standard_error > 1e155
+    replicates[:20, -1] = 50.0  # an exponent whose coefficient no number holds
+    coefficient = scaling_law(fit, replicates).parameters[0]
+    assert coefficient.standard_error is None and coefficient.estimate.high is None
+    assert coefficient.estimate.low is not None

@@ -85,3 +85,34 @@ def test_points_that_can_not_tell_the_parameters_apart_are_refused(ladder):
         fit_scaling_law(scaling_points(points.loss, tokens=points.variables["tokens"]))
     with pytest.raises(ConfigError, match="'kaplan' is no form"):
         form_named("kaplan")
+
+
+def _grid(loss_of):
+    parameters, tokens = np.repeat(np.geomspace(1e7, 1e9, 6), 4), np.tile(np.geomspace(1e8, 1e11, 4), 6)
+    luck = np.exp(0.003 * np.random.default_rng(0).standard_normal(24))
+    return scaling_points(loss_of(parameters, tokens) * luck, parameters=parameters, tokens=tokens)
+
+
+@pytest.mark.parametrize("form", ["chinchilla", "over-training"])
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        lambda parameters, tokens: 2 + 400 / tokens**0.28,
+        lambda parameters, tokens: np.ones(24),
+        lambda parameters, tokens: np.where(parameters < 2e7, 5.0, 2.0),
+        lambda parameters, tokens: 2 + parameters / 1e9 + tokens / 1e11,
+    ],
+    ids=["no parameters", "noise", "a step", "rising"],
+)
+def test_points_that_do_not_tell_two_terms_apart_are_fitted_as_well_as_any_law_does(loss_of, form):
+    points = _grid(loss_of)
+    fit = fit_scaling_law(points, FORMS[form], num_starts=16)
+    assert np.median(np.abs(fit.residuals())) < 0.004
+    assert all(np.isfinite(list(fit.parameters().values())))
+
+
+def test_a_loss_that_falls_off_a_cliff_is_no_power_law():
+    parameters = np.geomspace(1e9, 1.1e9, 24)
+    points = scaling_points(np.exp(100 * (1.1e9 - parameters) / 1e8), parameters=parameters, tokens=parameters)
+    with pytest.raises(DataError, match="is beyond any number: the loss does not fall by a power"):
+        fit_scaling_law(points, FORMS["tokens"])

@@ -79,9 +79,15 @@ def test_a_score_in_percent_is_refused(tmp_path):
 
 
 def test_numbers_whose_product_no_number_holds_are_refused_in_a_sentence(tmp_path):
-    (tmp_path / "huge.csv").write_text("parameters,tokens,loss\n1e200,1e200,2.0")
-    with pytest.raises(DataError, match="compute of point 1 is inf; every compute must be a positive number"):
+    (tmp_path / "huge.csv").write_text("parameters,tokens,loss\n1e99,1e99,2.0")
+    with pytest.raises(DataError, match=r"compute of point 1 is 6e\+198, expected between"):
         read_points(tmp_path / "huge.csv")
+
+
+@pytest.mark.parametrize("line", ["1e7,1e9,1e300", "1e7,1e9,1e-300", "1e7,1e101,3", "1e-101,1e9,3"])
+def test_a_number_that_no_run_has_is_refused(tmp_path, line):
+    with pytest.raises(DataError, match=r"of point 2 is 1e.*, expected between 1e-100 and 1e\+100: a run that"):
+        read_points(written(tmp_path, f"parameters,tokens,loss\n1e7,1e9,4\n{line}\n"))
 
 
 def test_equal_points_have_equal_digests():

@@ -8,7 +8,13 @@ from scipy.optimize import minimize
 
 from assay.evaluation.evidence.scaling.fit import falling_deltas
 from assay.evaluation.evidence.scaling.forms import FORMS
-from assay.evaluation.evidence.scaling.solver import _local, minimise, objectives
+from assay.evaluation.evidence.scaling.solver import (
+    _damped_step,
+    _Local,
+    _local,
+    minimise,
+    objectives,
+)
 
 DELTAS = falling_deltas(1e-3)
 
@@ -80,3 +86,11 @@ def test_a_start_from_which_nothing_is_finite_hurts_nobody_else(problem):
     found = minimise(features, targets, np.ones(len(targets)), wild, deltas=DELTAS)
     alone = minimise(features, targets, np.ones(len(targets)), start, deltas=DELTAS)
     np.testing.assert_allclose(found[:1], alone, rtol=1e-6)
+
+
+def test_where_parameters_are_not_told_apart_a_step_still_leads_down():
+    slopes = np.random.default_rng(0).integers(1, 9, size=(200, 3)).astype(float)
+    singular = slopes[:, :, None] * slopes[:, None, :]  # of rank one, with no rounding
+    here = _Local(np.ones(200), slopes, singular, singular)
+    steps = _damped_step(here, np.full(200, 1e-12))
+    assert np.isfinite(steps).all() and ((steps * slopes).sum(axis=1) < 0).all()
