@@ -367,14 +367,15 @@ def scaling_clause(found: ForecastFacts, least_effect: float, unit: str) -> Clau
 
 def plan_clause(rule: PlanRule, plan: PlanFacts) -> Clause:
     """Whether the plan's simulation is in time and in budget often enough."""
-    on_time, in_budget, source = plan
+    on_time, in_budget, source, decision = plan
     is_met = on_time >= rule.p_on_time and in_budget >= rule.p_in_budget
     return Clause(
         name="plan",
         type="plan",
         verdict="pass" if is_met else "fail",
         asks=f"on time with {chance_text(rule.p_on_time)}, in budget with {chance_text(rule.p_in_budget)}",
-        seen=f"on time {chance_text(on_time)}, in budget {chance_text(in_budget)}",
+        seen=f"on time {chance_text(on_time)}, in budget {chance_text(in_budget)}"
+        f"{decision and f'; {decision}'}",
         value=min(on_time - rule.p_on_time, in_budget - rule.p_in_budget),
         bound=0.0,
         reason="The plan holds." if is_met else "The plan is too risky.",

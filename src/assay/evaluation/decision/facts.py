@@ -142,6 +142,8 @@ class PlanFacts(NamedTuple):
     in_budget: float
     """Likewise."""
     source: Source
+    decision: str = ""
+    """When the program decides, with dates, and what it has spent by then; empty where the offer says none."""
 
 
 class FileFacts(NamedTuple):

@@ -31,6 +31,7 @@ from assay.launch.campaign.forecast import forecast_of
 from assay.launch.campaign.scores import ScoredRun, benchmark_scores, scores_beside
 from assay.launch.campaign.seal import Bench, seal_of
 from assay.launch.run import existing_run
+from assay.planning.program.offer import Offer
 from assay.records.coverage import Coverage
 from assay.records.decision import Source
 from assay.records.drill import DrillReport
@@ -109,7 +110,9 @@ def _plan(rule: PlanRule, folder: Path) -> PlanFacts:
             f"{source.path}: not an offer of a plan: it has no 'safety'. Write it with 'assay plan'."
         )
     over_budget = _number(safety, "p_over_budget", source)
-    return PlanFacts(_number(safety, "p_on_time", source), 1.0 - over_budget, source)
+    on_time = _number(safety, "p_on_time", source)
+    decision = Offer.from_tree(tree, source=source.path).decision_text() if "calendar" in tree else ""
+    return PlanFacts(on_time, 1.0 - over_budget, source, decision)
 
 
 def _forecast_on_file(path: Path) -> ForecastFacts:

@@ -1,11 +1,12 @@
 """The plan that is offered: the scope that was chosen, its schedule, and how safe it is, beside the calm
 optimum."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from assay.base.config import FrozenConfig
+from assay.planning.program.calendar import Calendar
 from assay.planning.program.plan import Plan
 from assay.planning.program.risk import Probability
 from assay.records.record import Record
@@ -68,6 +69,8 @@ class TriedScope(FrozenConfig):
 class Offer(Record):
     """What is proposed to the program's owners, and what it was chosen from."""
 
+    added: ClassVar = frozenset(("calendar", "decide_by"))
+
     program: str
     program_sha256: str
     """Digest of the program at its full scope, which the moves are patches on."""
@@ -85,3 +88,18 @@ class Offer(Record):
     tried: tuple[TriedScope, ...]
     spent_s: NonNegativeFloat
     """Seconds that the search, the schedules and the simulations took."""
+    calendar: Calendar | None = None
+    """The program's: which dates its days are. None where it was made before that was kept."""
+    decide_by: str = ""
+    """The moment by which the decision must stand; likewise."""
+
+    def decision_text(self) -> str:
+        """`decision on day 41, 13 Feb (80% of worlds: ...), due by the end of week 8 (day 56, 28 Feb), after
+        15,040 device-hours`: medians; empty where no calendar was kept."""
+        if self.calendar is None:
+            return ""
+        days, hours = self.safety.decision_day, self.safety.device_hours
+        low, middle, high = (self.calendar.day_text(24 * each) for each in (days.p10, days.p50, days.p90))
+        due = self.calendar.deadline_text(self.decide_by)
+        spread = f"80% of worlds: {low}, to {high}"
+        return f"decision on {middle} ({spread}), due by the {due}, after {hours.p50:,.0f} device-hours"

@@ -98,6 +98,8 @@ def make_offer(
         calm_safety=safety_of(calm_outcome),
         tried=choice.tried,
         spent_s=round(clock.monotonic_s() - began_s, 3),
+        calendar=choice.program.calendar,
+        decide_by=choice.program.decision.by,
     )
     return Offered(offer, choice.program, outcome, calm_outcome, solver)
 

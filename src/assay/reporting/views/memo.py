@@ -159,7 +159,8 @@ def next_text(decision: Decision) -> str:
         known = "its recipe is the new known-good one"
         if "plan" in decision.not_asked:
             return f"{known}; price and date of scaling it are not known, since no plan was asked for"
-        return f"{known}; the plan says price and date of scaling it"
+        said = [clause.seen for gate in decision.gates for clause in gate.clauses if clause.type == "plan"]
+        return f"{known}; of scaling it the plan says: {said[0]}" if said else known
     if decision.cheapest is None:
         return "people's work; see the open clauses"
     lasts = decision.next_wall_s

@@ -147,11 +147,14 @@ def test_a_plan_and_a_forecast_are_clauses(config_of, facts_of):
     config = config_of(rule=rule)
     plan, forecast = Source(path="plan.json", sha256="p"), Source(path="forecast.json", sha256="f")
     facts = facts_of(config, BROAD)._replace(
-        files=FileFacts(plan=PlanFacts(on_time=0.87, in_budget=0.79, source=plan)),
+        files=FileFacts(
+            plan=PlanFacts(on_time=0.87, in_budget=0.79, source=plan, decision="decision on day 41")
+        ),
         forecast=ForecastFacts(TargetGain(low=0.01, value=0.03), "", (forecast,)),
     )
     clauses = _clauses(judge_gates(config, facts))
     assert (clauses["plan"].verdict, clauses["target scale"].verdict) == ("fail", "undecided")
+    assert clauses["plan"].seen == "on time 87%, in budget 79%; decision on day 41"
     assert (clauses["plan"].evidence, clauses["target scale"].evidence) == ((plan,), (forecast,))
 
 

@@ -56,6 +56,11 @@ def test_what_is_recommended_has_price_time_owner_and_alternative(memo, decision
     unplanned = decision("yes", "scale").model_copy(update={"not_asked": ("plan",)})
     text = render(memo(unplanned))
     assert "price and date of scaling it are not known, since no plan was asked for" in text
+    planned = decision("yes", "scale")
+    seen = "on time 95%, in budget 99%; decision on day 41, 13 Feb"
+    clause = planned.gates[0].clauses[0].model_copy(update={"type": "plan", "seen": seen})
+    gate = planned.gates[0].model_copy(update={"clauses": (*planned.gates[0].clauses, clause)})
+    assert f"of scaling it the plan says: {seen}" in render(memo(planned.model_copy(update={"gates": (gate,)})))
     assert "forgoes +2.00 points [95%: +0.50 to +3.50]" in text
     assert "nobody is named" in text
     stopped = decision("no", "stop")
