@@ -81,6 +81,7 @@ agreement: .venv-bench-trl/.installed  ## losses and gradients beside TRL's own
 bench: .venv-bench-loader/.installed .venv-bench-trainer/.installed .venv-bench-trl/.installed  ## peers side by side
 	.venv-bench-loader/bin/python benchmarks/loader.py
 	.venv-bench-trainer/bin/python benchmarks/trainer.py
+	$(BIN)/python benchmarks/scale.py
 	.venv-bench-trl/bin/python benchmarks/methods.py
 	$(BIN)/python benchmarks/generation.py
 	$(BIN)/python benchmarks/evidence.py

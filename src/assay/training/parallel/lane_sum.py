@@ -26,6 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from assay.records.phase import Phase
 from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.swap import Transfer, swap
 from assay.training.parallel.tree import PartialSums
 
 GradientSum = Literal["tree", "all_reduce"]
@@ -195,26 +196,10 @@ def sum_over_ranks(buffer: Float[Tensor, "number"], group: dist.ProcessGroup) ->
         is_low = rank < partner
         kept, given = (low, high) if is_low else (high, low)
         received = torch.empty_like(kept)
-        _swap(given, received, partner, group)
+        swap([Transfer(partner, given)], [Transfer(partner, received)], group)
         kept += received
         rounds.append((partner, kept, given))
         start, stop = (start, middle) if is_low else (middle, stop)
         distance *= 2
     for partner, kept, given in reversed(rounds):
-        _swap(kept, given, partner, group)
-
-
-def _swap(
-    outgoing: Float[Tensor, "given"],
-    incoming: Float[Tensor, "kept"],
-    partner: int,
-    group: dist.ProcessGroup,
-) -> None:
-    """Send one tensor to the partner while receiving another from it; an empty one is not sent."""
-    swaps = [
-        dist.P2POp(operation, tensor, partner, group)
-        for operation, tensor in ((dist.isend, outgoing), (dist.irecv, incoming))
-        if tensor.numel()
-    ]
-    for work in dist.batch_isend_irecv(swaps) if swaps else ():
-        work.wait()
+        swap([Transfer(partner, kept)], [Transfer(partner, given)], group)

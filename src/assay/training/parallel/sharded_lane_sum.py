@@ -34,6 +34,7 @@ from torch.distributed.tensor import DTensor
 from assay.records.phase import Phase
 from assay.training.parallel.lane_sum import OnOwnGradients
 from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.swap import all_to_all
 from assay.training.parallel.tree import PartialSums
 
 OnGradients = Callable[[Sequence[int], Sequence[Float[Tensor, "..."]]], None]
@@ -85,9 +86,10 @@ class TreeReduceScatter:
         if of_round is None:
             output_tensor.zero_()
             return
-        received = torch.empty_like(input_tensor)
-        dist.all_to_all_single(received, input_tensor, group=group)
-        self._add(of_round, list(received.view(group.size(), -1).unbind()))
+        sent = input_tensor.view(group.size(), -1)
+        received = torch.empty_like(sent)
+        all_to_all(received, sent, group)
+        self._add(of_round, list(received.unbind()))
         if not of_round.is_last:
             output_tensor.zero_()
             return

@@ -345,10 +345,10 @@ def numbers_sent(ranks: Ranks, numbers: int) -> int:
     sent: list[int] = []
     make = dist.P2POp
 
-    def counted(operation, tensor: Tensor, *rest):
+    def counted(operation, tensor: Tensor, **where):
         if operation is dist.isend:
             sent.append(tensor.numel())
-        return make(operation, tensor, *rest)
+        return make(operation, tensor, **where)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "P2POp", counted)

@@ -1,0 +1,105 @@
+"""Nodes of a cluster on one machine: network namespaces, each behind a link of a stated rate.
+
+    node 0: eth0 --- rate ---+
+    node 1: eth0 --- rate ---+--- switch (a bridge in a namespace of its own)
+    node 2: eth0 --- rate ---+
+
+Each link is limited both ways by a token bucket (tbf). Nothing of the machine's own network is touched; it takes
+root, `ip` and `tc`.
+"""
+
+import ctypes
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+INTERFACE = "eth0"
+"""In every node."""
+NETWORK = 0x40000000
+"""CLONE_NEWNET of setns(2)."""
+BURST_KB = 32
+QUEUE_MS = 400
+
+
+class Node(NamedTuple):
+    """A namespace, and its address as the others reach it."""
+
+    namespace: str
+    address: str
+
+    def enter(self) -> None:
+        """Move this process there, for good."""
+        with Path("/run/netns", self.namespace).open() as place:
+            if ctypes.CDLL(None, use_errno=True).setns(place.fileno(), NETWORK):  # os.setns is of Python 3.12
+                raise OSError(ctypes.get_errno(), f"setns to {self.namespace}")
+
+
+def missing() -> str | None:
+    """Why there can be no such nodes here; None if there can."""
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            return f"no program '{program}' (Debian: iproute2)"
+    name = f"assay-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"no network namespaces ({made.stderr.strip()})"
+    _run("ip", "netns", "del", name)
+    return None
+
+
+@contextmanager
+def linked_nodes(num_nodes: int, rate: str) -> Iterator[list[Node]]:
+    """So many nodes, whose links carry `rate` (as tc has it: 100mbit) each way."""
+    name = f"assay-{os.getpid()}"
+    switch, nodes = f"{name}-switch", [Node(f"{name}-{i}", f"10.77.0.{i + 1}") for i in range(num_nodes)]
+    made: list[str] = []
+    try:
+        for namespace in (switch, *(node.namespace for node in nodes)):
+            _run("ip", "netns", "add", namespace)
+            made.append(namespace)
+            _run("ip", "-n", namespace, "link", "set", "lo", "up")
+        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for i, node in enumerate(nodes):
+            _link(node, switch, f"port{i}", rate)
+        yield nodes
+    finally:
+        for namespace in made:
+            _run("ip", "netns", "del", namespace)
+
+
+def _link(node: Node, switch: str, port: str, rate: str) -> None:
+    peer = ("peer", "name", port, "netns", switch)
+    _run("ip", "-n", node.namespace, "link", "add", INTERFACE, "type", "veth", *peer)
+    _run("ip", "-n", switch, "link", "set", port, "master", "bridge")
+    _run("ip", "-n", node.namespace, "address", "add", f"{node.address}/24", "dev", INTERFACE)
+    for namespace, end in ((node.namespace, INTERFACE), (switch, port)):
+        _run("ip", "-n", namespace, "link", "set", end, "up")
+        bucket = ("rate", rate, "burst", f"{BURST_KB}kb", "latency", f"{QUEUE_MS}ms")
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", end, "root", "tbf", *bucket)
+
+
+def forked_at(nodes: Sequence[Node], program: Callable[[int], None]) -> None:
+    """Have a fork of this process run `program` with its number on each node; raises where one fails."""
+    children = []
+    for number, node in enumerate(nodes):
+        if not (child := os.fork()):
+            try:
+                node.enter()
+                program(number)
+            except BaseException as error:
+                print(f"node {number}: {error!r}", flush=True)
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    ends = [os.waitpid(child, 0)[1] for child in children]
+    if any(ends):
+        raise RuntimeError("a node failed")
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,0 +1,94 @@
+"""The exchange of gradients on slow links, beside the backend's all_reduce: `benchmarks/scale.py [--quick]`.
+
+Each rank is in a network namespace behind a link of 100 Mbit/s each way, so that it is the bytes that take time
+and not this machine's memory. Ours and gloo's all_reduce sum the same buffer in turn; a turn takes as long as its
+slowest rank.
+
+The last line printed is one JSON object: `exchange_vs_all_reduce` is the worst ratio, then that of each size.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.training.parallel.ranks import Ranks
+from network_links import forked_at, linked_nodes, missing
+from trainer import describe_machine
+
+RATE, BITS_PER_S = "100mbit", 100e6
+NUM_BYTES = 4_000_000
+PORT = 29_555
+WORLD_SIZES = (2, 4, 8)
+Exchange = Callable[[torch.Tensor], None]
+
+
+def seconds(ranks: Ranks, exchange: Exchange) -> float:
+    """Of one turn, on the slowest rank."""
+    buffer = torch.full((NUM_BYTES // 4,), float(ranks.rank))
+    dist.barrier(ranks.control)
+    began_s = time.perf_counter()
+    exchange(buffer)
+    took = torch.tensor([time.perf_counter() - began_s])
+    assert buffer[0] == buffer[-1] == sum(range(ranks.world_size))
+    dist.all_reduce(took, dist.ReduceOp.MAX, group=ranks.control)
+    return took.item()
+
+
+def measure(world_size: int, rounds: int) -> dict[str, float]:
+    """Medians: seconds of ours and of all_reduce."""
+    with tempfile.TemporaryDirectory() as folder, linked_nodes(world_size, RATE) as nodes:
+        found = Path(folder) / "found.json"
+
+        def be_rank(rank: int) -> None:
+            meeting = f"tcp://{nodes[0].address}:{PORT}"
+            ranks = Ranks.join(rank=rank, world_size=world_size, rendezvous=meeting, num_threads=1)
+            group = ranks.outer
+            assert group is not None
+            contenders: dict[str, Exchange] = {
+                "ours": lambda buffer: sum_over_ranks(buffer, group),
+                "all_reduce": lambda buffer: dist.all_reduce(buffer, group=group),
+            }
+            for exchange in contenders.values():  # connections are made at the first use
+                seconds(ranks, exchange)
+            turns = [{name: seconds(ranks, each) for name, each in contenders.items()} for _ in range(rounds)]
+            if rank == 0:
+                medians = {name: statistics.median(turn[name] for turn in turns) for name in contenders}
+                found.write_text(json.dumps(medians))
+            ranks.leave()
+
+        forked_at(nodes, be_rank)
+        medians: dict[str, float] = json.loads(found.read_text())
+        return medians
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three turns instead of seven")
+    options = parser.parse_args()
+    if (reason := missing()) is not None:
+        sys.exit(f"benchmarks/scale.py: {reason}; run it as root where namespaces can be made")
+    describe_machine()
+    print(f"{NUM_BYTES / 1e6:g} MB on links of {RATE}, each way; seconds")
+    print("ranks  least  ours  all_reduce  ratio")
+    ratios = {}
+    for world_size in WORLD_SIZES:
+        took = measure(world_size, rounds=3 if options.quick else 7)
+        least_s = 2 * NUM_BYTES * 8 / BITS_PER_S * (world_size - 1) / world_size
+        ratios[f"exchange_vs_all_reduce_{world_size}"] = ratio = took["ours"] / took["all_reduce"]
+        print(f"{world_size:5}  {least_s:.3f} {took['ours']:.3f}  {took['all_reduce']:10.3f}  {ratio:.2f}")
+    figures = {"exchange_vs_all_reduce": max(ratios.values()), **ratios}
+    print(json.dumps({name: round(value, 3) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main()

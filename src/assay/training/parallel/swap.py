@@ -1,0 +1,50 @@
+"""Tensors that change hands between ranks, both ways at once.
+
+Receives are posted before sends. A gloo connection reads what comes in only where a receive waits for it: with
+the sends first, each side's own goes out before it takes anything in, and a real link carries one direction at
+a time. On loopback, where memory is the limit, the order makes no difference.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+class Transfer(NamedTuple):
+    """What goes to a rank of the group, or room for what comes from it."""
+
+    peer: int
+    tensor: Shaped[Tensor, "..."]
+
+
+def swap(sends: Sequence[Transfer], receives: Sequence[Transfer], group: dist.ProcessGroup) -> None:
+    """Send and receive; messages of two ranks arrive in their order, and an empty one is not sent."""
+    operations = [
+        dist.P2POp(operation, message.tensor, group=group, group_peer=message.peer)
+        for operation, messages in ((dist.irecv, receives), (dist.isend, sends))
+        for message in messages
+        if message.tensor.numel()
+    ]
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()
+
+
+def all_to_all(
+    received: Shaped[Tensor, "rank number"], sent: Shaped[Tensor, "rank number"], group: dist.ProcessGroup
+) -> None:
+    """Row r of `sent` goes to rank r, whose row comes into `received`.
+
+    On a CPU in rounds, in each of which a rank has one partner to send to and one to receive from: gloo's own
+    collective sends first. NCCL's goes both ways.
+    """
+    if sent.device.type != "cpu":
+        dist.all_to_all_single(received, sent, group=group)
+        return
+    rank, world_size = group.rank(), group.size()
+    received[rank] = sent[rank]
+    for distance in range(1, world_size):
+        to, source = (rank + distance) % world_size, (rank - distance) % world_size
+        swap([Transfer(to, sent[to])], [Transfer(source, received[source])], group)

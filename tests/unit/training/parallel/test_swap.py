@@ -1,0 +1,61 @@
+"""Tensors between ranks: the right ones, and each receive posted before the send beside it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.training.parallel.ranks import Ranks
+from assay.training.parallel.swap import Transfer, all_to_all, swap
+from forked_ranks import on_ranks
+
+
+def posted(ranks: Ranks) -> list[list[str]]:
+    """What each batch asked for, in its order."""
+    group, batches = ranks.control, []
+    make = dist.batch_isend_irecv
+
+    def seen(operations):
+        batches.append([operation.op.__name__ for operation in operations])
+        return make(operations)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "batch_isend_irecv", seen)
+        sum_over_ranks(torch.ones(8), group)
+        all_to_all(torch.empty(ranks.world_size, 3), torch.ones(ranks.world_size, 3), group)
+    return batches
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_receives_are_posted_before_sends(world_size: int, tmp_path: Path) -> None:
+    """The other way round gloo uses a link in one direction at a time, which no test on loopback can see."""
+    for batches in on_ranks(world_size, posted, tmp_path):
+        assert batches and all(batch == ["irecv", "isend"] for batch in batches)
+
+
+def rows(ranks: Ranks) -> tuple[list[list[float]], list[list[float]]]:
+    sent = torch.arange(2.0 * ranks.world_size).view(-1, 2) + 100 * ranks.rank
+    received, expected = torch.full_like(sent, -1), torch.full_like(sent, -1)
+    all_to_all(received, sent, ranks.control)
+    dist.all_to_all_single(expected, sent, group=ranks.control)
+    return received.tolist(), expected.tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_rounds_bring_what_the_backends_own_all_to_all_brings(world_size: int, tmp_path: Path) -> None:
+    for received, expected in on_ranks(world_size, rows, tmp_path):
+        assert received == expected
+
+
+def unequal(ranks: Ranks) -> list[float]:
+    room = [torch.full((size,), -1.0) for size in (2, 0, 3)]
+    sent = [torch.full((size,), 10.0 * size + ranks.rank) for size in (2, 0, 3)]
+    peer = 1 - ranks.rank
+    swap([Transfer(peer, each) for each in sent], [Transfer(peer, each) for each in room], ranks.control)
+    return torch.cat(room).tolist()
+
+
+def test_messages_between_two_ranks_keep_their_order_and_empty_ones_take_no_part(tmp_path: Path) -> None:
+    assert on_ranks(2, unequal, tmp_path) == [[21, 21, 31, 31, 31], [20, 20, 30, 30, 30]]
