@@ -4,8 +4,8 @@
     node 1: eth0 --- rate ---+--- switch (a bridge in a namespace of its own)
     node 2: eth0 --- rate ---+
 
-Each link is limited both ways by a token bucket (tbf). Nothing of the machine's own network is touched; it takes
-root, `ip` and `tc`.
+Each link is limited both ways by a token bucket (tbf). Nothing of the machine's own network is touched; it
+takes root, `ip` and `tc`.
 """
 
 import ctypes

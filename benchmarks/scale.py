@@ -1,8 +1,8 @@
 """The exchange of gradients on slow links, beside the backend's all_reduce: `benchmarks/scale.py [--quick]`.
 
 Each rank is in a network namespace behind a link of 100 Mbit/s each way, so that it is the bytes that take time
-and not this machine's memory. Ours and gloo's all_reduce sum the same buffer in turn; a turn takes as long as its
-slowest rank.
+and not this machine's memory. Ours and gloo's all_reduce sum the same buffer in turn; a turn takes as long as
+its slowest rank.
 
 The last line printed is one JSON object: `exchange_vs_all_reduce` is the worst ratio, then that of each size.
 """
@@ -19,7 +19,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel.exchange import sum_over_ranks
+from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.ranks import Ranks
 from network_links import forked_at, linked_nodes, missing
 from trainer import describe_machine
@@ -27,7 +29,7 @@ from trainer import describe_machine
 RATE, BITS_PER_S = "100mbit", 100e6
 NUM_BYTES = 4_000_000
 PORT = 29_555
-WORLD_SIZES = (2, 4, 8)
+WORLD_SIZES = range(2, 9)
 Exchange = Callable[[torch.Tensor], None]
 
 
@@ -53,8 +55,9 @@ def measure(world_size: int, rounds: int) -> dict[str, float]:
             ranks = Ranks.join(rank=rank, world_size=world_size, rendezvous=meeting, num_threads=1)
             group = ranks.outer
             assert group is not None
+            plan = exchange_plan(LaneShares(1 << (world_size - 1).bit_length(), world_size))  # a block each
             contenders: dict[str, Exchange] = {
-                "ours": lambda buffer: sum_over_ranks(buffer, group),
+                "ours": lambda buffer: sum_over_ranks([buffer], plan, group),
                 "all_reduce": lambda buffer: dist.all_reduce(buffer, group=group),
             }
             for exchange in contenders.values():  # connections are made at the first use

@@ -163,7 +163,9 @@ class Protected:
         """None checks as often as the recipe's default says."""
         model = initial_model(method, seed=SEED, device=ranks.device)
         optimizer = build_optimizer(model, OPTIMIZER)
-        self.lane_sum = LaneSum(model, ranks, "tree", enter_phase=self.recorder.phase)
+        self.lane_sum = LaneSum(
+            model, ranks, LaneShares(LANES, ranks.world_size), "tree", enter_phase=self.recorder.phase
+        )
         log = CommitLog(open_store(task.folder), attempt=1)
         self.saver = Saver(training_parts(model, optimizer), ranks, log, RetentionConfig(), self.clock)
         forward = LaneForward(method, device=ranks.device, precision=self.config.precision, seed=SEED)

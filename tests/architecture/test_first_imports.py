@@ -123,7 +123,7 @@ WRONG = (
     ("rollout RUN --step 2 --row 0", "learns from the rows of its dataset"),
     ("train recipe.yaml --run-id RUN", "exists in"),
     ("train recipe.yaml --run-id a/b", "a/b"),
-    ("train recipe.yaml --workers 3", "--workers 3"),
+    ("train recipe.yaml --workers 9", "--workers 9"),
     ("train recipe.yaml trainer.lr=3", "trainer.lr"),
     ("train recipe.yaml --faults rows.csv", "rows.csv"),
     ("train recipe.yaml --from RUN", "has not a commit"),

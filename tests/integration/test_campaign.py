@@ -176,7 +176,7 @@ def _assert_a_holdout_is_scored_on_the_last_weights(
         ("rule.primary=[likelyhood]", "benchmark 'likelyhood' is asked for"),
         ("seeds=1", "cannot tell luck from effect"),
         ("looks=[3]", "not before the last one"),
-        ("workers=3", "it is one of 1, 2, 4, 8"),
+        ("workers=9", "can be shared by 1 to 8 workers"),
         ("recipe=nowhere.yaml", "nowhere.yaml: no such file"),
         ("benchmarks=[{type: suite, name: likelihood, suite: no.yaml}]", "no.yaml: no such file"),
         ("benchmarks=[{type: suite, name: likelihood, suite: suite.yaml}]", "has no benchmark 'likelihood'"),

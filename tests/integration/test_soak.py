@@ -81,7 +81,9 @@ def random_plan(
     return FaultPlan(faults=tuple(kills))
 
 
-def changing_sizes(rng: random.Random, num_attempts: int, among: Sequence[int] = (1, 2, 4)) -> tuple[int, ...]:
+def changing_sizes(
+    rng: random.Random, num_attempts: int, among: Sequence[int] = range(1, 6)
+) -> tuple[int, ...]:
     sizes = [rng.choice(among)]
     while len(sizes) < num_attempts:
         sizes.append(rng.choice([size for size in among if size != sizes[-1]]))

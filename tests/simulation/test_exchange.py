@@ -4,6 +4,7 @@ What comes out must have the bits of one sum, bracketed by lane number as `train
 whoever held which lanes. One seed decides the gradients; a failure prints it.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -14,7 +15,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.testing._internal.distributed.multi_threaded_pg import ThreadLocalWorld
 
-from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel.exchange import sum_over_ranks
+from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.sharded_lane_sum import RoundPass, TreeReduceScatter
 from assay.training.parallel.tree import PartialSums
 
@@ -22,7 +25,7 @@ NUM_LANES = 8
 SIZES = (1, 2, 7, 64, 1001)
 """Numbers in a gradient: fewer than ranks, odd, even, many."""
 Program = Callable[[dist.ProcessGroup, list[Tensor]], Tensor]
-"""What a rank makes of its lanes' gradients, together with the others."""
+"""What a rank makes of its share of the lanes' gradients, together with the others."""
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +39,7 @@ def ranks_are_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def on_ranks(world_size: int, programs: list[Program], steps: list[list[Tensor]]) -> list[list[list[Tensor]]]:
     """Each program on each step's lanes, by `world_size` ranks: results by [program][step][rank]."""
-    store, per_rank = dist.HashStore(), NUM_LANES // world_size  # type: ignore[attr-defined]
+    store = dist.HashStore()  # type: ignore[attr-defined]
     results: list[list[list[Tensor]]] = [[[] for _ in steps] for _ in programs]
     of_rank: dict[int, list[list[Tensor]]] = {}
 
@@ -44,11 +47,10 @@ def on_ranks(world_size: int, programs: list[Program], steps: list[list[Tensor]]
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=60)
         )
-        mine = range(rank * per_rank, (rank + 1) * per_rank)
         group = dist.group.WORLD
         assert group is not None
         of_rank[rank] = [
-            [program(group, [lanes[lane].clone() for lane in mine]) for lanes in steps] for program in programs
+            [program(group, [lane.clone() for lane in lanes]) for lanes in steps] for program in programs
         ]
         dist.destroy_process_group()
 
@@ -75,20 +77,29 @@ def own_sum(lanes: list[Tensor]) -> Tensor:
 
 
 def tree_exchange(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
-    """What DDP's hook does with a bucket."""
-    total = own_sum(lanes)
-    sum_over_ranks(total, group)
-    return total
+    """What DDP's hook does with a bucket: a rank's blocks by themselves, then their exchange."""
+    shares = LaneShares(NUM_LANES, group.size())
+    sums = [own_sum([lanes[lane] for lane in block.lanes]) for block in shares.blocks_of(group.rank())[::-1]]
+    sum_over_ranks(sums, exchange_plan(shares), group)
+    return sums[0]
 
 
 def tree_reduce_scatter(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
-    """What FSDP2 does with a layer, padded to a multiple of the ranks; this rank's chunk."""
-    total = own_sum(lanes)
-    size = group.size()
-    padded = torch.cat([total, total.new_zeros(-len(total) % size)])
-    chunk = padded.new_empty(len(padded) // size)
-    only_pass = RoundPass(0, [1] * size)
-    TreeReduceScatter(lambda packed: only_pass)(chunk, padded, group, dist.ReduceOp.SUM)
+    """What FSDP2 does with a layer, padded to a multiple of the ranks, round by round; this rank's chunk."""
+    size, rank = group.size(), group.rank()
+    shares = LaneShares(NUM_LANES, size, interleaved=True)
+    own = shares.of_rank(rank)
+    now = [RoundPass(0, [], ends_step=False)]
+    exchange = TreeReduceScatter(lambda packed: now[0])
+    for number in range(shares.most):
+        ends_step = number + 1 == shares.most
+        now[0] = RoundPass(0, [int(number < load) for load in shares.loads], ends_step)
+        gradient = lanes[own[number]] if number < len(own) else torch.full_like(lanes[0], 1e30)
+        padded = torch.cat([gradient, gradient.new_zeros(-len(gradient) % size)])
+        chunk = padded.new_empty(len(padded) // size)
+        exchange(chunk, padded, group, dist.ReduceOp.SUM)
+        padded.fill_(math.nan)
+        assert ends_step or not chunk.any()
     return chunk
 
 
@@ -105,12 +116,12 @@ def in_passes(lane: Tensor, rank: int) -> list[Tensor]:
 def reduce_scatter_in_passes(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
     """A round in which some lanes take more passes than others, who send what must not count."""
     size, rank = group.size(), group.rank()
-    own = in_passes(lanes[0], rank)
+    own = in_passes(lanes[rank], rank)
     num_passes = [passes_of(other) for other in range(size)]
-    now = [RoundPass(0, num_passes)]
+    now = [RoundPass(0, num_passes, ends_step=True)]
     exchange = TreeReduceScatter(lambda packed: now[0])
     for number in range(max(num_passes)):
-        now[0] = RoundPass(number, num_passes)
+        now[0] = RoundPass(number, num_passes, ends_step=True)
         gradient = own[number] if number < len(own) else torch.full_like(own[0], 1e30)
         padded = torch.cat([gradient, gradient.new_zeros(-len(gradient) % size)])
         chunk = padded.new_empty(len(padded) // size)
@@ -121,7 +132,8 @@ def reduce_scatter_in_passes(group: dist.ProcessGroup, lanes: list[Tensor]) -> T
 
 def backends_all_reduce(group: dist.ProcessGroup, lanes: list[Tensor]) -> Tensor:
     """Wrong on purpose: adds in an order that depends on the number of ranks."""
-    total = own_sum(lanes)
+    each = NUM_LANES // group.size()
+    total = own_sum(lanes[group.rank() * each : (group.rank() + 1) * each])
     dist.all_reduce(total, group=group)
     return total
 
@@ -142,7 +154,7 @@ def gradients(seed: int) -> list[list[Tensor]]:
     ]
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("world_size", range(1, NUM_LANES + 1))
 def test_both_exchanges_give_the_bits_of_the_tree_at_every_world_size(world_size: int) -> None:
     steps = gradients(seed=world_size)
     replicated, sharded = on_ranks(world_size, [tree_exchange, tree_reduce_scatter], steps)
@@ -158,9 +170,8 @@ def test_a_lanes_micro_batches_are_added_before_the_lanes_are(world_size: int) -
     steps = gradients(seed=world_size)
     [chunks] = on_ranks(world_size, [reduce_scatter_in_passes], steps)
     for lanes, of_ranks in zip(steps, chunks, strict=True):
-        firsts = lanes[:: NUM_LANES // world_size]
         of_lanes = []
-        for rank, lane in enumerate(firsts):
+        for rank, lane in enumerate(lanes[:world_size]):
             total, *others = in_passes(lane, rank)
             for other in others:
                 total = total + other

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("recipe", type=FILE)
 @click.argument("overrides", nargs=-1)
-@click.option("--workers", default=2, show_default=True, help="Ranks of the pilot: a power of two.")
+@click.option("--workers", default=2, show_default=True, help="Ranks of the pilot.")
 @click.option("--steps", default=24, show_default=True, help="Optimizer steps of the pilot.")
 @click.option(
     "--out",

@@ -52,7 +52,7 @@ def _print_keys(context: click.Context, option: click.Parameter, asked: bool) ->
     "--workers",
     default=1,
     show_default=True,
-    help="Ranks, on all nodes together: a power of two, at most loader.lanes. May differ at every resume.",
+    help="Ranks, on all nodes together: any number up to loader.lanes. May differ at every resume.",
 )
 @click.option("--run-id", help="Name the run; by default the recipe's name and the time.")
 @click.option(

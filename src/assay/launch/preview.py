@@ -16,7 +16,7 @@ from assay.base.units import bytes_text, number_of
 from assay.data.dataset.dataset import Dataset
 from assay.data.dataset.split import split_view
 from assay.data.loader.config import PackedLayout
-from assay.data.loader.lane_shares import LaneShares
+from assay.data.loader.lane_shares import LaneShares, next_useful_world_size, useful_world_size
 from assay.launch.calibration import Calibration
 from assay.launch.run import check_new, steps_of
 from assay.launch.sinks.gpus import smallest_gpu_bytes
@@ -139,10 +139,12 @@ def _largest_micro_batch(recipe: Recipe, dataset: Dataset) -> int:
 def _memory(recipe: Recipe, dataset: Dataset, world_size: int) -> RankMemory:
     size = recipe.method.size(_largest_micro_batch(recipe, dataset))
     assert size is not None
-    weights, lanes = FLOAT_BYTES * size.parameters, recipe.loader.lanes // world_size
-    num_sums = 1 + max(1, int(math.log2(lanes)))
+    shares = LaneShares(recipe.loader.lanes, world_size)
+    weights, lanes = FLOAT_BYTES * size.parameters, shares.most
+    # What is in the making, one sum a level of the largest block's tree, and the sums of the earlier blocks.
+    num_sums = 1 + max(max(1, int(math.log2(load))) + load.bit_count() - 1 for load in shares.loads)
     window_tokens = lanes * recipe.loader.window_rows * dataset.manifest.lengths.mean
-    all_tokens = dataset.manifest.num_tokens / world_size
+    all_tokens = dataset.manifest.num_tokens * lanes / recipe.loader.lanes
     activations = FLOAT_BYTES * size.activations
     sampled = recipe.method.sampling_numbers(
         lanes * recipe.loader.rows_per_lane, int(dataset.manifest.lengths.max)
@@ -189,6 +191,13 @@ def _remarks(recipe: Recipe, *, num_rows: int, planned: int, world_size: int) ->
     evaluates_before = trainer.evaluate_every is not None and trainer.evaluate_every < planned
     if trainer.commit_every != "auto" and trainer.commit_every > planned and not evaluates_before:
         yield f"trainer.commit_every={trainer.commit_every:,}: the only commit is at the end, a death costs all"
+    if (fewer := useful_world_size(loader.lanes, world_size)) < world_size:
+        more = next_useful_world_size(loader.lanes, world_size)
+        yield (
+            f"--workers {world_size} is no faster than {fewer}: of loader.lanes={loader.lanes} the busiest has "
+            f"{number_of(-(-loader.lanes // world_size), 'lane')} either way. {more} would be faster, as would "
+            "more lanes"
+        )
     if (threads := world_size * trainer.threads_per_rank) > (cpus := len(os.sched_getaffinity(0))):
         yield f"{threads} threads (--workers x trainer.threads_per_rank) share this machine's {cpus} processors"
 

@@ -58,7 +58,8 @@ class LoaderConfig(FrozenConfig):
     """The seed of the order."""
 
     lanes: PositiveInt = 8
-    """Streams of rows, each with a micro-batch in every step; a power of two. The largest world size."""
+    """Streams of rows, each with a micro-batch in every step; a power of two. The largest world size: any
+    number of workers up to it shares them."""
 
     global_batch_size: PositiveInt = 64
     """Rows behind one optimizer step, over all lanes; a multiple of `lanes`."""

@@ -90,7 +90,7 @@ class Loader:
         return sum(self._geometry.rows_in_step(lane, step_in_epoch) for lane in range(self.config.lanes))
 
     def shares(
-        self, cursor: Cursor, lanes: range, num_steps: int, skipped: Collection[int] | None = None
+        self, cursor: Cursor, lanes: Sequence[int], num_steps: int, skipped: Collection[int] | None = None
     ) -> Generator[StepShare, None, None]:
         """The lanes' shares of `num_steps` steps from the one at `cursor` on, epoch after epoch.
 
@@ -135,7 +135,7 @@ class Loader:
         """The receipt of all rows of a window; reads no data."""
         return receipt(self.rows_of_window(epoch, lane, window))
 
-    def lane_readers(self, lanes: range) -> dict[int, LaneReader]:
+    def lane_readers(self, lanes: Sequence[int]) -> dict[int, LaneReader]:
         """A reader for each of the lanes."""
         groups = SharedGroups(self._source, self._columns, quarantines=self.config.on_damage == "quarantine")
         return {lane: LaneReader(groups) for lane in lanes}
@@ -179,7 +179,12 @@ class _Steps:
     """One pass from a cursor on: keeps a window of each lane, and reads the next one meanwhile."""
 
     def __init__(
-        self, loader: Loader, cursor: Cursor, lanes: range, num_steps: int, skipped: Collection[int] | None
+        self,
+        loader: Loader,
+        cursor: Cursor,
+        lanes: Sequence[int],
+        num_steps: int,
+        skipped: Collection[int] | None,
     ) -> None:
         self._loader = loader
         self._skipped = skipped

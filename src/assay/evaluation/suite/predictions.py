@@ -17,7 +17,7 @@ from torch import nn
 
 from assay.base.errors import TrainingError
 from assay.data.dataset.columns import ITEM
-from assay.data.loader.batch import MicroBatch, StepShare
+from assay.data.loader.batch import MicroBatch
 from assay.data.loader.lane_shares import LaneShares
 from assay.data.loader.loader import Loader
 from assay.evaluation.evidence.warnings import SAME_NUMBER, SAME_PROBABILITY
@@ -41,12 +41,13 @@ def predict(model: nn.Module, method: PredictingMethod, loader: Loader, ranks: R
     """
     was_training = model.training
     model.eval()
-    lanes = LaneShares(loader.config.lanes, ranks.world_size).of_rank(ranks.rank)
+    shares = LaneShares(loader.config.lanes, ranks.world_size)
     parts: list[pa.Table] = []
-    for share in loader.shares(Cursor(), lanes, loader.steps_per_epoch):
-        for lane, num_passes in zip(share.lanes, _num_passes(share, ranks), strict=True):
-            parts += [_scored(model, method, batch, ranks.device) for batch in lane.micro_batches]
-            for _ in range(num_passes - len(lane.micro_batches)):
+    for share in loader.shares(Cursor(), shares.of_rank(ranks.rank), loader.steps_per_epoch):
+        own = [*(lane.micro_batches for lane in share.lanes), *[()] * (shares.most - len(share.lanes))]
+        for micro_batches, num_passes in zip(own, _num_passes(list(map(len, own)), ranks), strict=True):
+            parts += [_scored(model, method, batch, ranks.device) for batch in micro_batches]
+            for _ in range(num_passes - len(micro_batches)):
                 method.predictions(model, method.blank(ranks.device))
     model.train(was_training)
     mine = pa.concat_tables(parts) if parts else None
@@ -65,9 +66,8 @@ def write_predictions(table: pa.Table, path: Path) -> None:
     unfinished.replace(path)
 
 
-def _num_passes(share: StepShare, ranks: Ranks) -> list[int]:
+def _num_passes(own: list[int], ranks: Ranks) -> list[int]:
     """Forward passes for each lane; where weights are sharded, every one takes all ranks."""
-    own = [len(lane.micro_batches) for lane in share.lanes]
     if ranks.inner is None:
         return own
     return [max(of_lane) for of_lane in zip(*ranks.everyones(own), strict=True)]

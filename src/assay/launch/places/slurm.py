@@ -71,11 +71,11 @@ class SlurmConfig(FrozenConfig):
         return value
 
     def check_world_size(self, world_size: int) -> None:
-        """Raises `ConfigError` where the nodes would have different numbers of ranks."""
-        if world_size % self.nodes:
+        """Raises `ConfigError` where a node would have no rank."""
+        if world_size < self.nodes:
             raise ConfigError(
-                f"--nodes {self.nodes} --workers {world_size}: every node has the same number of ranks, and "
-                "--workers is that of all nodes together. Use a multiple of the nodes."
+                f"--nodes {self.nodes} --workers {world_size}: --workers is that of all nodes together, so "
+                f"some node would have none. Use --workers {self.nodes} or more, or fewer --nodes."
             )
 
 
@@ -95,7 +95,7 @@ def job_script(
         *([f"--exclude={','.join(guarded)}"] if guarded else []),
         f"--nodes={config.nodes}",
         "--ntasks-per-node=1",
-        f"--cpus-per-task={world_size // config.nodes * threads}",
+        f"--cpus-per-task={-(-world_size // config.nodes) * threads}",
         f"--signal=TERM@{config.grace_s}",
         "--requeue" if config.requeue else "--no-requeue",
         "--open-mode=append",

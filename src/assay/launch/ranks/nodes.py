@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from assay.base.clock import Clock
 from assay.base.errors import TrainingError
 from assay.base.units import number_of
-from assay.data.loader.lane_shares import LaneShares, largest_world_size
+from assay.data.loader.lane_shares import LaneShares
 from assay.launch.ranks.failures import distance_from_cause
 from assay.launch.ranks.fork_server import fork_context
 from assay.launch.ranks.node_link import (
@@ -108,9 +108,8 @@ class NodeGroup:
         refuse_mixed({f"node 0 ({socket.gethostname()})": self.processor, **hosts})
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that share lanes evenly and find room on the nodes that are left."""
-        room = (1 + len(self._peers)) * self._ranks_per_node
-        return min(world_size, largest_world_size(at_most=room))
+        """`world_size`, or the most ranks that find room on the nodes that are left."""
+        return min(world_size, (1 + len(self._peers)) * self._ranks_per_node)
 
     def start(self, orders: Orders) -> AttemptRanks:
         """Start each node's share of the ranks; they meet at a fresh port of this node."""

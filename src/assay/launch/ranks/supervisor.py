@@ -29,7 +29,6 @@ from assay.base.errors import (
     TrainingError,
 )
 from assay.base.units import duration_text, number_of
-from assay.data.loader.lane_shares import largest_world_size
 from assay.launch.capsules import save_failing_step
 from assay.launch.ranks.failures import whereabouts
 from assay.launch.ranks.faults import NO_FAULTS, FaultPlan, describe_fault, have_struck
@@ -54,7 +53,7 @@ from assay.triage.hang import HungRank, are_stacks_whole, describe_silence, find
 from assay.triage.straggler import StragglerWatch, describe_straggler
 
 AfterDeath = Literal["same", "shrink"]
-"""Ranks of the next attempt: as many as before, or the most that can share the lanes of the survivors."""
+"""Ranks of the next attempt: as many as before, or as many as have survived."""
 
 POLL_S = 0.1
 SIGN_OF_LIFE_S = 1.0
@@ -144,7 +143,7 @@ class Nodes(Protocol):
     """What they compute on, all alike."""
 
     def fitting(self, world_size: int) -> int:
-        """`world_size`, or the most ranks that can share lanes and that the nodes still have room for."""
+        """`world_size`, or the most ranks that the nodes still have room for."""
         ...
 
     def start(self, orders: Orders) -> AttemptRanks:
@@ -252,7 +251,7 @@ class Supervisor:
             self._refuse_hopeless(deaths, end, attempt)
             self._wait_unless_asked_to_stop(back_off_s([death.step for death in deaths]))
             if self._policy.after_death == "shrink":
-                world_size = largest_world_size(at_most=max(1, end.num_alive))
+                world_size = max(1, end.num_alive)
 
     def _refuse_hopeless(self, deaths: list[_Death], end: AttemptEnd, attempt: Attempt) -> None:
         """A kill is the node's fault and is tried again; the same failure at the same step is the code's."""

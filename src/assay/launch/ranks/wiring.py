@@ -71,7 +71,7 @@ def train_rank(
     recorder.part("dataset")
     model = trained_model(method, recipe.trainer, seed=recipe.seed, device=ranks.device)
     lane_sum = _lane_sum(recipe, model, ranks, recorder, gathers=isinstance(method, RolloutMethod))
-    lanes = _lanes(recipe, ranks, lane_sum)
+    lanes = lane_sum.shares.of_rank(ranks.rank)
     forward = _lane_forward(task, recipe, method, ranks, store, stop, lanes)
     optimizer = build_optimizer(model, recipe.trainer.optimizer)
     log = CommitLog(store, attempt=task.orders.attempt.attempt)
@@ -181,7 +181,7 @@ def _lane_forward(
     ranks: Ranks,
     store: ObjectStore,
     stop: StopFlag,
-    lanes: range,
+    lanes: Sequence[int],
 ) -> LaneForward:
     return LaneForward(
         method,
@@ -198,21 +198,17 @@ def _lane_forward(
 def _lane_sum(
     recipe: Recipe, model: Network, ranks: Ranks, recorder: RankRecorder, *, gathers: bool
 ) -> LaneSum | ShardedLaneSum:
+    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=ranks.inner is not None)
     if ranks.inner is None:
-        return LaneSum(model, ranks, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
+        return LaneSum(model, ranks, shares, recipe.trainer.gradient_sum, enter_phase=recorder.phase)
     return ShardedLaneSum(
         model,
         ranks,
+        shares,
         several_passes=recipe.loader.max_micro_batch_tokens is not None,
         gathers=gathers,
         enter_phase=recorder.phase,
     )
-
-
-def _lanes(recipe: Recipe, ranks: Ranks, lane_sum: LaneSum | ShardedLaneSum) -> range:
-    """This rank's."""
-    shares = LaneShares(recipe.loader.lanes, ranks.world_size, interleaved=lane_sum.interleaves)
-    return shares.of_rank(ranks.rank)
 
 
 def _restored(saver: Saver, commit: Commit | None, loader: Loader) -> TrainingPosition:

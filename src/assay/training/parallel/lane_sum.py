@@ -1,13 +1,10 @@
 """The sum of a step's gradients over all lanes, as a communication hook of DDP.
 
-DDP calls the hook with a bucket of the last local lane's gradients as soon as backward has filled it. The hook
-completes the rank's own subtree (see `tree`), then exchanges with the other ranks:
-
-    bucket of this rank -> halving: swap halves with rank XOR 1, then quarters with rank XOR 2, ...; add
-                        -> doubling: hand the finished stretches back the same way
-
-which moves the bytes of a ring all-reduce, but adds in an order that no world size can change. One thread does
-the exchanges in the order of the buckets (the same on all ranks), while backward goes on with the next bucket.
+A rank works on its blocks of lanes one after another, the largest last, and sums each by itself (see `tree`).
+DDP calls the hook with a bucket of the very last lane's gradients as soon as backward has filled it. The hook
+completes the last block's sum; then ranks exchange the sums of all blocks, as the `exchange_plan` says, which
+adds them in an order that no world size can change. One thread does the exchanges in the order of the buckets
+(the same on all ranks), while backward goes on with the next bucket.
 """
 
 import time
@@ -24,10 +21,12 @@ from torch._C._distributed_c10d import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
+from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
+from assay.training.parallel.exchange import laid_out_like, sum_over_ranks
+from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.swap import Transfer, swap
-from assay.training.parallel.tree import PartialSums
+from assay.training.parallel.tree import Gradients, PartialSums
 
 GradientSum = Literal["tree", "all_reduce"]
 """`tree`: the same bits at every world size. `all_reduce`: the backend's order; for comparison."""
@@ -41,8 +40,6 @@ OnOwnGradients = Callable[[int, Sequence[int], Sequence[Float[Tensor, "..."]]], 
 class LaneSum:
     """Wraps a model in DDP so that `.grad` after a step's last lane is the sum over the lanes of all ranks."""
 
-    interleaves = False
-    """A rank's lanes are an aligned run, so that it computes a whole subtree by itself."""
     adds_passes = True
     """`on_own_gradients` is told of a lane's gradient over all of its passes."""
     gathers_weights = False
@@ -52,6 +49,7 @@ class LaneSum:
         self,
         model: nn.Module,
         ranks: Ranks,
+        shares: LaneShares,
         gradient_sum: GradientSum = "tree",
         *,
         enter_phase: Callable[[Phase], None] = lambda phase: None,
@@ -60,7 +58,12 @@ class LaneSum:
         self._index_of: dict[Tensor, int] = {
             parameter: index for index, parameter in enumerate(self._parameters)
         }
+        self.shares = shares
+        self._places = [place for block in shares.blocks_of(ranks.rank) for place in range(block.size)]
+        """[position]: the lane's place in its block."""
         self._partial_sums = PartialSums()
+        self._earlier_blocks: list[Gradients] = []
+        """Their sums, in the order in which they were made."""
         self._lanes_in_grad = 0
         self._position = 0
         self._num_passes: tuple[int, ...] = ()
@@ -70,6 +73,7 @@ class LaneSum:
         assert ranks.outer is not None, "these ranks shard their weights"
         self._group = ranks.outer
         self._ranks = ranks
+        self._plan = exchange_plan(shares)
         self._gradient_sum = gradient_sum
         self.enter_phase = enter_phase
         self._exchanger = ThreadPoolExecutor(1, thread_name_prefix="gradient-exchange")
@@ -89,9 +93,9 @@ class LaneSum:
         model: nn.Module = self.module.module
         return model
 
-    def seen_alone(self, num_positions: int) -> range:
+    def seen_alone(self, num_positions: int) -> Sequence[int]:
         """Positions among a rank's lanes whose gradients `on_own_gradients` is told of alone."""
-        return range(0, num_positions, 2)
+        return [position for position in range(num_positions) if self._places[position] % 2 == 0]
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
         """How many backward passes each lane takes; this rank waits for nobody's."""
@@ -114,12 +118,15 @@ class LaneSum:
         The left sibling of an odd one stays there if one backward pass follows: then autograd makes the
         addition of the tree's lowest level itself, while the numbers are warm in the cache.
         """
-        if self.on_own_gradients is not None and position % 2:
+        place = self._places[position]
+        if self.on_own_gradients is not None and position and self._places[position - 1] % 2 == 0:
             gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
             self.on_own_gradients(position - 1, list(range(len(gradients))), gradients)
         self._position = position
-        if position and (position % 2 == 0 or self._num_passes[position] > 1):
+        if position and (place % 2 == 0 or self._num_passes[position] > 1):
             self._take_gradients()
+        if position and place == 0:
+            self._earlier_blocks.append(self._partial_sums.take())
         self._lanes_in_grad += 1
 
     def _take_gradients(self) -> None:
@@ -134,6 +141,7 @@ class LaneSum:
     def step_is_done(self) -> float:
         """Forget the step's partial sums; returns the seconds that backward waited for the exchange alone."""
         self._partial_sums.clear()
+        self._earlier_blocks.clear()
         self._lanes_in_grad = 0
         return time.monotonic() - self._last_bucket_s
 
@@ -146,23 +154,31 @@ class LaneSum:
         if self.on_own_gradients is not None:
             self.on_own_gradients(self._position, indices, bucket.gradients())
         self._partial_sums.add_to(bucket.gradients(), indices, self._lanes_in_grad)
+        sums = [bucket.buffer(), *self._of_earlier_blocks(bucket, indices)]
         if bucket.is_last():
             # Backward has nothing left to compute: from here on it waits for the other ranks.
             self._last_bucket_s = time.monotonic()
             self.enter_phase("communication")
         devices = [self._ranks.device] if self._side_stream else None
         reduced: Future[Tensor] = Future(devices=devices)  # type: ignore[arg-type]
-        buffer = bucket.buffer()
         if self._ranks.world_size == 1:
-            reduced.set_result(buffer)
+            reduced.set_result(bucket.buffer())
         else:
             ready = torch.cuda.current_stream().record_event() if self._side_stream else None
-            self._exchanger.submit(self._exchange, buffer, ready, reduced)
+            self._exchanger.submit(self._exchange, sums, ready, reduced)
         return reduced
+
+    def _of_earlier_blocks(self, bucket: GradBucket, indices: Sequence[int]) -> list[Float[Tensor, "number"]]:
+        """Their sums of a bucket's parameters, the largest block first."""
+        buffer, views = bucket.buffer(), bucket.gradients()
+        return [
+            laid_out_like(buffer, views, [gradients[index] for index in indices])
+            for gradients in reversed(self._earlier_blocks)
+        ]
 
     def _exchange(
         self,
-        buffer: Float[Tensor, "number"],
+        sums: list[Float[Tensor, "number"]],
         ready: torch.cuda.Event | None,
         reduced: Future[Float[Tensor, "number"]],
     ) -> None:
@@ -171,35 +187,11 @@ class LaneSum:
                 if ready is not None:
                     ready.wait()
                 if self._gradient_sum == "tree":
-                    sum_over_ranks(buffer, self._group)
+                    sum_over_ranks(sums, self._plan, self._group)
                 else:
-                    dist.all_reduce(buffer, group=self._group)
-                reduced.set_result(buffer)
+                    for of_block in sums[1:]:
+                        sums[0] += of_block
+                    dist.all_reduce(sums[0], group=self._group)
+                reduced.set_result(sums[0])
         except BaseException as error:
             reduced.set_exception(error)  # type: ignore[arg-type]
-
-
-def sum_over_ranks(buffer: Float[Tensor, "number"], group: dist.ProcessGroup) -> None:
-    """Replace a flat tensor by its sum over the ranks of `group`, added as a tree over ranks.
-
-    Recursive halving, then doubling. In round k a rank and its partner (rank XOR 2^k) split the stretch that
-    they both hold, and each adds the other's half to its own: after it, a stretch is the sum over an aligned
-    block of 2^(k+1) ranks. Then the rounds are walked back, handing the finished halves over.
-    """
-    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
-    start, stop = 0, buffer.numel()
-    rounds: list[tuple[int, Tensor, Tensor]] = []
-    distance = 1
-    while distance < world_size:
-        partner, middle = rank ^ distance, (start + stop) // 2
-        low, high = buffer[start:middle], buffer[middle:stop]
-        is_low = rank < partner
-        kept, given = (low, high) if is_low else (high, low)
-        received = torch.empty_like(kept)
-        swap([Transfer(partner, given)], [Transfer(partner, received)], group)
-        kept += received
-        rounds.append((partner, kept, given))
-        start, stop = (start, middle) if is_low else (middle, stop)
-        distance *= 2
-    for partner, kept, given in reversed(rounds):
-        swap([Transfer(partner, kept)], [Transfer(partner, given)], group)

@@ -1,13 +1,14 @@
 """The sum of a step's gradients over all lanes where every rank holds a shard of the weights (FSDP2).
 
-The same tree as in `lane_sum`, climbed from the other side. Each round of lanes is summed over the ranks as
-soon as its backward has a layer's gradients; what a rank keeps is its shard of that sum:
+The same tree as in `lane_sum`, climbed from the other side. Each round of lanes crosses the ranks as soon as
+its backward has a layer's gradients; what a rank gets is its shard of each lane's:
 
-    round k: lanes kW .. kW+W-1, one per rank -> all-to-all, add as a tree -> a shard of a 2^n-lane sum
-    rounds:  a binary counter of sharded partial sums, as for lanes of one rank
+    round k: lanes kW .. kW+W-1, one per rank -> all-to-all -> one by one into a binary counter, in lane order
+    at the end of the last round the counter holds one sum: this rank's shard of that over all lanes
 
-So rank r works on the lanes r, W+r, 2W+r, ...; which rank has which lane does not matter to the numbers. What
-enters the exchange is the gradient of one lane alone, a layer at a time: a spot check looks there.
+So rank r works on the lanes r, W+r, 2W+r, ..., for any number W of ranks. In the last round some may have no
+lane: they compute a blank, for all ranks gather the weights together. What enters the exchange is the
+gradient of one lane alone, a layer at a time: a spot check looks there.
 
 A lane of several micro-batches takes as many passes, and each pass gathers the weights from all ranks, so
 ranks make as many as the longest lane of a round takes; a pass beyond a lane's own is a blank, left out of the
@@ -16,7 +17,6 @@ weights would have it: that takes the room of one lane's gradient on every rank.
 """
 
 import copy
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +31,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
+from assay.data.loader.lane_shares import LaneShares
 from assay.records.phase import Phase
 from assay.training.parallel.lane_sum import OnOwnGradients
 from assay.training.parallel.ranks import Ranks
@@ -47,7 +48,9 @@ class RoundPass(NamedTuple):
     number: int
     """In the round, from 0."""
     num_passes: Sequence[int]
-    """[rank]: that the lanes of the round take."""
+    """[rank]: that the lanes of the round take; 0 for a rank that has none."""
+    ends_step: bool
+    """No round follows."""
 
     @property
     def is_last(self) -> bool:
@@ -56,13 +59,15 @@ class RoundPass(NamedTuple):
 
 
 class TreeReduceScatter:
-    """FSDP2's reduce-scatter, added as a tree over ranks: each rank gets its chunk of the sum over lanes."""
+    """FSDP2's reduce-scatter, added as a tree over lanes: each rank gets its chunk of the sum."""
 
     def __init__(self, enters: Callable[[Float[Tensor, "number"]], RoundPass | None]) -> None:
         """`enters` is shown each input before the exchange and says which pass it is of; None: of no step."""
         self._enters = enters
         self._of_lanes: list[Tensor] = []
         """[rank]: this rank's chunk of the gradient of that rank's lane, over the round's passes so far."""
+        self._counter = PartialSums()
+        """Of chunks, over the step's rounds."""
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -78,9 +83,10 @@ class TreeReduceScatter:
         op: object,  # noqa: ARG002
         async_op: bool = False,  # noqa: ARG002
     ) -> None:
-        """Sum `input_tensor` [world_size * chunk] over the ranks into `output_tensor` [chunk].
+        """Take in `input_tensor` [world_size * chunk]; the sum over the step's lanes comes into
+        `output_tensor`.
 
-        Zeros come out before the round's last pass.
+        Zeros come out before the last pass of the last round.
         """
         of_round = self._enters(input_tensor)
         if of_round is None:
@@ -90,13 +96,17 @@ class TreeReduceScatter:
         received = torch.empty_like(sent)
         all_to_all(received, sent, group)
         self._add(of_round, list(received.unbind()))
-        if not of_round.is_last:
-            output_tensor.zero_()
+        if of_round.is_last:
+            for chunk, num_passes in zip(self._of_lanes, of_round.num_passes, strict=True):
+                if num_passes:
+                    self._counter.add([chunk], 1)
+            self._of_lanes = []
+        if of_round.is_last and of_round.ends_step:
+            output_tensor.copy_(self._counter.take()[0])
             return
-        chunks, self._of_lanes = self._of_lanes, []
-        while len(chunks) > 1:
-            chunks = [left.add_(right) for left, right in zip(chunks[::2], chunks[1::2], strict=True)]
-        output_tensor.copy_(chunks[0])
+        output_tensor.zero_()
+        if of_round.is_last:
+            self._counter.keep()
 
     def _add(self, of_round: RoundPass, chunks: list[Float[Tensor, "kept"]]) -> None:
         if of_round.number == 0:
@@ -110,8 +120,6 @@ class TreeReduceScatter:
 class ShardedLaneSum:
     """Shards a model in place so that `.grad` after a step's last lane is this rank's shard of the sum."""
 
-    interleaves = True
-    """The ranks' lanes of one round are neighbours, so that the exchange adds a whole subtree."""
     adds_passes = False
     """`on_own_gradients` is told of each pass of a lane by itself."""
     gathers_weights = True
@@ -121,6 +129,7 @@ class ShardedLaneSum:
         self,
         model: nn.Module,
         ranks: Ranks,
+        shares: LaneShares,
         *,
         several_passes: bool = False,
         gathers: bool = False,
@@ -129,9 +138,9 @@ class ShardedLaneSum:
         """`several_passes`: lanes may take more than one backward pass, so ranks tell each other how many.
         `gathers`: `whole_model` is asked for, and takes the room of all weights on every rank."""
         assert ranks.inner is not None, "these ranks hold all weights each"
+        assert shares.interleaved, "lanes are dealt in rounds"
+        self.shares = shares
         self._several_passes = several_passes
-        self._partial_sums = PartialSums()
-        self._lanes_in_grad = 0
         self._position = 0
         self._index = 0
         self._num_passes: list[list[int]] = []
@@ -173,7 +182,9 @@ class ShardedLaneSum:
             shapes = [self._parameters[index].shape for index in indices]
             numbers = [self._index * len(self._parameters) + index for index in indices]
             told(numbers, unpacked(packed, shapes, self._ranks.world_size))
-        return None if self._is_apart else RoundPass(self._index, self._num_passes[self._position])
+        if self._is_apart:
+            return None
+        return RoundPass(self._index, self._num_passes[self._position], self._position + 1 == self.shares.most)
 
     def _told_of_own(self) -> OnGradients | None:
         """Who wants the gradients of this rank's own lane in this pass; a blank's are nobody's."""
@@ -216,11 +227,13 @@ class ShardedLaneSum:
                 parameter.grad = gradient
 
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
-        """As many passes for each position as the longest lane of any rank there takes."""
+        """As many passes for each round as the longest lane of any rank there takes: in the last, perhaps for
+        no lane of this one."""
+        rounds = self.shares.most
         of_ranks = (
-            self._ranks.everyones(num_backwards)
+            self._ranks.everyones([*num_backwards, *[0] * (rounds - len(num_backwards))])
             if self._several_passes
-            else [list(num_backwards)] * self._ranks.world_size
+            else [[1] * load + [0] * (rounds - load) for load in self.shares.loads]
         )
         self._num_passes = [list(of_position) for of_position in zip(*of_ranks, strict=True)]
         return [max(of_position) for of_position in self._num_passes]
@@ -228,40 +241,20 @@ class ShardedLaneSum:
     @contextmanager
     def backward_pass(self, position: int, index: int) -> Iterator[None]:
         """One forward and backward of the rank's lane number `position`, or a blank beyond its last."""
-        if index == 0:
-            self._begin_lane(position)
-        self._index = index
+        self._position, self._index = position, index
         yield
-        if index + 1 < max(self._num_passes[position]):
+        if position + 1 < self.shares.most or index + 1 < max(self._num_passes[position]):
             for parameter in self._parameters:
-                parameter.grad = None  # zeros: the round's sum comes with its last pass
-
-    def _begin_lane(self, position: int) -> None:
-        """See `LaneSum`."""
-        self._position = position
-        if position and (position % 2 == 0 or max(self._num_passes[position]) > 1):
-            self._partial_sums.add(self._take_gradients(), self._lanes_in_grad)
-            self._lanes_in_grad = 0
-        self._lanes_in_grad += 1
+                parameter.grad = None  # zeros: the sum comes with the step's last pass
 
     def step_is_done(self) -> float:
-        """Complete the tree; returns the seconds that this rank waited, as far as it can tell."""
-        began_s = time.monotonic()
-        gradients = [_shard(parameter.grad) for parameter in self._parameters]
-        self._partial_sums.add_to(gradients, range(len(gradients)), self._lanes_in_grad)
-        self._partial_sums.clear()
-        self._lanes_in_grad = 0
+        """Returns the seconds that this rank waited since: none, what it waits for lies within backward."""
+        assert all(parameter.grad is not None for parameter in self._parameters), "a parameter took no part"
         self.enter_phase("communication")
-        return time.monotonic() - began_s
+        return 0.0
 
     def close(self) -> None:
         """Nothing to stop."""
-
-    def _take_gradients(self) -> list[Float[Tensor, "..."]]:
-        gradients = [_shard(parameter.grad) for parameter in self._parameters]
-        for parameter in self._parameters:
-            parameter.grad = None
-        return gradients
 
 
 def unpacked(
@@ -280,11 +273,6 @@ def unpacked(
         part.contiguous().view(-1)[: shape.numel()].view(shape)
         for part, shape in zip(parts, shapes, strict=True)
     ]
-
-
-def _shard(gradient: Float[Tensor, "..."] | None) -> Float[Tensor, "..."]:
-    assert isinstance(gradient, DTensor), "a parameter took no part in the loss"
-    return gradient.to_local()
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

@@ -10,9 +10,9 @@ is bracketed the same way everywhere. We bracket by lane number:
                   (0123)          (4567)
                        \\________/
 
-A rank that holds an aligned run of lanes (all world sizes that are powers of two) computes one whole subtree
-by itself; what crosses ranks is the top of the tree. `PartialSums` builds a subtree from lanes that come one
-after another, keeping at most log2(lanes) partial sums: a binary counter whose carries are additions.
+A rank that holds an aligned block of 2^k lanes computes one whole subtree by itself; what crosses ranks is
+the top of the tree. `PartialSums` builds a subtree from lanes that come one after another, keeping at most
+log2(lanes) partial sums: a binary counter whose carries are additions.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,15 @@ class PartialSums:
     def __init__(self) -> None:
         self._sums: list[Gradients] = []
         self._sizes: list[int] = []
+        self._num_kept = 0
+        """Of the sums, the first that lie in memory of their own."""
 
     def add(self, gradients: Gradients, num_lanes: int) -> None:
         """Take the sum over the next 1 or 2 lanes; its memory may be reused."""
         while self._sizes and self._sizes[-1] == num_lanes:
             torch._foreach_add_(gradients, self._sums.pop())
             num_lanes += self._sizes.pop()
+        self._num_kept = min(self._num_kept, len(self._sums))
         self._sums.append(gradients)
         self._sizes.append(num_lanes)
 
@@ -55,7 +58,21 @@ class PartialSums:
         for gradients in reversed(self._sums):
             torch._foreach_add_(list(last), [gradients[index] for index in parameter_indices])
 
+    def take(self) -> Gradients:
+        """The sum over all lanes so far, 2^n of them, which are forgotten."""
+        assert len(self._sums) == 1, f"partial sums of {self._sizes} lanes are not a full tree"
+        [whole] = self._sums
+        self.clear()
+        return whole
+
+    def keep(self) -> None:
+        """Copy the partial sums, so that the memory in which they came is free again."""
+        for place in range(self._num_kept, len(self._sums)):
+            self._sums[place] = [part.clone() for part in self._sums[place]]
+        self._num_kept = len(self._sums)
+
     def clear(self) -> None:
         """Forget all; the next lane is the first of a new step."""
         self._sums.clear()
         self._sizes.clear()
+        self._num_kept = 0

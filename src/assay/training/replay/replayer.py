@@ -59,7 +59,7 @@ class Replayer:
         )
         self.lane_recomputer = LaneRecomputer(self.forward, self.model)
         optimizer = build_optimizer(self.model, config.optimizer)
-        self._lane_sum = LaneSum(self.model, ranks, config.gradient_sum)
+        self._lane_sum = LaneSum(self.model, ranks, LaneShares.alone(loader.config.lanes), config.gradient_sum)
         self._saver = Saver(
             {**training_parts(self.model, optimizer), **self.forward.parts},
             ranks,

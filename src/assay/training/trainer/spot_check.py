@@ -9,10 +9,11 @@ device does *then*: a device that is wrong from some step on is found by the nex
 check of that very step and lane. At world size 1 the rank checks itself, and finds only what does not happen
 twice alike.
 
-Only lanes whose gradient stands alone before it is added to others can be drawn: the 1st, 3rd, 5th, ... of a
-rank's lanes with `LaneSum`, any with `ShardedLaneSum`. What it costs is one lane's pass per check and rank.
-Where rows are prompts, that is with all that the model said to them: a wrong draw is wrong arithmetic, too.
-With sharded weights all ranks make that pass together, each over the lane that it checks.
+Only lanes whose gradient stands alone before it is added to others can be drawn: the 1st, 3rd, 5th, ... of
+each of a rank's blocks of lanes with `LaneSum`, any with `ShardedLaneSum`. What it costs is one lane's pass
+per check and rank. Where rows are prompts, that is with all that the model said to them: a wrong draw is
+wrong arithmetic, too. With sharded weights all ranks make that pass together, each over the lane that it
+checks.
 """
 
 import socket
@@ -68,7 +69,7 @@ class OwnGradients(Protocol):
         """What it shows of a lane is the sum over the lane's passes; otherwise each by itself."""
         ...
 
-    def seen_alone(self, num_positions: int) -> range:
+    def seen_alone(self, num_positions: int) -> Sequence[int]:
         """Positions among the rank's lanes that can be looked at."""
         ...
 

@@ -21,7 +21,8 @@ from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
 from assay.base.seeds import derive_key
-from assay.data.loader.batch import StepShare
+from assay.data.loader.batch import LaneShare, StepShare
+from assay.data.loader.lane_shares import LaneShares
 from assay.records.journal import JournaledGroup
 from assay.records.phase import Phase
 from assay.training.generation.rollout import GenerationAbandonedError
@@ -106,6 +107,8 @@ _METRICS = _LaneTotals._fields.index("metrics")
 class LaneGradients(Protocol):
     """Sums the gradients of all lanes of all ranks: replicated (`LaneSum`) or sharded (`ShardedLaneSum`)."""
 
+    shares: LaneShares
+    """Which rank has which lanes."""
     enter_phase: Callable[[Phase], None]
     gathers_weights: bool
     """`whole_model` waits for other ranks."""
@@ -122,7 +125,8 @@ class LaneGradients(Protocol):
     def begin_step(self, num_backwards: Sequence[int]) -> Sequence[int]:
         """Says how many backward passes each lane of this rank takes; returns how many the rank makes for it.
 
-        More than the lane takes where another rank's lane takes more, and all must go side by side.
+        More than the lane takes where another rank's lane takes more, and all must go side by side; and for
+        more lanes than the rank has, where others have one more.
         """
         ...
 
@@ -171,7 +175,7 @@ class Stepper:
         if check:
             check.begin(share, step=step)
         costs, self._spent_s = self._forward.rollout_costs, {"forward_s": 0.0, "backward_s": 0.0}
-        asked = stop_asked, commit_asked
+        asked = stop_asked, commit_asked and self._ranks.rank == 0
         totals = self._made(share, learned, check, asked, step=step, update=0)
         for update in range(1, self._forward.updates_per_step):
             if totals.is_made:
@@ -226,6 +230,9 @@ class Stepper:
             self._backward(each, position, num_passes[position], step=step, update=update)
             for position, each in enumerate(learned)
         ]
+        for position in range(len(learned), len(num_passes)):
+            blank = RolledOut(LaneShare(learned[-1].lane.lane, ()))
+            self._backward(blank, position, num_passes[position], step=step, update=update)
         exchange_s = self._lane_sum.step_is_done()
         lanes = self._gather(share, learned, sums, asked)
         self._lane_sum.enter_phase("compute")
@@ -238,7 +245,7 @@ class Stepper:
             gradient_norm=float("nan"),
             learning_rate=rate,
             stop_asked=any(lane.stop_asked for lane in lanes),
-            commit_asked=bool(lanes[0].commit_asked),
+            commit_asked=any(lane.commit_asked for lane in lanes),
             exchange_s=exchange_s,
             bad_lanes=tuple(int(lane.lane) for lane in lanes if not math.isfinite(lane.loss)),
             metrics=self._metrics(lanes),
@@ -320,10 +327,11 @@ class Stepper:
         """The numbers of all lanes of all ranks, each line beginning with its lane's, in lane order."""
         if self._ranks.world_size == 1:
             return mine
-        sent = torch.tensor(mine, dtype=torch.float64)
-        everyone = sent.new_empty(self._ranks.world_size * len(mine), sent.shape[1])
+        no_lane = [[-1.0] * len(mine[0])] * (self._lane_sum.shares.most - len(mine))
+        sent = torch.tensor([*mine, *no_lane], dtype=torch.float64)
+        everyone = sent.new_empty(self._ranks.world_size * len(sent), sent.shape[1])
         dist.all_gather_single(everyone, sent, group=self._ranks.control)
-        return sorted(everyone.tolist())
+        return sorted(line for line in everyone.tolist() if line[0] >= 0)
 
     def _update(self, weight: int, rate: float) -> float:
         gradients = self._gradients()

@@ -4,7 +4,7 @@ The trainer owns the cursor. It moves only after an update was made, and becomes
 the weights of that update; what the loader has prefetched does not matter.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Literal, NamedTuple, Protocol
 
@@ -72,7 +72,7 @@ class Trainer:
         stepper: Stepper,
         loader: Loader,
         saver: Saver,
-        lanes: range,
+        lanes: Sequence[int],
         recorder: Recorder,
         clock: Clock,
         config: TrainerConfig,

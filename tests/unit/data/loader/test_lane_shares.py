@@ -1,36 +1,109 @@
+from itertools import pairwise, product
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assay.base.errors import ConfigError
-from assay.data.loader.lane_shares import LaneShares, largest_world_size, world_sizes
+from assay.data.loader.lane_shares import (
+    LaneBlock,
+    LaneShares,
+    equal_loads,
+    next_useful_world_size,
+    powers_of_two,
+    useful_world_size,
+)
 
-lanes_and_ranks = st.tuples(st.integers(0, 6), st.integers(0, 6)).filter(lambda powers: powers[1] <= powers[0])
+lanes_and_ranks = (
+    st.integers(0, 6).map(lambda power: 2**power).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n)))
+)
 
 
 @settings(deadline=None)
 @given(lanes_and_ranks, st.booleans())
-def test_ranks_share_all_lanes_evenly_each_once(powers, interleaved):
-    num_lanes, world_size = (2**power for power in powers)
+def test_ranks_share_all_lanes_as_evenly_as_may_be_each_once(sizes, interleaved):
+    num_lanes, world_size = sizes
     shares = LaneShares(num_lanes, world_size, interleaved=interleaved)
-    of_ranks = [list(shares.of_rank(rank)) for rank in range(world_size)]
-    assert {len(lanes) for lanes in of_ranks} == {num_lanes // world_size}
+    of_ranks = [shares.of_rank(rank) for rank in range(world_size)]
+    assert tuple(map(len, of_ranks)) == shares.loads
+    assert max(shares.loads) == shares.most == -(-num_lanes // world_size)
     assert sorted(lane for lanes in of_ranks for lane in lanes) == list(range(num_lanes))
-    order = list(zip(*of_ranks, strict=True)) if interleaved else of_ranks
-    assert [lane for lanes in order for lane in lanes] == list(range(num_lanes))
+    if interleaved:
+        rounds = [[lanes[k] for lanes in of_ranks if k < len(lanes)] for k in range(shares.most)]
+        assert [lane for of_round in rounds for lane in of_round] == list(range(num_lanes))
+
+
+@st.composite
+def loads_of(draw):
+    num_lanes = 2 ** draw(st.integers(0, 7))
+    cuts = draw(st.sets(st.integers(1, max(1, num_lanes - 1)), max_size=min(12, num_lanes - 1)))
+    edges = [0, *sorted(cuts), num_lanes] if num_lanes > 1 else [0, 1]
+    return tuple(b - a for a, b in pairwise(edges))
+
+
+@given(loads_of())
+def test_any_loads_are_aligned_blocks_one_for_each_power_of_two_the_largest_worked_on_last(loads):
+    shares = LaneShares(sum(loads), len(loads), given_loads=loads)
+    assert shares.loads == loads
+    first = 0
+    for block in shares.blocks:
+        assert block.first == first and block.first % block.size == 0
+        first += block.size
+    assert first == sum(loads)
+    for rank, load in enumerate(loads):
+        own = shares.blocks_of(rank)
+        assert [block.size for block in own] == powers_of_two(load)[::-1]
+        assert shares.of_rank(rank) == tuple(lane for block in own for lane in block.lanes)
+
+
+def test_equal_loads_have_the_least_slowest_rank_and_then_the_fewest_blocks():
+    def ways(num_lanes: int, world_size: int):
+        most = -(-num_lanes // world_size)
+        for loads in product(range(1, most + 1), repeat=world_size):
+            if sum(loads) == num_lanes:
+                yield loads
+
+    def num_blocks(loads) -> int:
+        return sum(load.bit_count() for load in loads)
+
+    for num_lanes, most_ranks in ((8, 8), (16, 6), (32, 4)):
+        for world_size in range(1, most_ranks + 1):
+            fewest = min(map(num_blocks, ways(num_lanes, world_size)))
+            loads = equal_loads(num_lanes, world_size)
+            assert num_blocks(loads) == fewest and max(loads) == -(-num_lanes // world_size)
+            assert sum(loads) == num_lanes and loads == tuple(sorted(loads, reverse=True))
+
+
+def test_shares_as_they_were_where_all_are_equal():
+    """Runs are gone on with by newer code, and what it logs of a rank's lanes stays comparable."""
+    for num_lanes, world_size in ((8, 1), (8, 2), (8, 4), (8, 8), (64, 16)):
+        per_rank = num_lanes // world_size
+        shares = LaneShares(num_lanes, world_size)
+        for rank in range(world_size):
+            assert shares.blocks_of(rank) == (LaneBlock(rank * per_rank, per_rank, rank),)
+            assert shares.of_rank(rank) == tuple(range(rank * per_rank, (rank + 1) * per_rank))
+
+
+def test_the_sketch_of_eight_lanes_on_three_ranks():
+    blocks, rounds = LaneShares(8, 3), LaneShares(8, 3, interleaved=True)
+    assert [sorted(blocks.of_rank(rank)) for rank in range(3)] == [[0, 1, 6], [2, 3, 7], [4, 5]]
+    assert [list(rounds.of_rank(rank)) for rank in range(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
 
 
 def test_a_rank_alone_has_all_lanes():
     assert LaneShares.alone(8) == LaneShares(8, 1, interleaved=False)
-    assert list(LaneShares.alone(8).of_rank(0)) == list(range(8))
+    assert LaneShares.alone(8).of_rank(0) == tuple(range(8))
 
 
-@pytest.mark.parametrize("world_size", [0, 3, 16])
+@pytest.mark.parametrize("world_size", [0, 9, 16])
 def test_a_number_of_ranks_that_can_not_share_the_lanes_is_refused_with_those_that_can(world_size):
-    with pytest.raises(ConfigError, match=rf"{world_size}.*lanes=8.*1, 2, 4, 8"):
+    with pytest.raises(ConfigError, match=rf"--workers {world_size}.*lanes=8 .*1 to 8"):
         LaneShares(8, world_size)
 
 
-@pytest.mark.parametrize(("most", "largest"), [(1, 1), (2, 2), (3, 2), (7, 4), (8, 8)])
-def test_the_largest_world_is_the_largest_power_of_two(most, largest):
-    assert largest_world_size(at_most=most) == largest == world_sizes(most)[-1]
+@pytest.mark.parametrize(
+    ("world_size", "useful", "following"), [(1, 1, 2), (3, 3, 4), (4, 4, 8), (5, 4, 8), (7, 4, 8), (8, 8, None)]
+)
+def test_who_gains_nothing_by_more_ranks_is_told_which_number_would(world_size, useful, following):
+    assert useful_world_size(8, world_size) == useful
+    assert next_useful_world_size(8, world_size) == following

@@ -133,9 +133,11 @@ def test_only_a_run_that_was_stopped_early_goes_back_into_the_queue(
         assert (tmp_path / "said").read_text() == "requeue 7\n"
 
 
-def test_ranks_that_the_nodes_can_not_share_evenly_are_refused(run: Run) -> None:
-    with pytest.raises(ConfigError, match=r"--nodes 3 --workers 4"):
-        job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
+def test_a_node_without_a_rank_is_refused_and_one_with_more_than_others_gets_its_processors(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"--nodes 3 --workers 2: .*Use --workers 3"):
+        job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=2)
+    lines = job_script(Home.from_environment(), run, SlurmConfig(nodes=3), world_size=4)
+    assert "#SBATCH --cpus-per-task=6\n" in lines
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class KilledRanks:
 
     pids = ()
     error: AssayError | None = None
+    num_alive = 0
 
     def __init__(self, failure: Failure) -> None:
         self._failure = failure
@@ -49,7 +50,7 @@ class KilledRanks:
         pass
 
     def end(self) -> AttemptEnd:
-        return AttemptEnd("killed", 0, failure=self._failure, error=self.error)
+        return AttemptEnd("killed", self.num_alive, failure=self._failure, error=self.error)
 
     def stop(self) -> None:
         pass
@@ -245,6 +246,27 @@ def test_the_same_failure_on_fewer_ranks_is_the_same_whatever_the_number_of_the_
     with pytest.raises(TrainingError):
         supervisor.run(2)
     assert nodes.num_starts == num_starts
+
+
+@pytest.mark.parametrize(("after_death", "sizes"), [("shrink", [4, 3, 2, 1, 1]), ("same", [4] * 5)])
+def test_who_shrinks_goes_on_with_as_many_ranks_as_survived(after_death, sizes, run, monkeypatch) -> None:
+    started: list[int] = []
+
+    class Losing(KillingNodes):
+        """One rank of each attempt."""
+
+        def start(self, orders) -> KilledRanks:
+            started.append(orders.attempt.world_size)
+            ranks = super().start(orders)
+            ranks.num_alive = orders.attempt.world_size - 1
+            return ranks
+
+    policy = RestartPolicy(max_restarts=4, after_death=after_death)
+    log, clock = CommitLog(open_store("memory:")), ClockThatStops("")
+    supervisor = Supervisor(run, log, policy=policy, watchers=[], clock=clock, nodes=Losing())
+    with pytest.raises(TrainingError, match="5 attempts died"):
+        supervisor.run(4)
+    assert started == sizes
 
 
 def test_another_mistake_at_the_same_step_is_tried_again(run, monkeypatch) -> None:

@@ -16,12 +16,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from assay.data.loader.lane_shares import LaneShares
 from assay.training.parallel import lane_sum as lane_sum_module
-from assay.training.parallel.lane_sum import LaneSum, sum_over_ranks
+from assay.training.parallel.exchange import sum_over_ranks
+from assay.training.parallel.exchange_plan import exchange_plan
+from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from forked_ranks import on_ranks
+from shared_lanes import shares_of
 
 NUM_LANES = 8
 ONE_PASS = (1,) * NUM_LANES
@@ -82,14 +84,14 @@ def backward(lane_sum, lanes: Sequence[int], passes: Sequence[int], step: int) -
     for position, num_passes in enumerate(lane_sum.begin_step(own)):
         for index in range(num_passes):
             with lane_sum.backward_pass(position, index):
-                is_blank = index >= own[position]
-                loss = lane_sum.module(rows_of(step, lanes[position], index))
+                is_blank = position >= len(own) or index >= own[position]
+                loss = lane_sum.module(rows_of(step, lanes[0 if is_blank else position], index))
                 (0.0 * loss if is_blank else loss).backward()
 
 
 def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndarray]]:
     """The whole gradient after each of two steps."""
-    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=lane_sum.interleaves).of_rank(ranks.rank)
+    lanes = lane_sum.shares.of_rank(ranks.rank)
     found = []
     for step in range(STEPS):
         backward(lane_sum, lanes, passes, step)
@@ -104,7 +106,7 @@ def steps_of(lane_sum, ranks: Ranks, passes: Sequence[int]) -> list[list[np.ndar
 
 def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree"):
     phases: list[str] = []
-    lane_sum = LaneSum(Network(), ranks, gradient_sum, enter_phase=phases.append)
+    lane_sum = LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), gradient_sum, enter_phase=phases.append)
     found = steps_of(lane_sum, ranks, passes)
     lane_sum.close()
     assert phases == ["communication"] * STEPS
@@ -113,7 +115,9 @@ def replicated(ranks: Ranks, passes: Sequence[int], gradient_sum: str = "tree"):
 
 def sharded(ranks: Ranks, passes: Sequence[int]):
     phases: list[str] = []
-    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=max(passes) > 1, enter_phase=phases.append)
+    lane_sum = ShardedLaneSum(
+        Network(), ranks, shares_of(ranks, NUM_LANES), several_passes=max(passes) > 1, enter_phase=phases.append
+    )
     found = steps_of(lane_sum, ranks, passes)
     lane_sum.close()
     assert phases == ["communication"] * STEPS
@@ -127,12 +131,17 @@ def assert_is_the_tree(of_ranks, passes: tuple[int, ...]) -> None:
                 np.testing.assert_array_equal(gradient, wanted)
 
 
-@pytest.mark.parametrize(("world_size", "passes"), [(1, ONE_PASS), (1, SEVERAL), (2, ONE_PASS), (4, SEVERAL)])
+@pytest.mark.parametrize(
+    ("world_size", "passes"),
+    [(1, ONE_PASS), (1, SEVERAL), (2, ONE_PASS), (4, SEVERAL), (3, SEVERAL), (5, ONE_PASS)],
+)
 def test_whole_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
     assert_is_the_tree(on_ranks(world_size, partial(replicated, passes=passes), tmp_path), passes)
 
 
-@pytest.mark.parametrize(("world_size", "passes"), [(2, ONE_PASS), (2, SEVERAL), (4, SEVERAL)])
+@pytest.mark.parametrize(
+    ("world_size", "passes"), [(2, ONE_PASS), (2, SEVERAL), (4, SEVERAL), (3, SEVERAL), (6, ONE_PASS)]
+)
 def test_sharded_weights_get_the_bits_of_the_tree(world_size, passes, tmp_path: Path) -> None:
     found = on_ranks(world_size, partial(sharded, passes=passes), tmp_path, shards_weights=True)
     assert_is_the_tree(found, passes)
@@ -148,8 +157,8 @@ def test_the_backends_sum_is_near_the_tree_and_the_same_on_all_ranks(tmp_path: P
 
 def test_a_part_of_the_loss_that_left_out_a_weight_is_found(tmp_path: Path) -> None:
     def without_the_head(ranks: Ranks) -> None:
-        lane_sum = LaneSum(Network(), ranks)
-        lane_sum.begin_step([1, 1, 1])
+        lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
+        lane_sum.begin_step([1, 1, 1, 1])
         for position in range(3):
             with lane_sum.backward_pass(position, 0):
                 lane_sum.module.module.blocks[0](torch.ones(1, 5)).sum().backward()
@@ -166,7 +175,7 @@ def told(ranks: Ranks, lane_sum, passes: Sequence[int]) -> Told:
         parts = {index: part.clone().numpy() for index, part in zip(indices, gradients, strict=True)}
         heard.append((position, parts))
 
-    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=lane_sum.interleaves).of_rank(ranks.rank)
+    lanes = lane_sum.shares.of_rank(ranks.rank)
     lane_sum.on_own_gradients = hear
     backward(lane_sum, lanes, passes, 0)
     lane_sum.step_is_done()
@@ -187,7 +196,11 @@ def of_position(heard: Told, position: int) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_size, tmp_path: Path) -> None:
-    found = on_ranks(world_size, lambda ranks: told(ranks, LaneSum(Network(), ranks), SEVERAL), tmp_path)
+    found = on_ranks(
+        world_size,
+        lambda ranks: told(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), SEVERAL),
+        tmp_path,
+    )
     alone = range(0, NUM_LANES // world_size, 2)
     for rank, heard in enumerate(found):
         for position in alone:
@@ -198,7 +211,7 @@ def test_the_gradients_of_single_lanes_are_shown_before_they_are_added(world_siz
 
 
 def told_of_shards(ranks: Ranks) -> tuple[Told, range]:
-    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=True)
+    lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), several_passes=True)
     return told(ranks, lane_sum, SEVERAL), lane_sum.seen_alone(4)
 
 
@@ -221,8 +234,8 @@ def test_the_gradients_of_each_pass_are_shown_where_weights_are_sharded(tmp_path
 
 def apart(ranks: Ranks) -> tuple[list[np.ndarray], list[np.ndarray], int]:
     """A pass over lane 5 in the midst of a step, then the step's gradient; the most passes of any rank."""
-    lane_sum = ShardedLaneSum(Network(), ranks, several_passes=True)
-    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=True).of_rank(ranks.rank)
+    lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), several_passes=True)
+    lanes = shares_of(ranks, NUM_LANES).of_rank(ranks.rank)
     backward(lane_sum, lanes, ONE_PASS, 0)
     heard: dict[int, np.ndarray] = {}
 
@@ -262,8 +275,8 @@ def warned(ranks: Ranks) -> list[str]:
     """What is said while a step is made."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        lane_sum = ShardedLaneSum(Viewed(), ranks)
-        lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=True).of_rank(ranks.rank)
+        lane_sum = ShardedLaneSum(Viewed(), ranks, shares_of(ranks, NUM_LANES))
+        lanes = shares_of(ranks, NUM_LANES).of_rank(ranks.rank)
         backward(lane_sum, lanes, ONE_PASS, 0)
         lane_sum.step_is_done()
         warnings.warn("of something else", UserWarning, stacklevel=1)
@@ -282,10 +295,10 @@ class Exchanges:
         self.sizes: list[int] = []
         self._under_way = 0
 
-    def __call__(self, buffer: Tensor, group: object) -> None:
+    def __call__(self, sums: list[Tensor], plan: object, group: object) -> None:
         self._under_way += 1
         self.most_at_once = max(self.most_at_once, self._under_way)
-        self.sizes.append(buffer.numel())
+        self.sizes.append(sums[0].numel())
         time.sleep(0.02)
         self._under_way -= 1
 
@@ -294,7 +307,7 @@ def exchanged(ranks: Ranks) -> tuple[int, list[int]]:
     """In the second step, from which on DDP has its buckets: of a weight each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lane_sum_module, "BUCKET_MB", 1e-6)
-        lane_sum = LaneSum(Network(), ranks)
+        lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
         for step in range(2):
             patch.setattr(lane_sum_module, "sum_over_ranks", exchanges := Exchanges())
             lane_sum.module.zero_grad()
@@ -320,9 +333,9 @@ class Buffered(Network):
 
 def buffer_after_a_step(ranks: Ranks) -> float:
     model = Buffered()
-    lane_sum = LaneSum(model, ranks)
+    lane_sum = LaneSum(model, ranks, shares_of(ranks, NUM_LANES))
     model.seen.fill_(ranks.rank)
-    lanes = LaneShares(NUM_LANES, ranks.world_size, interleaved=False).of_rank(ranks.rank)
+    lanes = shares_of(ranks, NUM_LANES).of_rank(ranks.rank)
     backward(lane_sum, lanes, ONE_PASS, 0)
     lane_sum.step_is_done()
     lane_sum.close()
@@ -335,7 +348,10 @@ def test_no_ranks_buffers_overwrite_anothers(tmp_path: Path) -> None:
 
 def test_without_several_passes_nobody_is_asked_how_many(tmp_path: Path) -> None:
     found = on_ranks(
-        2, lambda ranks: ShardedLaneSum(Network(), ranks).most_passes(3), tmp_path, shards_weights=True
+        2,
+        lambda ranks: ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)).most_passes(3),
+        tmp_path,
+        shards_weights=True,
     )
     assert found == [1, 1]
 
@@ -352,7 +368,9 @@ def numbers_sent(ranks: Ranks, numbers: int) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "P2POp", counted)
-        sum_over_ranks(torch.ones(numbers), dist.group.WORLD)
+        sum_over_ranks(
+            [torch.ones(numbers)], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD
+        )
     return sum(sent)
 
 
@@ -366,7 +384,7 @@ def test_the_tree_sends_no_more_than_a_ring(world_size: int, tmp_path: Path) -> 
 
 def gathered(ranks: Ranks) -> tuple[bool, bool, bool, bool]:
     """Before and after a step's update: whether the copy is the whole model, and whether it is trained."""
-    lane_sum = ShardedLaneSum(Network(), ranks, gathers=True)
+    lane_sum = ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES), gathers=True)
     own, copies = dict(lane_sum.module.named_parameters()), []
     for change in (0.0, 0.5):
         with torch.no_grad():
@@ -386,28 +404,36 @@ def test_the_whole_model_has_the_weights_of_all_ranks_as_they_are_now(tmp_path: 
 
 def test_the_room_of_all_weights_is_taken_only_where_they_are_gathered(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="nobody said that weights would be gathered"):
-        on_ranks(2, lambda ranks: ShardedLaneSum(Network(), ranks).whole_model(), tmp_path, shards_weights=True)
+        on_ranks(
+            2,
+            lambda ranks: ShardedLaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)).whole_model(),
+            tmp_path,
+            shards_weights=True,
+        )
 
 
 def summed_whole(ranks: Ranks) -> tuple[bool, bool, list[int]]:
     """Whether the model is the one that was given, whether gradients lie together, who is seen alone."""
     model = Network()
-    lane_sum = LaneSum(model, ranks)
+    lane_sum = LaneSum(model, ranks, shares_of(ranks, 4))
     backward(lane_sum, range(4), (1,) * 4, 0)
     lane_sum.step_is_done()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     places = {gradient.untyped_storage().data_ptr() for gradient in gradients}
     lane_sum.close()
-    return lane_sum.whole_model() is model, len(places) == 1 < len(gradients), list(lane_sum.seen_alone(5))
+    return lane_sum.whole_model() is model, len(places) == 1 < len(gradients), list(lane_sum.seen_alone(4))
 
 
 def test_whole_weights_have_their_gradients_in_the_buckets_that_are_sent(tmp_path: Path) -> None:
     """A second copy of all gradients would take their room again."""
-    assert on_ranks(1, summed_whole, tmp_path) == [(True, True, [0, 2, 4])]
+    assert on_ranks(1, summed_whole, tmp_path) == [(True, True, [0, 2])]
 
 
 def positions_told(ranks: Ranks) -> list[int]:
-    return [position for position, _ in told(ranks, LaneSum(Network(), ranks), ONE_PASS)]
+    return [
+        position
+        for position, _ in told(ranks, LaneSum(Network(), ranks, shares_of(ranks, NUM_LANES)), ONE_PASS)
+    ]
 
 
 def test_of_whole_weights_a_lane_is_told_of_where_it_stands_alone_and_the_last(tmp_path: Path) -> None:
@@ -416,7 +442,7 @@ def test_of_whole_weights_a_lane_is_told_of_where_it_stands_alone_and_the_last(t
 
 
 def closed(ranks: Ranks) -> None:
-    lane_sum = LaneSum(Network(), ranks)
+    lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
     lane_sum.close()
     backward(lane_sum, range(2), (1, 1), 0)
 
@@ -428,7 +454,7 @@ def test_nothing_is_exchanged_once_it_is_closed(tmp_path: Path) -> None:
 
 def broken_line(ranks: Ranks) -> None:
     """The other rank is gone before the exchange."""
-    lane_sum = LaneSum(Network(), ranks)
+    lane_sum = LaneSum(Network(), ranks, shares_of(ranks, 4))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lane_sum_module, "sum_over_ranks", unplugged)
         backward(lane_sum, range(2), (1, 1), 0)
@@ -445,7 +471,7 @@ def test_an_exchange_that_fails_fails_the_step(tmp_path: Path) -> None:
 
 def summed(ranks: Ranks, numbers: int) -> list[float]:
     buffer = torch.arange(numbers, dtype=torch.float32) + 10.0 ** (4 * ranks.rank)
-    sum_over_ranks(buffer, dist.group.WORLD)
+    sum_over_ranks([buffer], exchange_plan(shares_of(ranks, ranks.world_size)), dist.group.WORLD)
     return buffer.tolist()
 
 

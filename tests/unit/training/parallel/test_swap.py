@@ -6,7 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from assay.training.parallel.lane_sum import sum_over_ranks
+from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel.exchange import sum_over_ranks
+from assay.training.parallel.exchange_plan import exchange_plan
 from assay.training.parallel.ranks import Ranks
 from assay.training.parallel.swap import Transfer, all_to_all, swap
 from forked_ranks import on_ranks
@@ -23,7 +25,7 @@ def posted(ranks: Ranks) -> list[list[str]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dist, "batch_isend_irecv", seen)
-        sum_over_ranks(torch.ones(8), group)
+        sum_over_ranks([torch.ones(8)], exchange_plan(LaneShares(8, ranks.world_size)), group)
         all_to_all(torch.empty(ranks.world_size, 3), torch.ones(ranks.world_size, 3), group)
     return batches
 

@@ -15,9 +15,7 @@ from assay.base.seeds import derive_key
 from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.cursor import Cursor
-from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward, num_backwards
 from assay.training.trainer.lane_recomputer import LaneRecomputer, ShardedLaneRecomputer
@@ -28,6 +26,7 @@ from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, micro_batch
+from shared_lanes import lane_sum_of
 
 CPU = torch.device("cpu")
 SEED, NUM_STEPS = 11, 10
@@ -85,12 +84,12 @@ def reference_steps(steps: int) -> list[dict[str, float]]:
     return found
 
 
-def stepper_of(ranks: Ranks, method=None, *, every: int | None = None):
+def stepper_of(ranks: Ranks, method=None, *, every: int | None = None, num_lanes: int = len(LANES)):
     method = method or NoisyRegression()
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
     model = initial_model(method, seed=SEED, device=ranks.device)
     is_sharded = ranks.inner is not None
-    lane_sum = ShardedLaneSum(model, ranks, several_passes=True) if is_sharded else LaneSum(model, ranks)
+    lane_sum = lane_sum_of(model, ranks, num_lanes, several_passes=True)
     recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
     check = every and SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: step % every == 0, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
@@ -259,7 +258,7 @@ def test_a_gradient_that_is_no_number_changes_nothing_though_every_loss_is_one(t
 
 def test_a_step_in_which_nothing_weighs_learns_nothing_and_is_a_step(tmp_path: Path) -> None:
     def empty(ranks: Ranks):
-        stepper, _, _ = stepper_of(ranks)
+        stepper, _, _ = stepper_of(ranks, num_lanes=1)
         totals = stepper.step(StepShare(Cursor(), (lane(1),)), step=1, stop_asked=False)
         return totals.weight, totals.loss, totals.gradient_norm, totals.is_made
 
@@ -278,7 +277,7 @@ def test_lanes_are_named_in_their_order_however_ranks_share_them(tmp_path: Path)
 
 def test_a_step_of_a_single_token_is_divided_by_one(tmp_path: Path) -> None:
     def one_row(ranks: Ranks) -> tuple[StepTotals, float, float]:
-        stepper, _, model = stepper_of(ranks)
+        stepper, _, model = stepper_of(ranks, num_lanes=1)
         loss, _ = reference_pass(model, [3], 0, 0, 1)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         share = StepShare(Cursor(), (LaneShare(0, (micro_batch([3]),)),))

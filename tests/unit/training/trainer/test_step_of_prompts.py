@@ -15,9 +15,7 @@ from assay.data.loader.batch import LaneShare, StepShare
 from assay.data.loader.lane_shares import LaneShares
 from assay.records.cursor import Cursor
 from assay.training.checkpoint.parts import ROLLOUTS
-from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer import step as step_module
 from assay.training.trainer.config import OptimizerConfig, ScheduleConfig
 from assay.training.trainer.lane_forward import LaneForward
@@ -29,6 +27,7 @@ from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import StepAbandonedError, Stepper, StepTotals, initial_model
 from forked_ranks import on_ranks
 from noisy_regression import NoisyRegression, SaysRows, micro_batch
+from shared_lanes import lane_sum_of
 
 SEED, NUM_STEPS = 11, 10
 CONFIG = OptimizerConfig(learning_rate=0.05, max_gradient_norm=0.5, schedule=ScheduleConfig(warmup_steps=4))
@@ -52,9 +51,7 @@ def stepper_of(ranks: Ranks, method: NoisyRegression, *, checks: bool = False, *
     numbers = [lane.lane for lane in lanes_of(ranks)]
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, lanes=numbers, **choices)
     model = initial_model(method, seed=SEED, device=ranks.device)
-    lane_sum = (
-        ShardedLaneSum(model, ranks, several_passes=True, gathers=True) if is_sharded else LaneSum(model, ranks)
-    )
+    lane_sum = lane_sum_of(model, ranks, len(PROMPTS), several_passes=True, gathers=True)
     recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
     check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED) if checks else None
     stepper = Stepper(

@@ -13,9 +13,7 @@ from assay.records.cursor import Cursor
 from assay.records.suspect import WrongArithmeticError
 from assay.training.checkpoint.parts import ROLLOUTS, model_state
 from assay.training.methods.grpo.method import GrpoMethod
-from assay.training.parallel.lane_sum import LaneSum
 from assay.training.parallel.ranks import Ranks
-from assay.training.parallel.sharded_lane_sum import ShardedLaneSum
 from assay.training.trainer.config import OptimizerConfig
 from assay.training.trainer.in_flight import looking_ahead
 from assay.training.trainer.lane_forward import LaneForward
@@ -25,6 +23,7 @@ from assay.training.trainer.spot_check import SpotCheck
 from assay.training.trainer.step import StepAbandonedError, Stepper, initial_model
 from forked_ranks import on_ranks
 from prompt_rows import grpo_config, prompt_lane
+from shared_lanes import lane_sum_of
 
 LANES, SEED = 4, 5
 each_parallel = pytest.mark.parametrize("shards_weights", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -65,7 +64,7 @@ def steps_on(
     is_sharded = ranks.inner is not None
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, lanes=lanes)
-    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
     recomputer = ShardedLaneRecomputer(forward, lane_sum) if is_sharded else LaneRecomputer(forward, model)
     check = SpotCheck(recomputer, lane_sum, ranks, is_due=lambda step: True, seed=SEED)
     optimizer = build_optimizer(model, CONFIG)
@@ -136,7 +135,7 @@ def abandoned_on(ranks: Ranks, base: Path) -> tuple[bool, bool]:
     model = initial_model(method, seed=SEED, device=ranks.device)
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED, is_stopping=is_stopping)
     is_sharded = ranks.inner is not None
-    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
     stepper = Stepper(forward, lane_sum, build_optimizer(model, CONFIG), ranks, config=CONFIG, num_steps=2)
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)
     rows = tuple(prompt_lane(lane, [2 * lane, 2 * lane + 1]) for lane in lanes)
@@ -178,7 +177,7 @@ def told_on(ranks: Ranks, base: Path) -> tuple[list[str], dict[str, float]]:
     model = initial_model(method, seed=SEED, device=ranks.device)
     forward = LaneForward(method, device=ranks.device, precision="float32", seed=SEED)
     is_sharded = ranks.inner is not None
-    lane_sum = ShardedLaneSum(model, ranks, gathers=True) if is_sharded else LaneSum(model, ranks)
+    lane_sum = lane_sum_of(model, ranks, LANES, gathers=True)
     optimizer = build_optimizer(model, CONFIG)
     stepper = Stepper(forward, lane_sum, optimizer, ranks, config=CONFIG, num_steps=1)
     lanes = LaneShares(LANES, ranks.world_size, interleaved=is_sharded).of_rank(ranks.rank)

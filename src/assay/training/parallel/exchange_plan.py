@@ -1,0 +1,307 @@
+"""Who sends what to whom, and adds it to what, so that every rank ends with the sum over all lanes.
+
+A plan is data, compiled once per attempt from which rank has which blocks of lanes. A buffer is cut into
+cells; a rank's own blocks, and what comes from others, lie in its slots:
+
+    inside a node     each rank gets its part of the buffer of all its node's blocks, and joins what are halves
+    between nodes     ranks that hold the same part on their nodes share it out, get each other's sums, and join
+    back              the finished cells go the same two ways
+
+in rounds: in each, every rank sends to one and receives from one. With all ranks on one node that is the
+direct exchange, of the bytes of a ring where a rank has one block; with several, what leaves a node is one
+sum for each block of the *node*, however many ranks it has.
+
+Floating-point addition does not associate, so the plan is proved, not trusted: `prove` runs it on symbols,
+and every sum must be bracketed as the binary tree over lanes.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt32
+
+from assay.data.loader.lane_shares import LaneBlock, LaneShares
+
+OWN = 0
+"""The slot of a rank's largest block, in which the sum over all lanes will be."""
+
+
+class Cells(NamedTuple):
+    """A stretch of the buffer."""
+
+    first: int
+    stop: int
+
+
+class Part(NamedTuple):
+    """Cells of a slot that go to a peer or come from it."""
+
+    peer: int
+    slot: int
+    cells: Cells
+
+
+class Addition(NamedTuple):
+    """Cells of one slot, added to those of another."""
+
+    into: int
+    added: int
+    cells: Cells
+
+
+class ExchangeRound(NamedTuple):
+    """One rank's: what it sends and receives at once, and what it adds afterwards."""
+
+    sends: tuple[Part, ...]
+    receives: tuple[Part, ...]
+    additions: tuple[Addition, ...]
+
+
+class RankPlan(NamedTuple):
+    """What one rank does."""
+
+    blocks: tuple[LaneBlock, ...]
+    """[slot]: whose sums it has when it begins, the largest first; whole buffers."""
+    rooms: tuple[Cells, ...]
+    """Of the further slots, for what comes from others."""
+    rounds: tuple[ExchangeRound, ...]
+
+
+class ExchangePlan(NamedTuple):
+    """What all ranks do."""
+
+    num_lanes: int
+    num_cells: int
+    ranks: tuple[RankPlan, ...]
+
+
+def exchange_plan(shares: LaneShares, nodes: Sequence[range] = ()) -> ExchangePlan:
+    """The plan for these shares, proved. `nodes`: the ranks of each; by default, all are on one."""
+    planner = _Planner(shares, nodes or [range(shares.world_size)])
+    planner.reduce_inside()
+    planner.reduce_between()
+    planner.gather_between()
+    planner.gather_inside()
+    ranks = tuple(
+        RankPlan(desk.blocks, tuple(desk.rooms), tuple(made.frozen() for made in desk.rounds))
+        for desk in planner.desks
+    )
+    plan = ExchangePlan(shares.num_lanes, planner.num_cells, ranks)
+    prove(plan)
+    return plan
+
+
+class _OpenRound(NamedTuple):
+    sends: list[Part]
+    receives: list[Part]
+    additions: list[Addition]
+
+    def frozen(self) -> ExchangeRound:
+        return ExchangeRound(tuple(self.sends), tuple(self.receives), tuple(self.additions))
+
+
+class _Desk:
+    """One rank's plan in the making."""
+
+    def __init__(self, blocks: tuple[LaneBlock, ...]) -> None:
+        self.blocks = blocks
+        self.rooms: list[Cells] = []
+        self.rounds: list[_OpenRound] = []
+        self.sums: dict[Cells, dict[_Node, int]] = {}
+        """Of the cells that it looks after: the slot of each sum that it has."""
+
+    def own(self) -> "dict[_Node, int]":
+        """The sums with which it begins."""
+        return {_Node(block.first, block.size): slot for slot, block in enumerate(self.blocks)}
+
+    def room(self, cells: Cells) -> int:
+        """A new slot."""
+        self.rooms.append(cells)
+        return len(self.blocks) + len(self.rooms) - 1
+
+    def join(self, cells: Cells) -> None:
+        """Add up the halves of a node of the tree, as long as both of one are there."""
+        sums = self.sums[cells]
+        while (
+            left := next((node for node in sums if node.is_left and node.sibling in sums), None)
+        ) is not None:
+            into, added = sorted((sums.pop(left), sums.pop(left.sibling)))
+            self.rounds[-1].additions.append(Addition(into, added, cells))
+            sums[_Node(left.first, 2 * left.size)] = into
+
+
+class _Node(NamedTuple):
+    """Of the tree over lanes."""
+
+    first: int
+    size: int
+
+    @property
+    def is_left(self) -> bool:
+        return self.first % (2 * self.size) == 0
+
+    @property
+    def sibling(self) -> "_Node":
+        return self._replace(first=self.first ^ self.size)
+
+
+class _Planner:
+    def __init__(self, shares: LaneShares, nodes: Sequence[range]) -> None:
+        assert [rank for ranks in nodes for rank in ranks] == list(range(shares.world_size)), nodes
+        self._nodes = nodes
+        self.desks = [_Desk(shares.blocks_of(rank)[::-1]) for rank in range(shares.world_size)]
+        self.num_cells = len(nodes) * math.lcm(*map(len, nodes))
+        edges = sorted({edge for ranks in nodes for part in self._parts(ranks) for edge in part})
+        self._units = [Cells(*pair) for pair in pairwise(edges)]
+        """Stretches of which each node has one rank that looks after them."""
+
+    def _parts(self, ranks: range) -> list[Cells]:
+        """Of which each rank of a node looks after one."""
+        width = self.num_cells // len(ranks)
+        return [Cells(place * width, (place + 1) * width) for place in range(len(ranks))]
+
+    def _inside(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
+        """Rounds of (sender, receiver, the sender's cells, the receiver's cells): neighbours of a node."""
+        for distance in range(1, max(map(len, self._nodes))):
+            self._begin_round()
+            yield [
+                (
+                    ranks[place],
+                    ranks[(place + distance) % len(ranks)],
+                    part,
+                    parts[(place + distance) % len(ranks)],
+                )
+                for ranks in self._nodes
+                if distance < len(ranks)
+                for parts in [self._parts(ranks)]
+                for place, part in enumerate(parts)
+            ]
+
+    def _between(self) -> Iterator[list[tuple[int, int, Cells, Cells]]]:
+        """Likewise of ranks that look after the same cells on two nodes."""
+        num_nodes = len(self._nodes)
+        for distance in range(1, num_nodes):
+            self._begin_round()
+            pairs = [(node, (node + distance) % num_nodes) for node in range(num_nodes)]
+            yield [
+                (self._holder(a, unit), self._holder(b, unit), self._share(unit, a), self._share(unit, b))
+                for a, b in pairs
+                for unit in self._units
+            ]
+
+    def _begin_round(self) -> None:
+        for desk in self.desks:
+            desk.rounds.append(_OpenRound([], [], []))
+
+    def _holder(self, node: int, unit: Cells) -> int:
+        """The rank of the node that looks after these cells."""
+        ranks = self._nodes[node]
+        return ranks[unit.first * len(ranks) // self.num_cells]
+
+    def _share(self, unit: Cells, node: int) -> Cells:
+        """Of a unit, the cells whose sum over all lanes is made on this node."""
+        width = (unit.stop - unit.first) // len(self._nodes)
+        return Cells(unit.first + node * width, unit.first + (node + 1) * width)
+
+    def reduce_inside(self) -> None:
+        """Each rank of a node gets its part of the node's sums."""
+        for ranks in self._nodes:
+            for rank, part in zip(ranks, self._parts(ranks), strict=True):
+                self.desks[rank].sums[part] = self.desks[rank].own()
+        for pairs in self._inside():
+            for sender, receiver, _, cells in pairs:
+                self._send_sums(sender, receiver, self.desks[sender].own(), cells)
+
+    def reduce_between(self) -> None:
+        """What a node has joined goes to the node that makes the sum over all lanes."""
+        for ranks in self._nodes:
+            for rank, part in zip(ranks, self._parts(ranks), strict=True):
+                desk = self.desks[rank]
+                sums = desk.sums.pop(part)
+                for unit in self._units:
+                    if part.first <= unit.first < part.stop:
+                        desk.sums |= {self._share(unit, node): dict(sums) for node in range(len(self._nodes))}
+        for pairs in self._between():
+            for sender, receiver, _, cells in pairs:
+                self._send_sums(sender, receiver, self.desks[sender].sums[cells], cells)
+
+    def gather_between(self) -> None:
+        """The finished cells go to the ranks of other nodes that look after them."""
+        for pairs in self._between():
+            for sender, receiver, cells, _ in pairs:
+                self._move(sender, receiver, OWN, OWN, cells)
+
+    def gather_inside(self) -> None:
+        """And from these to the others of their nodes."""
+        for pairs in self._inside():
+            for sender, receiver, cells, _ in pairs:
+                self._move(sender, receiver, OWN, OWN, cells)
+
+    def _send_sums(self, sender: int, receiver: int, sums: dict[_Node, int], cells: Cells) -> None:
+        desk = self.desks[receiver]
+        for node, slot in list(sums.items()):
+            desk.sums[cells][node] = room = desk.room(cells)
+            self._move(sender, receiver, slot, room, cells)
+        desk.join(cells)
+
+    def _move(self, sender: int, receiver: int, source: int, target: int, cells: Cells) -> None:
+        self.desks[sender].rounds[-1].sends.append(Part(receiver, source, cells))
+        self.desks[receiver].rounds[-1].receives.append(Part(sender, target, cells))
+
+
+def prove(plan: ExchangePlan) -> None:
+    """Run the plan on symbols; an `AssertionError` unless every rank ends with the sum that the tree draws.
+
+    A symbol stands for a sum with its brackets; the order of two addends is no matter.
+    """
+    made: dict[tuple[int, int], int] = {}
+    leaves = sorted(block for of_rank in plan.ranks for block in of_rank.blocks)
+    slots = [_symbols(of_rank, plan, leaves) for of_rank in plan.ranks]
+    num_rounds = {len(of_rank.rounds) for of_rank in plan.ranks}
+    assert len(num_rounds) == 1, f"ranks take part in {num_rounds} rounds"
+    for now in zip(*(of_rank.rounds for of_rank in plan.ranks), strict=True):
+        under_way: dict[tuple[int, int], deque[Symbols]] = defaultdict(deque)
+        for rank, of_rank in enumerate(now):
+            for part in of_rank.sends:
+                under_way[rank, part.peer].append(slots[rank][part.slot, slice(*part.cells)].copy())
+        for rank, of_rank in enumerate(now):
+            for part in of_rank.receives:
+                assert under_way[part.peer, rank], f"rank {rank} waits for what is not sent"
+                slots[rank][part.slot, slice(*part.cells)] = under_way[part.peer, rank].popleft()
+        assert not any(under_way.values()), "what is sent is not received"
+        for rank, of_rank in enumerate(now):
+            for into, added, cells in of_rank.additions:
+                a, b = slots[rank][into, slice(*cells)], slots[rank][added, slice(*cells)]
+                assert a.all() and b.all(), f"rank {rank} adds what it does not have"
+                keys = zip(np.minimum(a, b).tolist(), np.maximum(a, b).tolist(), strict=True)
+                a[:] = [made.setdefault(key, len(leaves) + 1 + len(made)) for key in keys]
+    wanted = _as_drawn(_Node(0, plan.num_lanes), leaves, made)
+    for rank, symbols in enumerate(slots):
+        assert (symbols[OWN] == wanted).all(), f"rank {rank} ends with another sum than the tree's"
+
+
+Symbols = UInt32[np.ndarray, "cell"]
+
+
+def _symbols(of_rank: RankPlan, plan: ExchangePlan, leaves: list[LaneBlock]) -> UInt32[np.ndarray, "slot cell"]:
+    """At the start: a rank's own blocks; 0 where there is nothing."""
+    symbols = np.zeros((len(of_rank.blocks) + len(of_rank.rooms), plan.num_cells), np.uint32)
+    for slot, block in enumerate(of_rank.blocks):
+        symbols[slot] = 1 + leaves.index(block)
+    return symbols
+
+
+def _as_drawn(node: _Node, leaves: list[LaneBlock], made: dict[tuple[int, int], int]) -> int:
+    """The symbol of a node of the tree; 0 if the plan has not made it."""
+    for number, block in enumerate(leaves, 1):
+        if (block.first, block.size) == node:
+            return number
+    if node.size == 1:
+        return 0
+    left = _Node(node.first, node.size // 2)
+    a, b = sorted(_as_drawn(half, leaves, made) for half in (left, left.sibling))
+    return made.get((a, b), 0)

@@ -1,0 +1,98 @@
+"""A plan brackets every sum as the tree over lanes, whoever has which, or it is found out."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assay.data.loader.lane_shares import LaneShares
+from assay.training.parallel.exchange_plan import ExchangePlan, ExchangeRound, exchange_plan, prove
+
+
+@st.composite
+def shares_and_nodes(draw):
+    """Any loads of any number of ranks, cut into any nodes."""
+    num_lanes = 2 ** draw(st.integers(0, 6))
+    world_size = draw(st.integers(1, min(num_lanes, 9)))
+    edges = st.sets(st.integers(1, max(1, num_lanes - 1)), min_size=world_size - 1, max_size=world_size - 1)
+    loads = tuple(b - a for a, b in pairwise([0, *sorted(draw(edges)), num_lanes]))
+    cuts = draw(st.sets(st.integers(1, max(1, world_size - 1)), max_size=min(3, world_size - 1)))
+    nodes = [range(a, b) for a, b in pairwise([0, *sorted(cuts), world_size])]
+    return LaneShares(num_lanes, world_size, given_loads=loads), nodes
+
+
+@settings(deadline=None, max_examples=80)
+@given(shares_and_nodes())
+def test_whatever_the_loads_and_the_nodes_a_plan_is_proved(found):
+    shares, nodes = found
+    plan = exchange_plan(shares, nodes)
+    for rank, of_rank in enumerate(plan.ranks):
+        assert sorted(of_rank.blocks) == sorted(shares.blocks_of(rank))
+        for made in of_rank.rounds:
+            peers = [part.peer for part in made.sends + made.receives]
+            assert rank not in peers
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5, 7, 8, 16])
+def test_on_one_node_a_rank_has_one_partner_each_way_in_every_round(world_size):
+    plan = exchange_plan(LaneShares(32, world_size))
+    for of_rank in plan.ranks:
+        assert len(of_rank.rounds) == 2 * (world_size - 1)
+        for made in of_rank.rounds:
+            assert len({part.peer for part in made.sends}) == len({part.peer for part in made.receives}) == 1
+
+
+def sent(plan: ExchangePlan, rank: int) -> float:
+    """In buffers."""
+    parts = [part for made in plan.ranks[rank].rounds for part in made.sends]
+    return sum(part.cells.stop - part.cells.first for part in parts) / plan.num_cells
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 6, 7, 8])
+def test_what_is_sent_is_a_sum_for_each_block_there_and_one_back(world_size):
+    """With one block a rank, the bytes of a ring, which are the least."""
+    shares = LaneShares(32, world_size)
+    plan = exchange_plan(shares)
+    for rank in range(world_size):
+        blocks = len(shares.blocks_of(rank))
+        assert math.isclose(sent(plan, rank), (blocks + 1) * (world_size - 1) / world_size)
+
+
+def changed(plan: ExchangePlan, rank: int, number: int, made: ExchangeRound) -> ExchangePlan:
+    rounds = list(plan.ranks[rank].rounds)
+    rounds[number] = made
+    ranks = list(plan.ranks)
+    ranks[rank] = ranks[rank]._replace(rounds=tuple(rounds))
+    return plan._replace(ranks=tuple(ranks))
+
+
+def test_a_plan_with_two_additions_swapped_fails_its_proof():
+    plan, found = exchange_plan(LaneShares(16, 5)), 0
+    for rank, of_rank in enumerate(plan.ranks):
+        for number, made in enumerate(of_rank.rounds):
+            for i, (a, b) in enumerate(pairwise(made.additions)):
+                if a.into in (b.into, b.added):
+                    swapped = (*made.additions[:i], b, a, *made.additions[i + 2 :])
+                    with pytest.raises(AssertionError, match=r"adds what it does not have|another sum"):
+                        prove(changed(plan, rank, number, made._replace(additions=swapped)))
+                    found += 1
+    assert found >= 4
+
+
+def test_a_plan_that_sends_another_slot_or_leaves_out_a_message_or_a_sum_fails_its_proof():
+    plan = exchange_plan(LaneShares(8, 3))
+    made = plan.ranks[0].rounds[0]
+    first, second = made.sends
+    crossed = made._replace(sends=(first._replace(slot=second.slot), second._replace(slot=first.slot)))
+    with pytest.raises(AssertionError, match=r"another sum|does not have"):
+        prove(changed(plan, 0, 0, crossed))
+    with pytest.raises(AssertionError, match="waits for what is not sent"):
+        prove(changed(plan, 0, 0, made._replace(sends=made.sends[:1])))
+    with pytest.raises(AssertionError, match="not received"):
+        prove(changed(plan, 0, 0, made._replace(receives=())))
+    adds = next(number for number, each in enumerate(plan.ranks[0].rounds) if each.additions)
+    without = plan.ranks[0].rounds[adds]._replace(additions=())
+    with pytest.raises(AssertionError, match=r"another sum|does not have"):
+        prove(changed(plan, 0, adds, without))
